@@ -1,11 +1,12 @@
-"""How a rollout node is reached, as it tells the learner in Hello and heartbeats.
+"""Describe how a rollout node can be reached, as it reports in Hello and heartbeats.
 
-A claim, like all that a node says of itself: the learner introduces by it, and nothing is admitted, refused or paid by
-it. Whoever does not know the extension goes by the addresses of Hello.
+The description is a claim. The learner introduces peers to each other by it; no record is admitted or rejected because
+of it, and nothing is paid. A learner that does not know the extension uses the addresses of Hello.
 
 Invariants:
-- It is state, not an event: what is told last holds, and a heartbeat without it changes nothing.
-- Encoded, it fits the value of an extension (MAX_EXTENSION_BYTES).
+
+- A Reach is state, not an event: the last one is valid, and a heartbeat without one changes nothing.
+- An encoded Reach fits the value of an extension (MAX_EXTENSION_BYTES).
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ MAX_REACH_CHARS = 120
 MAX_REACH_ADDRESSES = 4
 MAX_RELAYS_TOLD = 3
 MAX_MEETINGS = 28
-"""The learner, all neighbours of a full mesh, and some that came without having been introduced."""
+"""Connections in one Reach: the learner, all neighbours of a full mesh, and some peers that connected without an
+introduction."""
 
 
 class ReachKind(OpenEnum):
-    """How others reach the node: at an address that one of them dialled, at a port that its router passes on, by
-    knocking at the same time as it does, or not at all: then it reaches others."""
+    """How others reach the node: at an address that a peer has dialled, at a port that its router forwards, by hole
+    punching, or not at all. In the last case only the node can dial."""
 
     DIRECTLY = "directly"
     MAPPED = "mapped"
@@ -43,8 +45,8 @@ class ReachKind(OpenEnum):
 
 
 class Way(OpenEnum):
-    """How two peers came together: the node dialled, or was dialled; it dialled back whom a relay had brought; both
-    knocked; or what they say still travels through a relay."""
+    """How a connection came about: the node dialled, or it was dialled. It may have dialled back a peer that reached it
+    through a relay, or both punched holes. RELAYED: their data still travels through a relay."""
 
     DIALLED = "dialled"
     WAS_DIALLED = "was_dialled"
@@ -55,14 +57,14 @@ class Way(OpenEnum):
 
 
 class Meeting(Row, frozen=True, array_like=True):
-    """A peer that the node is connected to, and how that came about."""
+    """A peer that the node is connected to, and how the connection came about."""
 
     peer: PeerText
     way: Way
 
 
 class Reach(Message, frozen=True, kw_only=True):
-    """How a node is reached, why that is believed, at which addresses, through which relays; and whom it has met."""
+    """How a node can be reached, why it believes so, its addresses and relays, and the peers it is connected to."""
 
     kind: ReachKind
     why: Annotated[str, Meta(max_length=MAX_REACH_CHARS), Shown] = ""
@@ -72,7 +74,7 @@ class Reach(Message, frozen=True, kw_only=True):
 
 
 def reach_told(extensions: Mapping[str, bytes]) -> Reach | None:
-    """What a message's extensions say; None where it says nothing of it, or nothing that can be read."""
+    """Return the Reach in a message's extensions; None if there is none, or none that can be read."""
     raw = extensions.get(REACH)
     if raw is None:
         return None

@@ -1,16 +1,20 @@
-"""The seeded sampler: a token is a function of (logits, temperature, seed, position), so anybody can check it.
+"""Draw tokens that others can check: each is a function of (logits, temperature, seed, position).
 
-Drawn by the Gumbel-max trick in two levels. The vocabulary is cut into blocks of about sqrt(V) tokens; Gumbel noise on
-the logsumexp of the blocks picks the block, Gumbel noise inside it picks the token: exactly softmax(logits / T), for
-about 2 sqrt(V) noise values instead of V. What always holds: the noise depends on (seed, position, level, index) alone,
-and its bits are exact integers, the same on every platform; scores are floats, so a verifier measures gaps and compares
-them with a tolerance (`verify_tokens`). A row without a distribution yields `NO_TOKEN`, never a silent choice.
-Normative text, test vectors and the tolerance's proof: docs/sampling.md. Auditing by a shared seed is Token-DiFR's idea
-(arXiv 2511.20621); the mixer is splitmix64's (Steele, Lea, Flood 2014).
+The draw is the Gumbel-max trick in two levels. The vocabulary is cut into blocks of about sqrt(V) tokens. Gumbel noise
+on the logsumexp of the blocks picks the block; Gumbel noise inside the block picks the token. The result follows
+softmax(logits / T) exactly, with about 2 sqrt(V) noise values instead of V. Scores are floats, so a verifier measures
+gaps and compares them with a tolerance (`verify_tokens`). docs/sampling.md has the normative text, test vectors and the
+proof of the tolerance. Auditing by a shared seed is the idea of Token-DiFR (arXiv 2511.20621); the mixer is that of
+splitmix64 (Steele, Lea, Flood 2014).
 
-Stands alone: it imports the standard library only, so it can be loaded by path in any virtual environment. Functions
-take the array namespace `xp`, numpy or torch, and arrays of that namespace, on any device with int64 and float64; no
+This module imports the standard library only, so it can be loaded by path in any virtual environment. Functions take
+the array namespace `xp`, numpy or torch, and arrays of that namespace, on any device with int64 and float64. No
 gradient flows through them.
+
+Invariants:
+
+- The noise depends on (seed, position, level, index) alone. Its bits are exact integers, the same on every platform.
+- A row without a distribution yields `NO_TOKEN`, never an arbitrary token.
 """
 
 from __future__ import annotations
@@ -21,63 +25,65 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 Array = Any
-"""numpy.ndarray or torch.Tensor: this module cannot name either, since it may import neither."""
+"""numpy.ndarray or torch.Tensor. This module imports neither, so it cannot name the types."""
 Namespace = Any
 """The module numpy or torch."""
 
 NO_TOKEN = -1
-"""Token of a row without a distribution: a NaN, a +inf, nothing but -inf, or no temperature in its array entry."""
+"""Token of a row without a distribution: one with a NaN, a +inf, only -inf, or an invalid temperature in its entry."""
 
 _WHOLE = "the seeded sampler draws from the whole distribution"
 
 
 def seed_to_int64(seed: int) -> int:
-    """Return the int64 with the bits of `seed`, 0 <= seed < 2**64; ValueError outside."""
+    """Return the int64 with the bits of `seed`. Raise ValueError unless 0 <= seed < 2**64."""
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed {seed} is not an unsigned 64-bit integer")
     return _signed(seed)
 
 
 def require_supported(temperature: float, top_p: float | None = None, top_k: int | None = None) -> None:
-    """Raise ValueError, with a sentence for people, unless these settings are ones the seeded sampler can honour.
+    """Raise ValueError, with a message for people, unless the seeded sampler supports these settings.
 
-    Truncation is refused because the behaviour logprob would no longer be log_softmax(logits / T) and a token could not
-    be audited at the truncation's edge. Values that mean "off" (top-p 1, top-k 0 or -1, None) are accepted.
+    Truncation is refused for two reasons: the behaviour logprob would no longer be log_softmax(logits / T), and a token
+    at the edge of the truncation could not be audited. Values that switch truncation off (top-p 1, top-k 0 or -1, None)
+    are accepted.
     """
     _require_temperature(temperature)
     if top_p is not None and top_p != 1.0:
-        raise ValueError(f"top_p {top_p} is refused: {_WHOLE}; leave it out or say 1")
+        raise ValueError(f"top_p {top_p} is refused: {_WHOLE}. Leave it out or set it to 1.")
     if top_k is not None and top_k not in (0, -1):
-        raise ValueError(f"top_k {top_k} is refused: {_WHOLE}; leave it out or say 0")
+        raise ValueError(f"top_k {top_k} is refused: {_WHOLE}. Leave it out or set it to 0.")
 
 
-# Blocks: a function of V alone.
+# Blocks depend on V alone.
 
 
 def block_shift(vocab_size: int) -> int:
-    """Return the least k with 4**k >= V: token v is member v mod 2**k of block v >> k.
+    """Return the smallest k with 4**k >= V: token v is member v mod 2**k of block v >> k.
 
-    A power of two near sqrt(V) makes the split a shift, and keeps the rounding of a square root out of the rule.
+    The block size is a power of two near sqrt(V), so the split is a shift and no square root has to be rounded.
     """
     if vocab_size < 1:
-        raise ValueError(f"a vocabulary has at least one token, got {vocab_size}")
+        raise ValueError(f"the vocabulary size is {vocab_size}; it must be at least 1")
     return ((vocab_size - 1).bit_length() + 1) // 2
 
 
 def num_blocks(vocab_size: int) -> int:
-    """Return how many blocks V tokens make; the last one may be short."""
+    """Return the number of blocks of V tokens; the last one may be short."""
     return -(-vocab_size // (1 << block_shift(vocab_size)))
 
 
-# Noise: exact integers up to the uniform. int64 wraps like u64 under + and *, and a mask makes its right shift a
-# logical one; torch has no full set of uint64 operations.
+# Noise: exact integers up to the uniform variate. torch lacks some uint64 operations, so int64 stands in: it wraps like
+# u64 under + and *, and a mask makes its right shift a logical one.
 
 
 def position_keys(xp: Namespace, seeds: Array, positions: Array) -> Array:
-    """Return the int64 noise keys of (seed, position), shapes broadcast and at least 1-d.
+    """Return the int64 noise keys of (seed, position); shapes broadcast and have at least one dimension.
 
-    `seeds` (B,) and `positions` (B,) give the keys of one decoding step; (B, 1) and (T,) those of whole completions,
-    (B, T). Seeds are int64 with the bits of the u64 (`seed_to_int64`); a position counts the tokens of its completion.
+    `seeds` (B,) and `positions` (B,) give the keys of one decoding step. (B, 1) and (T,) give those of whole
+    completions, (B, T). Seeds are int64 with the bits of the u64 (`seed_to_int64`). A position is the index of a token
+    in its completion.
     """
     steps = (_cast(positions, xp.int64) + 1) * _GOLDEN
     return _mix(steps + _mix(_cast(seeds, xp.int64) + _GOLDEN))
@@ -86,7 +92,7 @@ def position_keys(xp: Namespace, seeds: Array, positions: Array) -> Array:
 def noise_bits(xp: Namespace, keys: Array, vocab_size: int) -> Array:
     """Return the hashed int64 words (..., num_blocks + block size): level one by block, then level two by member.
 
-    Word c of a key is output c of splitmix64 started at that key; level two has the counters from 2**32, so that the
+    Word c of a key is output c of splitmix64 started at that key. The counters of level two begin at 2**32, so the
     levels share no word.
     """
     return _mix(keys[..., None] + _counters(xp, vocab_size, getattr(keys, "device", None)))
@@ -95,7 +101,7 @@ def noise_bits(xp: Namespace, keys: Array, vocab_size: int) -> Array:
 def noise(xp: Namespace, keys: Array, vocab_size: int) -> Array:
     """Return float64 Gumbel noise (..., num_blocks + block size) in the order of `noise_bits`.
 
-    It does not depend on logits, so an engine may draw it for many positions at once and spread the cost of a call.
+    It does not depend on logits, so an engine may draw it for many positions in one call, which costs less per token.
     """
     uniform = _cast((noise_bits(xp, keys, vocab_size) >> 12) & _low(52), xp.float64)
     uniform += 0.5  # exact: 53 bits; keeps u inside (0, 1), so both logs below are finite
@@ -110,14 +116,15 @@ def noise(xp: Namespace, keys: Array, vocab_size: int) -> Array:
 def sample(
     xp: Namespace, logits: Array, seeds: Array, positions: Array, temperature: float | Array = 1.0
 ) -> tuple[Array, Array]:
-    """Draw one token per row: returns (tokens (B,) int64, behaviour logprobs (B,) float32).
+    """Draw one token per row. Return (tokens (B,) int64, behaviour logprobs (B,) float32).
 
     Args:
-        xp: numpy or torch.
-        logits: (B, V), any float dtype; -inf masks a token.
-        seeds: (B,) int64, see `seed_to_int64`.
-        positions: (B,) int64, index of the token within its completion.
-        temperature: T > 0 and finite: a float, else ValueError, or an array (B, 1), else NO_TOKEN in that row.
+        xp: the array namespace, numpy or torch.
+        logits: logits (B, V) of any float dtype; -inf masks a token.
+        seeds: seeds (B,) as int64, see `seed_to_int64`.
+        positions: indices (B,) of the tokens within their completions, int64.
+        temperature: T > 0 and finite, a float or an array (B, 1). An invalid float raises ValueError; an invalid array
+            entry yields NO_TOKEN in its row.
 
     The logprob is log_softmax(logits / T) of the token. A row without a distribution yields NO_TOKEN and NaN.
     """
@@ -127,7 +134,7 @@ def sample(
 def sample_with_noise(
     xp: Namespace, logits: Array, drawn: Array, temperature: float | Array = 1.0
 ) -> tuple[Array, Array]:
-    """As `sample`, with `drawn` (B, num_blocks + block size) from `noise`."""
+    """Draw one token per row as `sample` does, with noise `drawn` (B, num_blocks + block size) from `noise`."""
     with _quiet(xp):
         column = _temperature_column(xp, logits, temperature)
         rows = _rows(xp, logits, column)
@@ -135,13 +142,13 @@ def sample_with_noise(
         scores, perturbed = _at_members(xp, logits, column, block, drawn)
         member = xp.argmax(perturbed, axis=-1)[:, None]
         tokens = (block << block_shift(logits.shape[-1])) + member
-        # A row without a distribution has a NaN in its log-sum already; only its token must be replaced.
+        # The log-sum of a row without a distribution is NaN already; only the token must be replaced.
         logprobs = _take(xp, scores, member) - rows.peak - rows.log_sum
         return xp.where(xp.isfinite(rows.peak), tokens, NO_TOKEN)[:, 0], logprobs[:, 0]
 
 
 def greedy(xp: Namespace, logits: Array) -> tuple[Array, Array]:
-    """Return the most likely token of each row (B,), the lowest among equals, and its logprob (B,) at T = 1.
+    """Return the most likely token of each row (B,), the lowest id among equals, and its logprob (B,) at T = 1.
 
     A row without a distribution yields NO_TOKEN and NaN, as in `sample`.
     """
@@ -157,12 +164,13 @@ def greedy(xp: Namespace, logits: Array) -> tuple[Array, Array]:
 class Gaps(NamedTuple):
     """How far claimed tokens fall short of the verifier's own draw, each (N,), in nats of logits / T; 0 when equal.
 
-    `worst` is the larger of `block` and `token`: accept when `worst <= tolerance`. inf: no noise could have drawn that
-    token (masked, or not in the vocabulary). NaN: the verifier's own row has no distribution and it cannot judge.
-    `logprobs` is log_softmax(logits / T) of the claimed token under the verifier's logits, to compare with the claimed
-    one. `lead`, whatever is claimed, is by how much the verifier's own draw leads the runner-up, at the closer of the
-    two levels (inf: nothing else could be drawn): scores off by less than half of that everywhere draw the same token.
-    `size` is the largest absolute score of the draw and of the likeliest token, which rounding is in proportion to.
+    `worst` is the larger of `block` and `token`: accept when `worst <= tolerance`. It is inf when no noise could have
+    drawn the token (masked, or not in the vocabulary), and NaN when the verifier's own row has no distribution, so that
+    it cannot judge. `logprobs` is log_softmax(logits / T) of the claimed token under the verifier's logits, to compare
+    with the claimed logprob. `lead` does not depend on the claim. It is the distance between the verifier's own draw
+    and the runner-up, at the closer of the two levels (inf: no other token could be drawn). If all scores are off by
+    less than half of `lead`, the draw is the same token. `size` is the largest absolute score of the draw and of the
+    likeliest token; the rounding error is in proportion to it.
     """
 
     worst: Array
@@ -184,8 +192,8 @@ def verify_tokens(
     """Measure claimed `tokens` (N,) int64 against the verifier's `logits` (N, V); other arguments as in `sample`.
 
     If the peer's scores differ from the verifier's by at most d anywhere in a row, an honest token has `worst <= 2 d`
-    plus rounding (docs/sampling.md, "Tolerance"). Level two is measured inside the claimed block, whichever block the
-    verifier would have picked.
+    plus rounding (docs/sampling.md, "Tolerance"). Level two is measured inside the claimed block, even if the verifier
+    would have picked another.
     """
     vocab_size = logits.shape[-1]
     drawn = noise(xp, position_keys(xp, seeds, positions), vocab_size)
@@ -217,24 +225,25 @@ def verify_tokens(
 
 
 def _lead(xp: Namespace, values: Array) -> Array:
-    """Return by how much the largest of each row is above the others, (B, 1): 0 for a tie, inf where it is alone."""
+    """Return the distance (B, 1) of each row's largest value from the next: 0 for a tie, inf if there is no other."""
     first = xp.argmax(values, axis=-1)[:, None]
     is_first = _places(xp, values.shape[-1], getattr(values, "device", None)) == first
     return _take(xp, values, first) - xp.amax(xp.where(is_first, -math.inf, values), axis=-1, keepdims=True)
 
 
-# The floats. Rows are reduced a few at a time: temporaries of V = 152k and 64 rows would otherwise be mapped and
-# page-faulted anew on every decoding step, which was measured to take longer than the arithmetic.
+# The floats. Rows are reduced a few at a time. Otherwise temporaries of V = 152k and 64 rows would be mapped and
+# page-faulted again on every decoding step, which was measured to take longer than the arithmetic.
 
 _PASS_ELEMENTS = 1 << 19
-"""Scores reduced at a time: 2 MiB, a core's share of cache, yet few passes for a GPU (22 at V = 152k and 64 rows)."""
+"""Number of scores reduced at a time: 2 MiB, a core's share of cache, yet few passes for a GPU (22 at V = 152k and 64
+rows)."""
 
 
 class _Rows(NamedTuple):
-    """What one pass over the logits leaves behind."""
+    """The result of one pass over the logits."""
 
     peak: Array  # (B, 1) float32, the largest score; not finite exactly when the row has no distribution
-    sums: Array  # (B, num_blocks) float32, sum of exp(score) over the block, up to a factor of the row's own
+    sums: Array  # (B, num_blocks) float32, sum of exp(score) over the block, up to a factor per row
     log_sum: Array  # (B, 1) float32, logsumexp of the row - peak
 
 
@@ -257,14 +266,14 @@ def _reduce(xp: Namespace, scores: Array) -> _Rows:
     sums = weights[:, : whole * size].reshape((count, whole, size)).sum(-1)
     if whole * size < vocab_size:  # the short last block, without copying the row to pad it
         sums = xp.concatenate((sums, weights[:, whole * size :].sum(-1)[:, None]), axis=-1)
-    # The peak's own weight cancels the factor, and with it the error of torch's float32 total over a large vocabulary.
+    # Division by the peak's weight cancels the factor, and the error of torch's float32 total over a large vocabulary.
     return _Rows(peak, sums, xp.log(sums.sum(-1) / xp.amax(weights, axis=-1))[:, None])
 
 
 def _weights(xp: Namespace, scores: Array, peak: Array) -> Array:
     """Return exp(score) up to a factor per row, (B, V); NaN throughout a row without a distribution.
 
-    One peak for the row, not one per block: a block that underflows lies over 70 nats below, and noise spans only 41.
+    One peak serves the whole row: a block that underflows lies over 70 nats below it, and noise spans only 41.
     """
     if hasattr(xp, "softmax"):  # torch: one pass instead of two, and a faster exp; a third of a step at V = 152k
         return xp.softmax(scores, -1)
@@ -278,9 +287,9 @@ def _scores(xp: Namespace, logits: Array, column: Array | None) -> Array:
 
 
 def _temperature_column(xp: Namespace, logits: Array, temperature: float | Array) -> Array | None:
-    """Return T as float32 (B, 1), NaN where an array's entry is no temperature; None for 1, which needs no division.
+    """Return T as float32 (B, 1), NaN where an array's entry is invalid; None for 1, which needs no division.
 
-    An array even for one T: torch on CUDA turns division by a Python number into multiplication by its reciprocal.
+    One T also becomes an array: torch on CUDA turns division by a Python number into multiplication by its reciprocal.
     """
     if isinstance(temperature, int | float):
         _require_temperature(temperature)
@@ -291,12 +300,12 @@ def _temperature_column(xp: Namespace, logits: Array, temperature: float | Array
 
 
 def _at_blocks(xp: Namespace, rows: _Rows, drawn: Array) -> Array:
-    """Return level one: logsumexp of each block, less a constant of the row, + noise: float64 (B, num_blocks)."""
+    """Return level one, float64 (B, num_blocks): logsumexp of each block, less a constant of the row, plus noise."""
     return xp.log(rows.sums) + drawn[:, : rows.sums.shape[-1]]
 
 
 def _at_members(xp: Namespace, logits: Array, column: Array | None, block: Array, drawn: Array) -> tuple[Array, Array]:
-    """Return the scores (B, block size) of the members of `block` (B, 1), and level two: the same + noise, float64."""
+    """Return the scores (B, block size) of the members of `block` (B, 1), and level two: scores plus noise, float64."""
     vocab_size = logits.shape[-1]
     shift = block_shift(vocab_size)
     index = _places(xp, 1 << shift, getattr(block, "device", None)) + (block << shift)
@@ -309,7 +318,7 @@ def _at_members(xp: Namespace, logits: Array, column: Array | None, block: Array
 
 
 def _require_temperature(temperature: float) -> None:
-    # Scores are float32, so T must survive the rounding: as 0 or inf it would make every token alike or none possible.
+    # Scores are float32, so T must survive the rounding: as inf it would make all tokens alike, as 0 none possible.
     if not 2.0**-126 <= temperature <= 2.0**127:
         raise ValueError(f"temperature {temperature} is refused: it must be positive, finite and in float32's range")
 
@@ -320,14 +329,14 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _LEVEL_TWO = 1 << 32
-"""First counter of level two: above every block index, so the levels never share a word."""
+"""First counter of level two. It is above every block index, so the levels never share a word."""
 
 
 def _mix(state: Array) -> Array:
     """Return splitmix64's finaliser of each int64 word: every output bit depends on every input bit.
 
-    Seed, position and counter each pass through it on their own. Folding two of them linearly into one word makes the
-    noise of seed + 1 a shift of that of seed, and samples over consecutive seeds come out too even (chi2/df 0.42).
+    Seed, position and counter each pass through it separately. If two of them were added into one word, the noise of
+    seed + 1 would be a shift of that of seed, and samples over consecutive seeds would be too even (chi2/df 0.42).
     """
     word = state ^ ((state >> 30) & _low(34))
     word *= _MIX_1
@@ -348,7 +357,7 @@ def _signed(word: int) -> int:
 
 @lru_cache(maxsize=64)
 def _counters(xp: Namespace, vocab_size: int, device: Any) -> Array:
-    """Return splitmix64's Weyl steps (num_blocks + block size,): what is added to a key to reach each word."""
+    """Return splitmix64's Weyl steps (num_blocks + block size,): the number added to a key for each word."""
     counters = [*range(num_blocks(vocab_size)), *(_LEVEL_TWO + j for j in range(1 << block_shift(vocab_size)))]
     return _constant(xp, [_signed(_GOLDEN * (counter + 1)) for counter in counters], device)
 
@@ -358,7 +367,7 @@ def _places(xp: Namespace, count: int, device: Any) -> Array:
     return _constant(xp, list(range(count)), device)
 
 
-# Where numpy and torch differ.
+# Differences between numpy and torch.
 
 
 def _constant(xp: Namespace, values: list[int], device: Any) -> Array:
@@ -376,5 +385,5 @@ def _take(xp: Namespace, values: Array, index: Array) -> Array:
 
 
 def _quiet(xp: Namespace) -> Any:
-    """Silence numpy's warnings about log 0 and inf - inf: masked tokens bring both, and torch says nothing anyway."""
+    """Return a context without numpy's warnings of log 0 and inf - inf. Masked tokens cause both; torch never warns."""
     return xp.errstate(all="ignore") if hasattr(xp, "errstate") else nullcontext()

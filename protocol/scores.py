@@ -1,9 +1,13 @@
-"""What a teacher node and the learner say about scores: how likely a teacher finds what the swarm generated.
+"""Define score leases and score records: how likely a teacher model finds the completions that the swarm generated.
 
-A score lease hands out one group: a prompt and its completions, whole. A score record is the teacher's signed answer,
-one log probability a token. They travel on a stream of their own, TEACH, on which a teacher node greets, asks,
-delivers and is acknowledged as a rollout node is (`protocol.work`). What always holds: a score lease is bound to one
-peer and one teacher, a record to one lease; as many scores as tokens, and each is a number.
+A score lease grants one group: a prompt and its completions, whole. A score record is the teacher node's signed answer,
+one log probability per token. Both travel on a stream of their own, TEACH. On it a teacher node greets, requests,
+delivers and is acknowledged as a rollout node is (`protocol.work`).
+
+Invariants:
+
+- A score lease is bound to one peer and one teacher, a score record to one lease.
+- Every score of a parsed record is a number from MIN_SCORE to MAX_POSITIVE_LOGPROB.
 """
 
 from __future__ import annotations
@@ -41,28 +45,28 @@ from protocol.core.limits import (
 )
 
 TEACH = "/volery/teach/1"
-"""The stream between a teacher node and the learner: that of work (`protocol.work.WORK`), with score leases."""
+"""The stream between a teacher node and the learner. It works as `protocol.work.WORK` does, with score leases."""
 
 TEACHER = "volery.teacher"
-"""The extension, TEACHER_BYTES, of Hello by which a node says that it scores with this teacher and generates nothing;
-of TellTerms, by which a learner says that it takes scores of this one."""
+"""An extension of TEACHER_BYTES that names a teacher. In Hello, the node scores with this teacher and generates
+nothing. In TellTerms, the learner accepts scores of this teacher."""
 TEACHER_BYTES = 32
 
 MAX_SCORE_LEASE_BYTES = MAX_WORK_BYTES - 64 * KIB
 MAX_SCORE_RECORD_BYTES = MAX_WORK_BYTES - 64 * KIB
-"""One group in a frame, less what surrounds it. A larger one is scored by the learner."""
+"""One group in a frame, less what surrounds it. The learner scores a larger group itself."""
 
 MIN_SCORE = -10_000.0
-"""Log probabilities of a teacher have no floor: it did not draw the tokens. A node raises what is less to this, where
-training has long ceased to tell the difference (`[trainer] teacher_clip`)."""
+"""Smallest score, in nats. A teacher did not draw the tokens, so its log probabilities have no lower bound. A node
+raises smaller ones to this value, far below the point where training ignores differences (`[trainer] teacher_clip`)."""
 
 PackedTokens = Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_PROMPT_TOKENS), Packed]
 PackedScores = Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_PROMPT_TOKENS)]
 
 
 class ScoreLease(Signable, frozen=True, kw_only=True):
-    """Granted work: score each token of `completions`, each read after `prompt`, with the model whose digest is
-    `teacher`, at `temperature`. Tokens are packed ids; those that an environment said between turns are among them."""
+    """Granted work: score each token of each completion after `prompt`, at `temperature`, with the model whose digest
+    is `teacher`. Tokens are packed ids. They include an environment's tokens between turns."""
 
     KIND: ClassVar[Kind] = Kind.SCORE_LEASE
 
@@ -77,8 +81,8 @@ class ScoreLease(Signable, frozen=True, kw_only=True):
 
 
 class ScoreRecord(Signable, frozen=True, kw_only=True):
-    """What a teacher says of a leased group: of each completion, in order, log_softmax(logits / T) of each token,
-    packed as log probabilities are."""
+    """A teacher's scores of a leased group: log_softmax(logits / T) of each token of each completion, in order, packed
+    as log probabilities are."""
 
     KIND: ClassVar[Kind] = Kind.SCORES
 
@@ -88,8 +92,8 @@ class ScoreRecord(Signable, frozen=True, kw_only=True):
 
 
 class ScoreGrant(Message, frozen=True, kw_only=True, tag="scoring"):
-    """Answer to LeaseRequest of a node that said TEACHER: signed score leases, perhaps none yet with the reason why and
-    when to ask again."""
+    """Answer to LeaseRequest of a node that sent TEACHER: signed score leases. If there are none, `reason` says why and
+    `retry_after_ms` when to ask again."""
 
     leases: Annotated[
         list[Annotated[bytes, Meta(max_length=MAX_SCORE_LEASE_BYTES + OVERHEAD_BYTES)]],
@@ -102,7 +106,7 @@ class ScoreGrant(Message, frozen=True, kw_only=True, tag="scoring"):
 
 @dataclass(frozen=True, kw_only=True)
 class SignedScores:
-    """A score record whose shape was checked, not yet its signature."""
+    """A score record whose shape was checked. Its signature was not."""
 
     raw: bytes
     id: RecordId
@@ -116,17 +120,19 @@ class SignedScores:
 
 
 def open_score_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> ScoreLease:
-    """Return the score lease in `raw`; PeerError unless `learner` signed it."""
+    """Return the score lease in `raw`. Raise PeerError unless `learner` signed it."""
     envelope = open_envelope(raw, kind=Kind.SCORE_LEASE, swarm=swarm, limit=MAX_SCORE_LEASE_BYTES)
     if envelope.signer != learner:
-        raise PeerError(Fault.UNAUTHORISED, f"a score lease signed by {envelope.signer}, who is not the learner")
+        raise PeerError(Fault.UNAUTHORISED, f"a score lease signed by {envelope.signer}, which is not the learner")
     lease: ScoreLease = decode(ScoreLease, envelope.payload, MAX_SCORE_LEASE_BYTES)
     return lease
 
 
 def read_score_record(raw: bytes, swarm: SwarmId) -> SignedScores:
-    """Parse a score record and check its shape. The signature is left to the caller, who asks cheaper questions first.
-    Raises PeerError."""
+    """Parse a score record and check its shape. The caller verifies the signature, after cheaper checks.
+
+    Raises PeerError.
+    """
     envelope = read_envelope(raw, kind=Kind.SCORES, swarm=swarm, limit=MAX_SCORE_RECORD_BYTES)
     record: ScoreRecord = decode(ScoreRecord, envelope.payload, MAX_SCORE_RECORD_BYTES)
     scores = tuple(unpack_scores(one) for one in record.scores)
@@ -134,12 +140,12 @@ def read_score_record(raw: bytes, swarm: SwarmId) -> SignedScores:
 
 
 def pack_scores(scores: tuple[float, ...] | list[float]) -> bytes:
-    """Scores as log probabilities are packed, what is below MIN_SCORE raised to it."""
+    """Pack scores as log probabilities are packed; raise those below MIN_SCORE to it."""
     return np.maximum(np.asarray(scores, LOGPROB_DTYPE), LOGPROB_DTYPE.type(MIN_SCORE)).tobytes()
 
 
 def unpack_scores(raw: bytes) -> tuple[float, ...]:
-    """Inverse of `pack_scores`. PeerError(MALFORMED) on a bad length, or on what is no log probability."""
+    """Unpack what `pack_scores` packed. Raise PeerError(MALFORMED) for a bad length or a value that is no score."""
     if len(raw) % 4:
         raise PeerError(Fault.MALFORMED, f"{len(raw)} bytes of scores are not a multiple of 4")
     values = np.frombuffer(raw, LOGPROB_DTYPE)

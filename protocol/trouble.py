@@ -1,10 +1,11 @@
-"""What a rollout node cannot do, as it tells the learner in every heartbeat.
+"""Define the troubles that a rollout node reports in every heartbeat: what it cannot do now.
 
-A trouble is a claim: nothing is admitted, refused or paid by it.
+A trouble is a claim. No record is admitted or rejected because of it, and nothing is paid.
 
 Invariants:
-- A heartbeat names at most MAX_TROUBLES of them; a reader takes the last of each kind.
-- It is state, not an event: what a heartbeat does not name any more is over.
+
+- A heartbeat names at most MAX_TROUBLES troubles. A reader takes the last of each kind.
+- A trouble is state, not an event: it is over when a heartbeat no longer names it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from protocol.core.codec import Count, OpenEnum, Row, Shown
 from protocol.core.ids import PolicyVersion
 
 MAX_TROUBLES = 5
-"""One of each kind, and one to spare for a kind that is younger than this program."""
+"""Troubles in one heartbeat: one of each kind, OTHER included."""
 
 MAX_TROUBLE_CHARS = 240
-"""One reason: as long as a line in a view. Five of them in letters of four bytes add 5 KB to a heartbeat."""
+"""Length of one reason: one line on a screen. Five reasons in letters of four bytes add 5 KB to a heartbeat."""
 
 
 class TroubleKind(OpenEnum):
-    """What fails: fetching a version, installing one (or proving what was installed), using leases, keeping the engine
-    alive."""
+    """The task that fails: fetching a version, installing one (or proving which one is installed), using leases, or
+    keeping the engine alive. OTHER is a kind that a newer program added."""
 
     FETCH = "fetch"
     INSTALL = "install"
@@ -35,7 +36,7 @@ class TroubleKind(OpenEnum):
 
 
 class Trouble(Row, frozen=True, array_like=True):
-    """It failed so many `times` in a row, last for this `reason`, with this `version`, if with one."""
+    """One failure: how many `times` it happened in a row, the latest `reason`, and the `version` that it concerned."""
 
     kind: TroubleKind
     times: Count

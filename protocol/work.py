@@ -1,10 +1,13 @@
-"""Leases, records, verdicts and receipts: what a rollout node and the learner say to each other about work.
+"""Define leases, records, verdicts and receipts: the messages about work between a rollout node and the learner.
 
 A lease grants one group: one prompt, one seed per completion, the settings, a deadline. A record is the signed
 evidence of one completion. A receipt is the learner's signed answer to a delivery and holds a verdict per record. The
-`WORK` stream is opened by the rollout node and carries frames (u32 big-endian length, then one message) both ways.
-What always holds: a lease is bound to one peer, a record to one lease and one index of it, and a receipt is sent only
-after what it says is on disk.
+rollout node opens the `WORK` stream, which carries frames (u32 big-endian length, then one message) both ways.
+
+Invariants:
+
+- A lease is bound to one peer, and a record to one lease and one index of it.
+- The learner sends a receipt only after its contents are on disk.
 """
 
 from __future__ import annotations
@@ -71,53 +74,53 @@ WORK = "/volery/work/1"
 
 
 def lease_bytes(prompt_tokens: int, completions: int) -> int:
-    """At most so many bytes has a lease: token ids at 4 bytes, seeds at 9 and one to spare, and what surrounds them."""
+    """Return the largest size of a lease in bytes: 4 per token id, 9 and one spare per seed, and the other fields."""
     return 4 * prompt_tokens + 10 * completions + 4096
 
 
 MAX_LEASE_BYTES = lease_bytes(MAX_PROMPT_TOKENS, MAX_GROUP_SIZE)
 MAX_PLAIN_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
-"""Of a record whose lease asks for no experts."""
+"""Largest record, in bytes, if the lease does not ask for experts."""
 MAX_RECORD_BYTES = MAX_PLAIN_RECORD_BYTES + MAX_EXPERT_BYTES
 MAX_RECEIPT_BYTES = (MAX_GROUP_SIZE + 1) * 768
 MAX_LEASES_HELD = 1024
-"""Leases one node works on at a time."""
+"""Leases that one node works on at a time."""
 RELAY_RECEIPTS = "volery.relay-receipts"
-"""The extension of Welcome, empty, by which a learner says that it understands Relayed."""
+"""An empty extension of Welcome: the learner understands Relayed."""
 LEASE_RECALLS = "volery.lease-recalls"
-"""The extension of Hello, empty, by which a rollout node says that it understands LeaseRecall."""
+"""An empty extension of Hello: the rollout node understands LeaseRecall."""
 PROOFS = "volery.proofs"
-"""The extension of Welcome, empty, by which a learner says that it answers ProofRequest, and of Hello, by which a node
-says that it takes Proofs unasked."""
+"""An empty extension. In Welcome, the learner answers ProofRequest; in Hello, the node accepts Proofs that it did not
+request."""
 MAX_PROOFS = 256
-"""Proofs in one answer: of a batch of 100,000 records they take 170 KB."""
+"""Proofs in one answer. For a batch of 100,000 records they take 170 KB."""
 MAX_NOTES = 64
-"""Credit notes in one answer: of 255 relays each they take 1.3 MB."""
+"""Credit notes in one answer. With 255 relays each they take 1.3 MB."""
 RECEIPT_REVISIONS = "volery.receipt-revisions"
-"""The extension of Hello, empty, by which a rollout node says that it understands Revised."""
+"""An empty extension of Hello: the rollout node understands Revised."""
 PARTS = "volery.parts"
-"""The extension of Welcome, empty, by which a learner says that it takes Handback, and of Hello, by which a node says
-that it goes on with completions that others began (`Lease.start`)."""
+"""An empty extension. In Welcome, the learner accepts Handback; in Hello, the node continues completions that others
+began (`Lease.start`)."""
 EXPERTS = "volery.experts"
-"""The extension, empty, of Lease, by which a learner asks for RolloutRecord's `experts`; of Hello, by which a rollout
-node says that its engine can tell them; and of TellTerms, by which a learner says that it leases only to such nodes."""
+"""An empty extension. In Lease, the learner asks for `experts` in each RolloutRecord. In Hello, the rollout node's
+engine can report them. In TellTerms, the learner grants leases only to such nodes."""
 INSTANCE = "volery.instance"
-"""The extension of Hello by which a rollout node tells its process from others with the same key: INSTANCE_BYTES that
-it drew when it started."""
+"""The extension of Hello that distinguishes processes with the same key: INSTANCE_BYTES random bytes that the rollout
+node drew when it started."""
 INSTANCE_BYTES = 16
 KEY_IN_USE = "volery.key-in-use"
-"""The extension of Refused, empty: another process with the same key is here, and was first."""
+"""An empty extension of Refused: another process with the same key connected first and is still here."""
 MAX_HOURS_LEFT_S = 7 * 86_400
-"""Owner's hours are those of days and weeks; whoever stays for longer has no need to say so."""
+"""Seconds in a week: owners set hours by day and week, and a node that stays longer need not announce an end."""
 
 
 Speed = Annotated[float, Meta(ge=0, le=MAX_SPEED)]
 
 
 class Sampler(Message, frozen=True, kw_only=True):
-    """How tokens are drawn: the seeded sampler at `temperature`.
+    """How tokens are drawn: by the seeded sampler at `temperature`.
 
-    Nothing else is offered: top-p and top-k are refused.
+    There is nothing else to choose: top-p and top-k are refused.
     """
 
     temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
@@ -126,10 +129,10 @@ class Sampler(Message, frozen=True, kw_only=True):
 class Lease(Signable, frozen=True, kw_only=True):
     """Granted work: generate `len(seeds)` completions of one prompt.
 
-    `prompt` is packed token ids; completion i uses `seeds[i]`, ends with one of `stop_ids` or after `max_new_tokens`,
-    and comes from a version not older than `minimum`. `issued_ms` and `deadline_ms` are on the learner's clock;
-    `Grant.now_ms` tells what it says. `start`: the completions were begun by others, and the prompt ends with so many
-    tokens of theirs, so that the first token of each is drawn at this position; only for who says PARTS.
+    `prompt` is packed token ids. Completion i uses `seeds[i]`, ends with one of `stop_ids` or after `max_new_tokens`,
+    and comes from `minimum` or a newer version. `issued_ms` and `deadline_ms` are times on the learner's clock, which
+    `Grant.now_ms` reports. If `start` is not 0, another node began the completions: the last `start` tokens of the
+    prompt are theirs, and the first token to generate has position `start`. Only nodes that sent PARTS get such leases.
     """
 
     KIND: ClassVar[Kind] = Kind.LEASE
@@ -158,7 +161,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timing(Message, frozen=True, kw_only=True):
-    """When generation began (the author's clock, corrected to the learner's) and how long it took, in milliseconds."""
+    """When generation began (on the author's clock, corrected to the learner's) and its duration, in milliseconds."""
 
     started_ms: Millis
     generation_ms: Millis
@@ -167,8 +170,8 @@ class Timing(Message, frozen=True, kw_only=True):
 class RolloutRecord(Signable, frozen=True, kw_only=True):
     """One completion: packed token ids, packed behaviour logprobs, spans, claims.
 
-    A behaviour logprob is log_softmax(logits / T) of the chosen token under the version that made it. `experts` is what
-    a lease with EXPERTS asks for, of a mixture of experts (`protocol.experts`); else there is none.
+    A behaviour logprob is log_softmax(logits / T) of the drawn token under the version that generated it. `experts`
+    holds the experts of a mixture (`protocol.experts`) if the lease has the extension EXPERTS; else it is empty.
     """
 
     KIND: ClassVar[Kind] = Kind.RECORD
@@ -186,8 +189,8 @@ class RolloutRecord(Signable, frozen=True, kw_only=True):
 
 
 class Rule(OpenEnum):
-    """Why a record was admitted or not: one name for each rule that may decide, in the order in which they are asked.
-    Of one that a reader does not know the verdict's detail says what was wrong."""
+    """Why a record was admitted or rejected: one name for each rule, in the order in which the learner applies them. If
+    a reader does not know a rule, the verdict's detail still says what was wrong."""
 
     ADMITTED = "admitted"
     OVERSIZED = "oversized"
@@ -209,7 +212,7 @@ class Rule(OpenEnum):
 
 
 class Verdict(Message, frozen=True, kw_only=True):
-    """The judgement on one record: which rule decided, and in words what was measured against what is allowed."""
+    """The verdict on one record: which rule decided, and in words the measured and the allowed value."""
 
     record: Bytes32
     index: Annotated[int, Meta(ge=0, lt=MAX_GROUP_SIZE)]
@@ -223,10 +226,10 @@ class Verdict(Message, frozen=True, kw_only=True):
 
 
 class Receipt(Signable, frozen=True, kw_only=True):
-    """The learner's signed acknowledgement of one delivery. What it says is on the learner's disk.
+    """The learner's signed acknowledgement of one delivery. Its contents are on the learner's disk.
 
-    `tokens` counts the completion tokens that count for the author: of the records that were admitted, and of a group
-    that is refused for nothing but that a restart of the learner orphaned what made it.
+    `tokens` is the number of completion tokens that are credited to the author: those of admitted records, and those of
+    a group that was rejected only because a restart of the learner orphaned its behaviour version.
     """
 
     KIND: ClassVar[Kind] = Kind.RECEIPT
@@ -242,14 +245,14 @@ class Receipt(Signable, frozen=True, kw_only=True):
 
 SealedLease = Annotated[bytes, Meta(max_length=MAX_LEASE_BYTES + OVERHEAD_BYTES)]
 
-# What travels on the WORK stream. From the rollout node:
+# Messages of the WORK stream. From the rollout node:
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First frame: who we are. `token` is the join token of the invite, if it had one.
+    """First frame: it introduces the node. `token` is the join token of the invite, if it had one.
 
-    `leases` are those we still work on, or wait to deliver, when the line was lost and is opened again: the others
-    are forgotten.
+    After a lost connection, `leases` names the leases that the node still works on or has yet to deliver. It has
+    forgotten the others.
     """
 
     protocol: Count
@@ -263,14 +266,14 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """Still here: the version installed, rollouts queued or running, and chunk bytes moved since the start.
+    """Shows that the node is alive: the installed version, rollouts queued or running, chunk bytes sent and received.
 
-    Also sent at once when a version was installed, when `troubles` change, and when the owner lends the machine no more
-    or again (hours, a pause). `tokens_per_s` is what the engine was measured to generate when the node began, 0 while
-    that is not known: the learner expects as much until it has seen what comes. `hours_left_s`: so long does the
-    machine's owner still lend it, 0 when not now; absent, there is no such end. `energy`: joules since the start, by
-    source; empty where nothing can be read, or the owner does not tell. `troubles`: what the node cannot do now, and
-    why.
+    Counts begin at the node's start. A node also sends a heartbeat at once when it installed a version, when `troubles`
+    change, and when its owner stops or resumes lending the machine (hours, a pause). `tokens_per_s` is the speed of the
+    engine, measured when the node started; 0 while it is unknown. The learner expects this speed until it has observed
+    deliveries. `hours_left_s` is the time in seconds for which the owner still lends the machine: 0 if not now, absent
+    if there is no such end. `energy` is joules since the start, by source; it is empty if nothing can be measured or
+    the owner does not report it. `troubles` says what the node cannot do now, and why.
     """
 
     installed: PolicyVersion | None = None
@@ -285,7 +288,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, tag="heartbeat"):
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):
-    """Ready for up to `rollouts` more completions."""
+    """Asks for leases: the node is ready for up to `rollouts` more completions."""
 
     rollouts: Annotated[int, Meta(ge=1, le=65_536)]
 
@@ -293,7 +296,7 @@ class LeaseRequest(Message, frozen=True, kw_only=True, tag="lease?"):
 class Started(Message, frozen=True, kw_only=True, tag="started"):
     """Generation for this lease began with `version`.
 
-    Told before the first token, so that the version cannot be chosen afterwards.
+    Sent before the first token, so that the node cannot choose the version afterwards.
     """
 
     lease: Bytes16
@@ -301,7 +304,7 @@ class Started(Message, frozen=True, kw_only=True, tag="started"):
 
 
 class LeaseReturn(Message, frozen=True, kw_only=True, tag="return"):
-    """These leases will not be delivered (engine lost, going away): give them to somebody else."""
+    """Returns leases that the node will not deliver (it lost its engine, or leaves). The learner grants them again."""
 
     leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_PER_GRANT)]
     reason: Reason
@@ -310,7 +313,8 @@ class LeaseReturn(Message, frozen=True, kw_only=True, tag="return"):
 class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
     """All records of one lease, as signed envelopes. Sent again until acknowledged; the answer is the same each time.
 
-    Records are bounded by the frame alone here: one that is too long gets its own verdict and spares the others.
+    Here only the frame limits the size of records. So a record that is too long gets its own verdict and does not
+    affect the others.
     """
 
     lease: Bytes16
@@ -318,10 +322,10 @@ class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
 
 
 class Handback(Message, frozen=True, kw_only=True, tag="handback"):
-    """What was made of a lease that its node does not finish, as signed envelopes: records of completions that ended,
-    and of those that were begun, as far as they came. Of those that were not begun there is none.
+    """Returns a lease that the node does not finish, with signed records of what it generated. Completions that ended
+    have a record, and so have unfinished ones, as far as they came. Completions that it did not begin have none.
 
-    Sent again until acknowledged, as a Delivery is, and only to a learner that says PARTS.
+    Sent again until acknowledged, as a Delivery is, and only to a learner that sent PARTS.
     """
 
     lease: Bytes16
@@ -330,24 +334,27 @@ class Handback(Message, frozen=True, kw_only=True, tag="handback"):
 
 
 class Relayed(Message, frozen=True, kw_only=True, tag="relayed"):
-    """Who relayed a version to us: the envelope of a RelayReceipt. Said again on every new line, counted once."""
+    """The envelope of a RelayReceipt: which peers relayed a version to this node.
+
+    Sent again on every new connection; the learner counts it once.
+    """
 
     receipt: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
 
 
 class NumberedNote(msgspec.Struct, frozen=True, array_like=True):
-    """The envelope of a CreditNote, and its number in the learner's books."""
+    """The envelope of a CreditNote, and its number in the learner's ledger."""
 
     number: Count
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)]
 
 
 class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
-    """Which records of ours was a version trained on? Of `version`, from `place` on, or else of the next one after it.
-    And which credit notes name us, behind the one of the number `notes`? And how do we stand, where that was looked at
-    well after `reputed`, the date of the newest ReputationNote that we have (0: we have none; absent: never mind)?
+    """Asks for proofs, credit notes and a reputation note. The answer is Proofs. A second request replaces the first.
 
-    Answered by Proofs. A second one replaces the first.
+    Proofs: of the asker's records that `version` was trained on, from `place` on, or of the next version that has some.
+    Credit notes: those that name the asker, with numbers above `notes`. Reputation note: one that is well newer than
+    `reputed`, the date of the asker's newest note. `reputed` is 0 if the asker has none, and absent if it wants none.
     """
 
     version: PolicyVersion
@@ -357,11 +364,11 @@ class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
 
 
 IN_GOOD_ORDER = "left in good order"
-"""Why a peer's connection ended when it said goodbye. After any other reason it may be back in a moment."""
+"""The reason for the end of a connection after Goodbye. After any other reason the peer may be back in a moment."""
 
 
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
-    """Leaving in good order; leases still held are returned by this."""
+    """Says that the node leaves in good order. This also returns the leases that it still holds."""
 
     reason: Reason = ""
 
@@ -382,14 +389,15 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):
-    """Answer to Hello, or the last word on a stream: why, and when it is worth trying again (absent: never)."""
+    """Answer to Hello, or the last message on a stream: the reason, and when to try again (absent: never)."""
 
     reason: Reason
     retry_after_ms: Annotated[int, Meta(ge=0, le=3_600_000)] | None = None
 
 
 class Grant(Message, frozen=True, kw_only=True, tag="grant"):
-    """Answer to LeaseRequest: signed leases, perhaps none yet with the reason why and when to ask again."""
+    """Answer to LeaseRequest: signed leases. If there are none, `reason` says why and `retry_after_ms` when to ask
+    again."""
 
     leases: Annotated[list[SealedLease], Meta(max_length=MAX_LEASES_PER_GRANT)]
     now_ms: Millis
@@ -398,9 +406,10 @@ class Grant(Message, frozen=True, kw_only=True, tag="grant"):
 
 
 class LeaseRecall(Message, frozen=True, kw_only=True, tag="recall"):
-    """No batch still to be formed can hold these leases' rollouts, unless `minimum` or a newer version makes them.
+    """Recalls leases: no future batch can use their rollouts, unless `minimum` or a newer version generates them.
 
-    What was begun with an older one, or would be, is given back by LeaseReturn. Said again until it is, or delivered.
+    The node answers with LeaseReturn for each lease that it began, or would begin, with an older version. The learner
+    repeats the recall until the leases are returned or delivered.
     """
 
     leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_PER_GRANT)]
@@ -415,17 +424,20 @@ class Acknowledgement(Message, frozen=True, kw_only=True, tag="ack"):
 
 
 class InboxFull(Message, frozen=True, kw_only=True, tag="full"):
-    """Answer to Delivery: not taken, not judged; deliver it again after `retry_after_ms`."""
+    """Answer to Delivery: the learner has neither stored nor judged it. Deliver it again after `retry_after_ms`."""
 
     lease: Bytes16
     retry_after_ms: Annotated[int, Meta(ge=0, le=600_000)]
 
 
 class Proofs(Message, frozen=True, kw_only=True, tag="proofs"):
-    """Answer to ProofRequest: the tally's envelope of one version, and proofs of some of the asker's records, in the
-    order of their places; credit notes that name the asker as a relay, in the order of their numbers; and the envelope
-    of a ReputationNote on the asker. Empty when there are none (yet). With a tally alone it is no answer, but says that
-    a version was published.
+    """Answer to ProofRequest. Parts are empty while there is nothing to send.
+
+    - `tally`, `proofs`: the envelope of one version's tally, and proofs of some of the asker's records, by place.
+    - `notes`: credit notes that name the asker as a relay, by number.
+    - `reputation`: the envelope of a ReputationNote on the asker.
+
+    A message with a tally alone is no answer: it announces that a version was published.
     """
 
     tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)] = b""
@@ -435,27 +447,27 @@ class Proofs(Message, frozen=True, kw_only=True, tag="proofs"):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it brings nothing."""
+        """Whether it has no proofs, credit notes or reputation note."""
         return not self.proofs and not self.notes and not self.reputation
 
 
 class Revised(Message, frozen=True, kw_only=True, tag="revised"):
-    """A later receipt for a lease that was acknowledged: what an audit found since. It replaces the one before.
+    """A later receipt for a lease that was acknowledged, with what an audit found since. It replaces the earlier one.
 
-    Said on every new line until it was told once, and only to who understands it (RECEIPT_REVISIONS).
+    The learner tries on every new connection until it was sent once, and only to nodes that sent RECEIPT_REVISIONS.
     """
 
     receipt: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
 
 
 class Introduction(Message, frozen=True, kw_only=True, tag="peers"):
-    """Peers that joined or left since the Welcome: the whole list anew."""
+    """The whole list of peers, sent again because peers joined or left since the Welcome."""
 
     peers: Annotated[list[PeerAddresses], Meta(max_length=MAX_PEERS_TOLD)]
 
 
 class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
-    """The run is over, as planned: no more work will come. The node may stay to relay, or leave."""
+    """Says that the run ended as planned and no more work will come. The node may stay to relay, or leave."""
 
     reason: Reason = ""
 
@@ -480,7 +492,8 @@ FromLearner = (
 
 @dataclass(frozen=True, kw_only=True)
 class SignedRecord:
-    """A record whose shape was checked, not yet its signature: bytes as sent, id, claimed author, contents unpacked."""
+    """A record whose shape was checked and whose signature was not: bytes as sent, id, claimed author, unpacked
+    contents."""
 
     raw: bytes
     id: RecordId
@@ -500,18 +513,18 @@ class SignedRecord:
 
 
 def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
-    """Return the lease in `raw`; PeerError unless `learner` signed it."""
+    """Return the lease in `raw`. Raise PeerError unless `learner` signed it."""
     envelope = open_envelope(raw, kind=Kind.LEASE, swarm=swarm, limit=MAX_LEASE_BYTES)
     if envelope.signer != learner:
-        raise PeerError(Fault.UNAUTHORISED, f"a lease signed by {envelope.signer}, who is not the learner")
+        raise PeerError(Fault.UNAUTHORISED, f"a lease signed by {envelope.signer}, which is not the learner")
     lease: Lease = decode(Lease, envelope.payload, MAX_LEASE_BYTES)
     return lease
 
 
 def read_record(raw: bytes, swarm: SwarmId, limit: int = MAX_RECORD_BYTES) -> SignedRecord:
-    """Parse a record and check its shape: as many logprobs as tokens, spans that cover all tokens in order.
+    """Parse a record and check its shape: as many logprobs as tokens, and spans that cover all tokens in order.
 
-    The signature is left to the caller, who asks cheaper questions first. Raises PeerError.
+    The caller verifies the signature, after cheaper checks. Raises PeerError.
     """
     envelope = read_envelope(raw, kind=Kind.RECORD, swarm=swarm, limit=limit)
     record: RolloutRecord = decode(RolloutRecord, envelope.payload, limit)
@@ -531,7 +544,7 @@ def read_record(raw: bytes, swarm: SwarmId, limit: int = MAX_RECORD_BYTES) -> Si
 
 
 def open_receipt(raw: bytes, authority: Authority) -> Receipt:
-    """Return the receipt in `raw`; PeerError unless a key certified at its date signed it."""
+    """Return the receipt in `raw`. Raise PeerError unless a key that was certified at its date signed it."""
     envelope = open_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
     receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
     authority.require_learner(envelope, receipt.certificate, receipt.issued_ms)

@@ -1,11 +1,12 @@
-"""What work costs and what it is worth: claims that peers sign, and proofs that others can check offline. A claim about
-money or energy is only as good as the peer that signed it.
+"""Account for work: claims that peers sign, and proofs that others can check offline.
+
+A claim about money or energy is only as good as the peer that signed it.
 
 - `claims`: prices, costs and energy: what peers state and sign, and how far it is believed
-- `credit_note`: the learner's signed word on what a relay receipt is worth
+- `credit_note`: the learner's signed statement of the bytes that a relay receipt is credited with
 - `merkle`: Merkle trees as in RFC 9162: one hash for a list, and proofs of membership
-- `relay_receipt`: a rollout node's signed word on which peer gave it which chunks
-- `reputation`: a score of a peer, day by day, with its parts laid open
-- `reputation_note`: the learner's signed word on a peer, with the observations that it rests on
-- `tally`: the learner's signed word on which records a version was trained on
+- `relay_receipt`: a rollout node's signed statement of which peer gave it which chunks
+- `reputation`: a peer's score and its parts, from daily observations
+- `reputation_note`: the learner's signed statement about a peer, with the observations behind it
+- `tally`: the learner's signed statement of the records that a version was trained on
 """

@@ -1,9 +1,9 @@
-"""What a node claims of its work: prices, costs, and the energy that it took.
+"""Define what a node claims about its work: prices, costs and energy.
 
-Money is counted in millionths of one unit of the swarm's currency (`micros`), as integers, so that sums are exact. A
-claim is believed as far as the lease's own timing bears it out; that judgement is the learner's. Joules
-are the node's word alone: nothing is admitted, rejected or paid by them, and a claim that no machine could draw is told
-from one that it could (`is_believed`).
+Money is counted in millionths of one unit of the swarm's currency (`micros`), as integers, so that sums are exact. The
+learner believes a claim of time as far as the timing of the lease supports it. Only the node itself knows its joules:
+no record is admitted or rejected because of them, and nothing is paid. `is_believed` excludes claims that no machine
+can reach.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ CURRENCY = "USD"
 
 
 class Price(Message, frozen=True, kw_only=True):
-    """What a peer asks for an hour of its time while active: millionths of `currency` per hour; zero is a gift."""
+    """The price that a peer asks for its active time, in millionths of `currency` per hour. Zero means free."""
 
     micros_per_hour: Annotated[int, Meta(ge=0, le=MAX_MICROS_PER_HOUR)] = 0
     currency: Annotated[str, Meta(min_length=3, max_length=3, pattern=r"^[A-Z]*\Z")] = CURRENCY
 
 
 class CostClaim(Message, frozen=True, kw_only=True):
-    """What one completion took: wall seconds of the engine, this completion's share of its batch."""
+    """The cost of one completion: its share of the engine's wall seconds for the batch."""
 
     engine_s: Seconds
 
 
 def cost_micros(seconds: float, price: Price) -> int:
-    """Cost of `seconds` at `price`, in millionths of its currency, rounded to the nearest."""
+    """Return the cost of `seconds` at `price`, in millionths of its currency, rounded to the nearest."""
     return round(seconds * price.micros_per_hour / 3600)
 
 
 def per_thousand_tokens(micros: int, tokens: int) -> float | None:
-    """Cost in whole currency units per 1000 tokens; None when there are no tokens to spread it over."""
+    """Return the cost in whole currency units per 1000 tokens; None if there are no tokens."""
     return micros / MICROS / tokens * 1000 if tokens else None
 
 
@@ -47,20 +47,21 @@ JOULES_PER_KWH = 3_600_000
 
 
 MAX_ENERGY_SOURCES = 4
-"""As many as there are: a node says at most one sum of each."""
+"""Number of sources in one message. There are four, and a node reports at most one sum for each."""
 
 
 MAX_WATTS = 10_000.0
-"""The most that one node is believed to draw: a host with eight GPUs of a kilowatt each."""
+"""Largest believed power of one node: a host with eight GPUs of a kilowatt each."""
 
 
 LEAST_S = 60.0
-"""A claim is held against so much time at least: a node that has just come tells what starting took."""
+"""Shortest time, in seconds, that a claim is compared with. A node that has just started reports the energy of its
+start."""
 
 
 class EnergySource(OpenEnum):
-    """Where joules come from: the counters of NVIDIA's GPUs, those of the processors, typical watts of such a device
-    times seconds of generation, or watts that the owner gave times the same.
+    """How joules were measured: by the counters of NVIDIA's GPUs (NVML) or of the processors (RAPL), or as watts times
+    seconds of generation. The watts are typical of such a device (TABLE), or the owner stated them (OWNER).
     """
 
     NVML = "nvml"
@@ -71,7 +72,7 @@ class EnergySource(OpenEnum):
 
 
 class Energy(msgspec.Struct, frozen=True, array_like=True):
-    """So many joules, from this source, since the node started."""
+    """The joules of one source since the node started."""
 
     source: EnergySource
     joules: Annotated[float, Meta(ge=0, le=MAX_JOULES)]
@@ -81,6 +82,8 @@ EnergyList = Annotated[list[Energy], Meta(max_length=MAX_ENERGY_SOURCES)]
 
 
 def is_believed(joules: float, seconds: float) -> bool:
-    """Whether one node can have drawn `joules` in `seconds`: only it can read its meters, and one that went wrong, or a
-    peer that invents, must not spoil the sums of all others."""
+    """Return whether one node can have used `joules` in `seconds`.
+
+    Only the node can read its meters. A faulty meter, or a peer that invents values, must not spoil the total.
+    """
     return joules <= MAX_WATTS * max(seconds, LEAST_S)

@@ -1,10 +1,13 @@
-"""Credit notes: the learner's signed word on what a relay receipt is worth, relay by relay, in bytes.
+"""Define credit notes: the learner's signed statement of the bytes that each relay of a relay receipt is credited with.
 
-A relay receipt states no bytes, since its signer might state any; the learner has the manifest, works out what counts
-(`learner.trust.relay_credit`), and says it under its own signature, so that a relay's account can be checked when the
-manifest is long gone. What always holds after `open_credit_note`: the operator stands behind the signer, nobody is
-credited by itself, and no relay is named twice. After `require_match`: the note is about that very receipt, and credits
-nobody whom the receiver did not name.
+A relay receipt states no bytes, since its signer could state any number. The learner has the manifest, computes the
+credit (`learner.trust.relay_credit`) and signs it. So a relay's account can still be checked long after the manifest
+was deleted.
+
+Invariants:
+
+- After `open_credit_note`: the operator certified the signer, no receiver credits itself, and no relay is named twice.
+- After `require_match`: the note is about that receipt, and credits only relays that the receiver named.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ class RelayShare(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CreditNote(Signable, frozen=True, kw_only=True):
-    """By the relay receipt whose envelope has the hash `receipt`, `receiver` had so many bytes of `manifest` from each
-    of `shares`.
+    """The credit for one relay receipt: `receiver` got the bytes of `shares` from these relays, for `manifest`.
+
+    `receipt` is the hash of the relay receipt's envelope.
     """
 
     KIND: ClassVar[Kind] = Kind.CREDIT_NOTE
@@ -48,8 +52,10 @@ class CreditNote(Signable, frozen=True, kw_only=True):
 
 
 def open_credit_note(raw: bytes, authority: Authority) -> CreditNote:
-    """Return the note in `raw`; PeerError unless a key certified at its date signed it, and each relay is named once
-    and is not the receiver.
+    """Return the credit note in `raw`.
+
+    Raises PeerError unless a key that was certified at its date signed it, and each relay is named once and is not the
+    receiver.
     """
     envelope = open_envelope(raw, kind=Kind.CREDIT_NOTE, swarm=authority.swarm, limit=MAX_CREDIT_NOTE_BYTES)
     note: CreditNote = decode(CreditNote, envelope.payload, MAX_CREDIT_NOTE_BYTES)
@@ -58,7 +64,7 @@ def open_credit_note(raw: bytes, authority: Authority) -> CreditNote:
     if len(set(relays)) != len(relays):
         raise PeerError(Fault.MALFORMED, "credit note: a relay is listed twice")
     if note.receiver in relays:
-        raise PeerError(Fault.MALFORMED, f"credit note: {note.receiver} is credited by itself")
+        raise PeerError(Fault.MALFORMED, f"credit note: {note.receiver} credits itself")
     return note
 
 
@@ -67,11 +73,11 @@ def require_match(note: CreditNote, raw: bytes, receipt: RelayReceipt) -> None:
     if note.receipt != digest_of(raw):
         raise PeerError(Fault.BROKEN_PROMISE, "credit note: it is about another relay receipt")
     if note.manifest != receipt.manifest:
-        raise PeerError(Fault.BROKEN_PROMISE, "credit note: it is about another manifest than its relay receipt")
+        raise PeerError(Fault.BROKEN_PROMISE, "credit note: its manifest is not that of its relay receipt")
     named = set(receipt.by_chunk().values())
     for share in note.shares:
         if share.peer not in named:
-            raise PeerError(Fault.BROKEN_PROMISE, f"credit note: the receiver had nothing from {share.peer}")
+            raise PeerError(Fault.BROKEN_PROMISE, f"credit note: the receiver got nothing from {share.peer}")
 
 
 assert MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES < 1 << 16

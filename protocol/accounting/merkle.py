@@ -1,11 +1,15 @@
-"""Merkle trees as in RFC 9162 (Certificate Transparency, section 2.1; the same as RFC 6962's): one hash for a list, and
-short proofs of what is in it.
+"""Build Merkle trees: one hash for a list, and short proofs of its entries.
+
+The trees are those of RFC 9162 (Certificate Transparency, section 2.1), which are the same as those of RFC 6962.
 
     leaf = sha2-256(0x00 | entry)        node = sha2-256(0x01 | left | right)        no entries = sha2-256("")
 
-What always holds: a root and the number of entries name one list in one order, because leaves and nodes are hashed
-apart and the shape follows from the number alone; a proof has one form, so that nothing may be left out of it or added;
-a bad proof is a value, never an exception.
+Invariants:
+
+- A root and the number of entries identify one list in one order, because leaves and nodes are hashed differently and
+  the shape depends on the number alone.
+- A proof has one form: no hash can be left out or added.
+- A bad proof yields False, never an exception.
 """
 
 from __future__ import annotations
@@ -18,31 +22,31 @@ from protocol.core.ids import Digest
 LEAF, NODE = b"\x00", b"\x01"
 HASH_BYTES = 32
 MAX_PATH = 53
-"""Hashes in a proof: one for each halving of at most 2**53 entries, the bound of every count."""
+"""Largest number of hashes in a proof: one for each halving of 2**53 entries, the bound of every count."""
 
 
 class MerkleTree:
-    """The tree of `entries`, in order. Holds two hashes for each of them."""
+    """The Merkle tree of `entries`, in order. It keeps two hashes for each entry."""
 
     def __init__(self, entries: Iterable[bytes]) -> None:
         level = [_leaf(entry) for entry in entries]
         self.size = len(level)
         self._levels = [level]
         while len(level) > 1:
-            # Who is left over at the end of a level goes up as it is: the RFC's cut at the largest power of two.
+            # An odd node at the end of a level moves up unchanged. This equals the RFC's cut at the largest power of 2.
             above = [_node(level[place], level[place + 1]) for place in range(0, len(level) - 1, 2)]
             level = [*above, level[-1]] if len(level) % 2 else above
             self._levels.append(level)
 
     @property
     def root(self) -> Digest:
-        """The hash that names the list."""
+        """The hash that identifies the list."""
         return Digest(self._levels[-1][0] if self.size else hashlib.sha256().digest())
 
     def path(self, place: int) -> list[bytes]:
-        """The proof that entry `place` is where it is: the hashes beside its own on the way up.
+        """Return the proof that entry `place` is there: the sibling hashes on the way to the root.
 
-        Raises IndexError when there is no such entry.
+        Raises IndexError if there is no such entry.
         """
         if not 0 <= place < self.size:
             raise IndexError(f"entry {place} of {self.size}")
@@ -55,9 +59,9 @@ class MerkleTree:
 
 
 def is_in_tree(entry: bytes, place: int, path: Sequence[bytes], *, size: int, root: bytes) -> bool:
-    """Whether `path` proves that `entry` is number `place` of the `size` entries that `root` names.
+    """Return whether `path` proves that `entry` is number `place` of the `size` entries that `root` identifies.
 
-    False for whatever is no proof (RFC 9162, section 2.1.3.2).
+    Returns False for anything that is no proof (RFC 9162, section 2.1.3.2).
     """
     if not 0 <= place < size or len(path) > MAX_PATH or any(len(one) != HASH_BYTES for one in path):
         return False
@@ -67,7 +71,7 @@ def is_in_tree(entry: bytes, place: int, path: Sequence[bytes], *, size: int, ro
             return False
         if place & 1 or place == last:
             found = _node(beside, found)
-            while not place & 1:  # levels on which we were the one left over, and nobody was beside us
+            while not place & 1:  # skip levels on which this node was odd and had no sibling
                 place, last = place >> 1, last >> 1
         else:
             found = _node(found, beside)

@@ -1,8 +1,12 @@
-"""Relay receipts: a rollout node's signed word on who gave it which chunks of a version.
+"""Define relay receipts: a rollout node's signed statement of which peers gave it which chunks of a version.
 
-What always holds: a chunk has at most one giver, since there is one byte for each; whoever reads a receipt knows that
-its signer is the receiver it is asked to be. It is a claim and no proof: what it is worth is decided where it is
-credited, from the sizes that the manifest states, and the receipt states none.
+A relay receipt is a claim, not a proof, and states no sizes. The learner decides the credit, from the sizes in the
+manifest.
+
+Invariants:
+
+- A chunk has at most one giver, because the receipt has one byte for each chunk.
+- `open_relay_receipt` returns a receipt only if the expected receiver signed it.
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ MAX_RELAY_RECEIPT_BYTES = MAX_CHUNKS + 54 * MAX_RELAYS + 4096
 
 
 class RelayReceipt(Signable, frozen=True, kw_only=True):
-    """Who gave the signer chunks of one version.
+    """The peers that gave the signer chunks of one version.
 
-    Byte i of `givers` speaks of chunk `first` + i of the manifest's table: n is the n-th of `relays`, from 1; 0 is
-    nobody, as for what came from the learner, was there before, or was made of a patch.
+    Byte i of `givers` is about chunk `first` + i of the manifest's table. n is the n-th of `relays`, from 1. 0 means no
+    relay: the chunk came from the learner, was stored before, or was made from a patch.
     """
 
     KIND: ClassVar[Kind] = Kind.RELAY_RECEIPT
@@ -37,14 +41,14 @@ class RelayReceipt(Signable, frozen=True, kw_only=True):
     givers: Annotated[bytes, Meta(min_length=1, max_length=MAX_CHUNKS)]
 
     def by_chunk(self) -> dict[int, PeerId]:
-        """The giver of each chunk that has one, chunks in order. Some may lie beyond the manifest's table."""
+        """Return the giver of each chunk that has one, in order of chunks. Numbers may exceed the manifest's table."""
         return {self.first + place: PeerId(self.relays[giver - 1]) for place, giver in enumerate(self.givers) if giver}
 
 
 def relay_receipt(manifest: ManifestHash, givers: Mapping[int, PeerId]) -> RelayReceipt | None:
-    """The receipt for chunks of `manifest` by their givers, None when there are none.
+    """Return the receipt for chunks of `manifest` by their givers, or None if there are no givers.
 
-    Of more than MAX_RELAYS givers those who gave most are named.
+    If there are more than MAX_RELAYS givers, it names those that gave most chunks.
     """
     relays = [peer for peer, _ in Counter(givers.values()).most_common(MAX_RELAYS)]
     number = {peer: place for place, peer in enumerate(relays, 1)}
@@ -59,10 +63,10 @@ def relay_receipt(manifest: ManifestHash, givers: Mapping[int, PeerId]) -> Relay
 
 
 def open_relay_receipt(raw: bytes, swarm: SwarmId, *, receiver: PeerId) -> RelayReceipt:
-    """Return the receipt in `raw`; PeerError unless `receiver` signed it and its bytes name relays that it lists."""
+    """Return the receipt in `raw`. Raise PeerError unless `receiver` signed it and its bytes name listed relays."""
     envelope = open_envelope(raw, kind=Kind.RELAY_RECEIPT, swarm=swarm, limit=MAX_RELAY_RECEIPT_BYTES)
     if envelope.signer != receiver:
-        raise PeerError(Fault.UNAUTHORISED, f"a relay receipt signed by {envelope.signer}, brought by {receiver}")
+        raise PeerError(Fault.UNAUTHORISED, f"{receiver} delivered a relay receipt that {envelope.signer} signed")
     receipt: RelayReceipt = decode(RelayReceipt, envelope.payload, MAX_RELAY_RECEIPT_BYTES)
     if len(set(receipt.relays)) != len(receipt.relays):
         raise PeerError(Fault.MALFORMED, "relay receipt: a relay is listed twice")

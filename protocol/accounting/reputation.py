@@ -1,15 +1,18 @@
-"""Reputation: what was observed of a peer day by day in, a score with its parts out.
+"""Compute a peer's reputation: a score and its parts, from what was observed day by day.
 
-A plain function of counts, the same for whoever has the counts: a learner, its report, and the reader of a signed note
-(`protocol.accounting.reputation_note`). Observations lose half of their weight every HALF_LIFE_DAYS. Four shares in [0,
-1] make the score, 1 where nothing speaks against the peer: availability (it does not vanish), timeliness (what it
-leases comes back in time), honesty (no rule blames its groups), soundness (its audits pass). Service, what it passes on
-of versions, makes up for a part of what is missing, and lacks nobody.
+The result depends on counts alone, so all readers of the counts get the same one: a learner, its report, and the reader
+of a signed note (`protocol.accounting.reputation_note`). Observations lose half of their weight every HALF_LIFE_DAYS.
+The score is the product of four shares in [0, 1]; 1 means no evidence against the peer. The shares are availability (it
+does not vanish), timeliness (it delivers leases in time), honesty (no rule blames its groups) and soundness (its audits
+pass). Service, the relaying of versions, makes up for a part of what is missing to 1. A lack of service costs nothing.
 
-What always holds: every figure is a number in [0, 1]; a better observation never lowers one; size does not enter, but
-for a few good observations that everybody starts with, so that of two peers of the same habits the smaller one never
-has the worse score; a soft strike is more than chance brings about, and passes with time, with good work, or by the
-operator's pardon. Nothing here bans.
+Invariants:
+
+- Every share and the score are numbers in [0, 1]. A better observation never lowers them.
+- The size of a peer matters only through the few good observations that each peer starts with. If two peers have the
+  same habits, the smaller one never has the worse score.
+- A soft strike needs more than chance explains. It ends with time, with good work, or by the operator's pardon.
+- Nothing here bans a peer.
 """
 
 from __future__ import annotations
@@ -26,58 +29,61 @@ from msgspec import Meta
 from protocol.core.codec import Count
 
 SCALE = 1
-"""Number of the rules on this page. Whoever changes a score, a strike or a band makes it the next one."""
+"""Number of the rules in this module. A change of a score, a strike or a band must increase it."""
 
 DAY_MS = 86_400_000
-"""Observations are dated by days of UTC: what a day brought stays what it was, and can be counted again."""
+"""Milliseconds of a day. Observations are dated by days in UTC, so the counts of a past day never change and can be
+repeated."""
 
 HALF_LIFE_DAYS = 7
-"""A habit is of the week: who lends a machine at weekends is remembered from one to the next, and what was mended a
-month ago counts a sixteenth."""
+"""Days in which an observation loses half of its weight. Habits are weekly: a machine lent at weekends is remembered
+from one to the next, and a fault that was mended a month ago counts a sixteenth."""
 
 WINDOW_DAYS = 8 * HALF_LIFE_DAYS
-"""What is older would count less than 1/256, and is left out."""
+"""Age in days of the oldest observations that count. Older ones would weigh less than 1/256."""
 
 PRIOR = 4.0
-"""Good observations everybody starts with: the first bad one then costs a newcomer a fifth."""
+"""Good observations that each peer starts with. The first bad one then costs a newcomer a fifth."""
 
 PRIOR_MS = 3_600_000.0
-"""The same of presence."""
+"""Milliseconds of presence that each peer starts with."""
 
 FORGIVEN = 1e-3
-"""Share of audits that may fail without a strike: ten times what honest peers have at most."""
+"""Fraction of audits that may fail without a strike: ten times the largest fraction of honest peers."""
 
 QUARANTINE_STRIKES = 0.5
-"""A failed audit counts 1, so it is a strike for a week."""
+"""Weighted failed audits from which the soft strike stands. One failed audit counts 1, so it is a strike for a week."""
 
 MOST_ABANDONED = 0.25
-"""Share of leases that machines and lines of good will may lose in the long run."""
+"""Fraction of leases that an honest peer's machine or connection may lose in the long run."""
 
 MOST_BLAMED = 0.05
-"""Share of groups that a working node may have refused with blame in the long run: none does, but for defects."""
+"""Fraction of a working node's groups that may be rejected with blame in the long run. Only defects cause any."""
 
 CHANCE = 1e-3
-"""Probability at most that a peer within these shares is taken for one that is not, at any one time."""
+"""Largest probability, at any one time, that a peer within these fractions is taken for one outside them."""
 
 SERVICE_GAIN = 0.1
-"""The part of what is missing to 1 that service makes up for: it is a receiver's word, and may not hide much."""
+"""The part of what is missing to 1 that service makes up for. Service is only stated by receivers, so it may not hide
+much."""
 
 NEW_BELOW = 8.0
-"""Leases of late, below which too little is known to call a peer anything but new."""
+"""Weighted number of leases below which a peer is called new, because too little is known about it."""
 
 STEADY = 0.9
 FAIR = 0.7
-"""Least scores that are called so."""
+"""Lowest scores of the bands of these names."""
 
 Ms = Annotated[int, Meta(ge=0, le=DAY_MS)]
 
 
 class ObservedDay(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What was seen of a peer on one day, counted from 1970 in UTC.
+    """The observations of a peer on one day, which is counted from 1970 in UTC.
 
-    `present_ms` it was here, `missed_ms` it was missing without a word; `leases_failed` came late, ran out, or were
-    given up more often than is excused; a group is `blamed` when a rule says so that a working node never meets; bytes
-    are those of chunks that it gave to others and had of others, as receivers signed.
+    `present_ms`: the peer was connected. `missed_ms`: it was missing and had given no reason. `leases_failed`: leases
+    that were delivered late, expired, or were returned more often than is excused. `groups_blamed`: groups rejected by
+    a rule that a working node never violates. `bytes_given`, `bytes_had`: bytes of chunks that it gave to other peers
+    and got from them, as the receivers signed.
     """
 
     day: Count
@@ -96,12 +102,12 @@ class ObservedDay(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 COUNTS = ObservedDay.__struct_fields__[1:]
 
 WEIGHTS = tuple(round(2.0 ** (-age / HALF_LIFE_DAYS), 12) for age in range(WINDOW_DAYS + 1))
-"""Of a day by its age; rounded, so that every machine has the same ones."""
+"""The weight of a day by its age in days, rounded so that all machines have the same values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lately:
-    """The same of all days, each weighted by its age."""
+    """The sums of the observations of all days, each weighted by its age."""
 
     present_ms: float = 0.0
     missed_ms: float = 0.0
@@ -116,7 +122,7 @@ class Lately:
 
 
 class SoftStrike(Enum):
-    """What puts a peer into quarantine, in words."""
+    """Reasons that put a peer into quarantine. The values are texts for people."""
 
     AUDITS = "an audit failed lately"
     ABANDONED = "leases are abandoned more often than chance explains"
@@ -124,7 +130,7 @@ class SoftStrike(Enum):
 
 
 class Band(Enum):
-    """A reputation in a word. The value is its name in notes and reports."""
+    """A reputation as one word. The value is its name in notes and reports."""
 
     NEW = "new"
     STEADY = "steady"
@@ -136,7 +142,7 @@ class Band(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Reputation:
-    """Shares in [0, 1], the soft strikes that stand, and what they were made of."""
+    """Shares in [0, 1], the current soft strikes, and the weighted sums that they follow from."""
 
     availability: float
     timeliness: float
@@ -149,7 +155,7 @@ class Reputation:
 
     @property
     def score(self) -> float:
-        """The product of the four shares, and what service adds to it."""
+        """The product of the four shares, plus the gain from service."""
         bare = self.availability * self.timeliness * self.honesty * self.soundness
         return bare + (1.0 - bare) * SERVICE_GAIN * self.service
 
@@ -169,7 +175,8 @@ class Reputation:
 
 
 def reputation_of(days: Iterable[ObservedDay], today: int, *, banned: bool = False) -> Reputation:
-    """The reputation on day `today` that follows from these observations; later days, and old ones, count nothing."""
+    """Return the reputation on day `today` from these observations. Days after `today` or before the window are left
+    out."""
     seen = lately(days, today)
     failed = max(0.0, (1.0 - FORGIVEN) * seen.audits_failed - FORGIVEN * seen.audits_passed)
     standing = {
@@ -190,7 +197,7 @@ def reputation_of(days: Iterable[ObservedDay], today: int, *, banned: bool = Fal
 
 
 def lately(days: Iterable[ObservedDay], today: int) -> Lately:
-    """Sums over the window, half as heavy every HALF_LIFE_DAYS."""
+    """Return the sums over the window, with weights that halve every HALF_LIFE_DAYS."""
     sums = dict.fromkeys(COUNTS, 0.0)
     for one in days:
         if 0 <= (age := today - one.day) <= WINDOW_DAYS:
@@ -200,9 +207,9 @@ def lately(days: Iterable[ObservedDay], today: int) -> Lately:
 
 
 def is_beyond_chance(bad: float, good: float, rate: float) -> bool:
-    """Whether so many bad ones are improbable (CHANCE) for somebody of whom a share of `rate` is bad.
+    """Return whether so many bad observations are improbable (CHANCE) for a peer whose true fraction is `rate`.
 
-    Chernoff's bound, which holds for counts weighted by at most 1 as well: E[exp(w x)] <= E[exp(x)]^w.
+    This is Chernoff's bound. It also applies to counts with weights of at most 1: E[exp(w x)] <= E[exp(x)]^w.
     """
     total = bad + good
     if bad <= rate * total:
@@ -214,10 +221,10 @@ def is_beyond_chance(bad: float, good: float, rate: float) -> bool:
 
 
 def _share(good: float, bad: float, prior: float) -> float:
-    """good / (good + bad), in the form that rounds the same way whichever grows."""
+    """Return (good + prior) / (good + prior + bad), in a form that rounds the same way whichever count grows."""
     return 1.0 / (1.0 + bad / (good + prior))
 
 
 def _service(given: float, had: float) -> float:
-    """1 for who gave as much as it had of others; 0, which costs nothing, for who gave nothing or cannot."""
+    """Return 1 for a peer that gave as many bytes as it got from others; 0, which costs nothing, if it gave none."""
     return 0.0 if given <= 0 else 1.0 if given >= had else given / had

@@ -1,9 +1,12 @@
-"""Reputation notes: the learner's signed word on a peer, with the observations that it rests on.
+"""Define reputation notes: the learner's signed statement about a peer, with the observations behind it.
 
-What always holds after `open_reputation_note`: the operator stands behind the signer; days are in order, each once, and
-within the window; score, shares, strikes and band are those that `protocol.accounting.reputation` makes of these
-observations. So a reader has to believe the learner's counts, and nothing else; and can count them anew for a later
-day.
+A reader has to believe the learner's counts and nothing else, and can compute the reputation for a later day from them.
+
+Invariants, after `open_reputation_note`:
+
+- The operator certified the signer.
+- Days are in order, each once, and within the window.
+- Score, shares, strikes and band are those that `protocol.accounting.reputation` computes from these observations.
 """
 
 from __future__ import annotations
@@ -23,18 +26,18 @@ from protocol.core.limits import MAX_REASON_CHARS
 MAX_OBSERVED_DAYS = WINDOW_DAYS + 1
 
 MAX_REPUTATION_NOTE_BYTES = 112 * MAX_OBSERVED_DAYS + 4 * MAX_REASON_CHARS + MAX_CERTIFICATE_BYTES + 512
-"""Eleven counts of nine bytes at most and an array's head for each day."""
+"""Size in bytes: for each day at most eleven counts of nine bytes and an array's head."""
 
 Thousandths = Annotated[int, Meta(ge=0, le=1000)]
 
 ROUNDING = 1
-"""Thousandths by which two programs may differ: powers are rounded differently on other machines."""
+"""Thousandths by which two programs may differ, because machines round powers differently."""
 
 
 class ReputationNote(Signable, frozen=True, kw_only=True):
-    """How `peer` stands on day `day`, by the rules of number `scale`, from what was observed on `days`.
+    """The reputation of `peer` on day `day`, by the rules of number `scale`, from the observations of `days`.
 
-    Shares are thousandths. `banned`: why it is banned, "" if it is not.
+    Shares are in thousandths. `banned` is the reason of a ban, "" if there is none.
     """
 
     KIND: ClassVar[Kind] = Kind.REPUTATION
@@ -56,7 +59,7 @@ class ReputationNote(Signable, frozen=True, kw_only=True):
 
     @property
     def reputation(self) -> Reputation:
-        """What follows from `days`."""
+        """The reputation that follows from `days`."""
         return reputation_of(self.days, self.day, banned=bool(self.banned))
 
 
@@ -66,7 +69,7 @@ SHARES = ("score", "availability", "timeliness", "honesty", "soundness", "servic
 def reputation_note(
     *, peer: str, day: int, days: list[ObservedDay], banned: str, issued_ms: int, certificate: bytes
 ) -> ReputationNote:
-    """The note that says what follows from `days`, of which those outside the window are left out."""
+    """Return the note that states what follows from `days`. Days outside the window are left out."""
     inside = sorted((one for one in days if 0 <= day - one.day <= WINDOW_DAYS), key=lambda one: one.day)
     found = reputation_of(inside, day, banned=bool(banned))
     return ReputationNote(
@@ -83,22 +86,25 @@ def reputation_note(
 
 
 def open_reputation_note(raw: bytes, authority: Authority) -> ReputationNote:
-    """Return the note in `raw`; PeerError unless a key certified at its date signed it and it says what follows from
-    its observations.
+    """Return the note in `raw`.
+
+    Raises PeerError unless a key that was certified at its date signed it, and its statements follow from its
+    observations.
     """
     envelope = open_envelope(raw, kind=Kind.REPUTATION, swarm=authority.swarm, limit=MAX_REPUTATION_NOTE_BYTES)
     note: ReputationNote = decode(ReputationNote, envelope.payload, MAX_REPUTATION_NOTE_BYTES)
     authority.require_learner(envelope, note.certificate, note.issued_ms)
     if note.scale != SCALE:
         raise PeerError(
-            Fault.MALFORMED, f"reputation: by rules of number {note.scale}, this program knows {SCALE}: use a newer one"
+            Fault.MALFORMED,
+            f"reputation: it uses rules number {note.scale}, but this program knows {SCALE}: use a newer program",
         )
     if note.day > note.issued_ms // DAY_MS:
-        raise PeerError(Fault.MALFORMED, "reputation: it speaks of a day after it was signed")
+        raise PeerError(Fault.MALFORMED, "reputation: its day is after the day on which it was signed")
     if any(one.day >= other.day for one, other in pairwise(note.days)):
-        raise PeerError(Fault.MALFORMED, "reputation: its days are not in order, each once")
+        raise PeerError(Fault.MALFORMED, "reputation: its days are not in order, or one is repeated")
     if any(not 0 <= note.day - one.day <= WINDOW_DAYS for one in note.days):
-        raise PeerError(Fault.MALFORMED, f"reputation: a day is not of the {MAX_OBSERVED_DAYS} up to {note.day}")
+        raise PeerError(Fault.MALFORMED, f"reputation: a day is not one of the {MAX_OBSERVED_DAYS} up to {note.day}")
     _require_follows(note)
     return note
 
@@ -109,12 +115,12 @@ def _require_follows(note: ReputationNote) -> None:
         told, computed = getattr(note, name), round(1000 * getattr(found, name))
         if abs(told - computed) > ROUNDING:
             raise PeerError(
-                Fault.BROKEN_PROMISE, f"reputation: {name} is said to be {told}, its observations come to {computed}"
+                Fault.BROKEN_PROMISE, f"reputation: {name} is stated as {told}, but its observations give {computed}"
             )
     if note.band is not found.band:
         raise PeerError(
             Fault.BROKEN_PROMISE,
-            f"reputation: it is said to be {note.band.value}, its observations say {found.band.value}",
+            f"reputation: the band is stated as {note.band.value}, but its observations give {found.band.value}",
         )
 
 

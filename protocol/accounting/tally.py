@@ -1,11 +1,15 @@
-"""Tallies: the learner's signed word on which records a version was trained on, and proofs that one of them was.
+"""Define tallies, the learner's signed statements of the records that a version was trained on, and proofs of a record.
 
-A tally is small whatever the batch: a count and the Merkle root of the records that the training steps since the
-version before consumed. It travels inside the manifest, as the extension TALLY, and stands alone under a signature of
-its own, so that a proof needs no manifest, which may have megabytes. What always holds after `proven`: the operator
-stands behind the signer, the record is one of those that the tally counts, and the step that it names is one of those
-that the tally speaks of. The learner's word is all that this is: it says what went into the steps, and cannot take that
-back.
+A tally is small for any batch: the count and the Merkle root of the records that the training steps since the previous
+version consumed. It travels inside the manifest, as the extension TALLY, and has a signature of its own, so that a
+proof does not need the manifest, which may have megabytes. A tally is only the learner's statement of what it trained
+on, but the learner cannot take it back.
+
+Invariants, after `open_tally` and `check_proof`:
+
+- The operator certified the signer.
+- The record is one of those that the tally counts.
+- The training step that the record names is one of those that the tally covers.
 """
 
 from __future__ import annotations
@@ -27,17 +31,17 @@ from protocol.core.limits import MAX_EXTENSION_BYTES
 from protocol.versions.manifest import Manifest
 
 TALLY = "volery.tally"
-"""The extension of Manifest: the envelope of a Tally."""
+"""The extension of Manifest that contains the envelope of a Tally."""
 
 MAX_TALLY_BYTES = MAX_CERTIFICATE_BYTES + 512
-"""Payload: numbers, a hash and the certificate."""
+"""Size of the payload: numbers, a hash and the certificate."""
 
 MAX_LEAF_BYTES = 256
-"""One entry of the tree has 108 to 140 bytes."""
+"""Size of one entry of the tree. Real ones have 108 to 140 bytes."""
 
 
 class TrainedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One record that a training step consumed: whose it is, what it answers, and the version that the step made."""
+    """One record that a training step consumed: its author, its lease and index, and the version that the step made."""
 
     record: Bytes32
     peer: PeerText
@@ -47,7 +51,7 @@ class TrainedRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tally(Signable, frozen=True, kw_only=True):
-    """What the training steps after step `after`, up to that of `version`, consumed: how many records, and their root.
+    """The number and the Merkle root of the records consumed by the training steps after `after`, up to `version`.
 
     `after` is the step of the version that the manifest names as its predecessor, or that of `version` itself if it
     names none.
@@ -64,7 +68,7 @@ class Tally(Signable, frozen=True, kw_only=True):
 
 
 class Proof(Message, frozen=True, kw_only=True):
-    """That `leaf`, the bytes of a TrainedRecord, is number `place` of those that a tally counts."""
+    """Evidence that `leaf`, the bytes of a TrainedRecord, is number `place` of those that a tally counts."""
 
     leaf: Annotated[bytes, Meta(min_length=1, max_length=MAX_LEAF_BYTES)]
     place: Count
@@ -75,18 +79,18 @@ MAX_PROOF_BYTES = MAX_LEAF_BYTES + 34 * MAX_PATH + 64
 
 
 def in_order(trained: Iterable[TrainedRecord]) -> list[TrainedRecord]:
-    """The records of a tally as its tree has them: by step, then by record id."""
+    """Return the records of a tally in the order of its tree: by step, then by record id."""
     return sorted(trained, key=lambda one: (one.version.version, one.record))
 
 
 def tree_of(trained: Iterable[TrainedRecord]) -> tuple[list[bytes], MerkleTree]:
-    """The leaves in their order, and their tree."""
+    """Return the leaves in their order, and their tree."""
     leaves = [encode(one) for one in in_order(trained)]
     return leaves, MerkleTree(leaves)
 
 
 def sign_tally(learner: Keypair, authority: Authority, tally: Tally) -> bytes:
-    """Return the envelope of `tally`; LocalProtocolError when nobody would accept it."""
+    """Return the envelope of `tally`. Raise LocalProtocolError if no reader would accept it."""
     raw = sign(learner, authority.swarm, tally)
     try:
         open_tally(raw, authority)
@@ -96,7 +100,10 @@ def sign_tally(learner: Keypair, authority: Authority, tally: Tally) -> bytes:
 
 
 def open_tally(raw: bytes, authority: Authority) -> Tally:
-    """Return the tally in `raw`; PeerError unless a key certified at its date signed it, and its steps are in order."""
+    """Return the tally in `raw`.
+
+    Raises PeerError unless a key that was certified at its date signed it, and its steps are in order.
+    """
     envelope = open_envelope(raw, kind=Kind.TALLY, swarm=authority.swarm, limit=MAX_TALLY_BYTES)
     tally: Tally = decode(Tally, envelope.payload, MAX_TALLY_BYTES)
     authority.require_learner(envelope, tally.certificate, tally.issued_ms)
@@ -106,13 +113,14 @@ def open_tally(raw: bytes, authority: Authority) -> Tally:
 
 
 def tally_of(manifest: Manifest) -> bytes | None:
-    """The envelope that the manifest carries, unopened; None if it carries none."""
+    """Return the envelope of the manifest's tally, not yet opened; None if it has no tally."""
     return manifest.ext.get(TALLY)
 
 
 def check_proof(proof: Proof, tally: Tally) -> TrainedRecord:
-    """Return the record of which `proof` says that `tally` counts it; PeerError(BROKEN_PROMISE) when it proves nothing,
-    MALFORMED when its leaf is no TrainedRecord.
+    """Return the record that `tally` counts according to `proof`.
+
+    Raises PeerError: BROKEN_PROMISE if the proof is wrong, MALFORMED if its leaf is no TrainedRecord.
     """
     leaf: TrainedRecord = decode(TrainedRecord, proof.leaf, MAX_LEAF_BYTES)
     public_key_of(leaf.peer)
@@ -124,14 +132,14 @@ def check_proof(proof: Proof, tally: Tally) -> TrainedRecord:
     if not (tally.after < leaf.version.version <= tally.version.version and leaf.version <= tally.version):
         raise PeerError(
             Fault.BROKEN_PROMISE,
-            f"the tally of version {tally.version} speaks of the steps after {tally.after}, the record of the step"
+            f"the tally of version {tally.version} covers the steps after {tally.after}, but the record names the step"
             f" that made {leaf.version}",
         )
     return leaf
 
 
 def proofs_for(leaves: Sequence[bytes], tree: MerkleTree, places: Iterable[int]) -> list[Proof]:
-    """The proofs of the leaves at `places`."""
+    """Return the proofs of the leaves at `places`."""
     return [Proof(leaf=leaves[place], place=place, path=list(tree.path(place))) for place in places]
 
 

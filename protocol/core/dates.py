@@ -1,8 +1,9 @@
-"""Write points in time for people: dates in UTC, of milliseconds since 1970.
+"""Write points in time, given in milliseconds since 1970, as dates in UTC for people.
 
 Invariants:
-- Nothing here raises: what peers sign may lie beyond what calendars hold, and is told in milliseconds then.
-- No clock is read here: whoever asks brings the time.
+
+- Nothing here raises. Peers may sign times that calendars cannot represent; such times are written in milliseconds.
+- Nothing here reads a clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ HOUR_MS = 3_600_000
 
 
 def date(at_ms: int) -> str:
-    """The date and the time of day, to the second."""
+    """Return the date and the time of day, to the second."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, ValueError, OSError):
@@ -22,10 +23,10 @@ def date(at_ms: int) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """The same with the zone that it is of."""
+    """Return the date and the time of day with the time zone, UTC."""
     return f"{date(at_ms)} UTC"
 
 
 def ago(ms: int) -> str:
-    """A length of time, in hours, or from 36 on in days."""
+    """Return a duration in hours, or in days from 36 hours on."""
     return f"{ms / HOUR_MS:.1f} hours" if ms < 1.5 * DAY_MS else f"{ms / DAY_MS:.1f} days"

@@ -1,12 +1,18 @@
-"""Signed envelopes: who said what, in which swarm.
+"""Sign messages and check their envelopes: which key signed which message, in which swarm.
 
 An envelope is the MessagePack array `[swarm, kind, key, payload, signature]`. The signature covers the libp2p
 signed-envelope input (libp2p RFC 0002): `len(domain) domain len(type) type len(payload) payload`, lengths as unsigned
-varints, with the domain `volery/1/` || swarm id and the kind as the payload type. What always holds: a payload signed
-for one swarm or one kind of message verifies in no other, the bytes signed are the bytes sent, and one signature has
-one envelope: the array itself is read in its shortest encoding only, since manifests, records and swarms are named by
-the digest of their envelope and whoever could encode a signed one differently would make one word look like two
-(equivocation) without the signer's key.
+varints, with the domain `volery/1/` || swarm id and the kind as the payload type.
+
+Manifests, records and swarms are named by the digest of their envelope. If a signed payload had several valid
+envelopes, somebody without the signer's key could make one statement look like two (equivocation). So a reader accepts
+the array in its shortest encoding only.
+
+Invariants:
+
+- A payload that was signed for one swarm and one kind of message verifies in no other.
+- The bytes signed are the bytes sent.
+- One signature has one envelope.
 """
 
 from __future__ import annotations
@@ -26,13 +32,13 @@ from protocol.core.ids import Digest, PeerId, PublicKey, SwarmId
 
 DOMAIN_PREFIX = b"volery/1/"
 NO_SWARM = SwarmId(bytes(32))
-"""A genesis cannot name its own hash; it is signed under this."""
+"""The swarm id under which a genesis is signed, because it cannot contain its own hash."""
 OVERHEAD_BYTES = 256
-"""Most that an envelope adds to its payload: 32 + 32 + 64 bytes, the kind, and MessagePack's framing."""
+"""Bytes that an envelope adds to its payload at most: 32 + 32 + 64, the kind, and MessagePack's framing."""
 
 
 class Kind(Enum):
-    """Every kind of message that is signed. The value is the payload type under the signature."""
+    """Kinds of messages that are signed. The value is the payload type under the signature."""
 
     GENESIS = "genesis"
     CERTIFICATE = "certificate"
@@ -59,7 +65,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """An envelope as received. Nothing in it may be believed before `verify_signature`."""
+    """An envelope as received. Nothing in it is authenticated before `verify_signature`."""
 
     swarm: SwarmId
     kind: Kind
@@ -93,12 +99,12 @@ class Signable(Message, frozen=True, kw_only=True):
 
 
 def sign(keypair: Keypair, swarm: SwarmId, message: Signable) -> bytes:
-    """Return the envelope of `message`; LocalProtocolError when a field is out of bounds."""
+    """Return the envelope of `message`. Raise LocalProtocolError if a field is out of bounds."""
     return seal(keypair, swarm, message.KIND, encode(require_bounds(message)))
 
 
 def read_envelope(raw: bytes, *, kind: Kind, swarm: SwarmId, limit: int) -> Envelope:
-    """Parse an envelope without checking its signature (the caller orders that check among cheaper ones).
+    """Parse an envelope without checking its signature, so that the caller can make cheaper checks first.
 
     `limit` bounds the payload. Raises PeerError: OVERSIZED, MALFORMED, WRONG_KIND or WRONG_SWARM.
     """
@@ -122,7 +128,7 @@ def read_envelope(raw: bytes, *, kind: Kind, swarm: SwarmId, limit: int) -> Enve
 
 
 def open_envelope(raw: bytes, *, kind: Kind, swarm: SwarmId, limit: int) -> Envelope:
-    """`read_envelope`, then the signature. What is returned was said by `envelope.signer`."""
+    """Parse an envelope and verify its signature: `envelope.signer` signed the result. Raises PeerError."""
     envelope = read_envelope(raw, kind=kind, swarm=swarm, limit=limit)
     envelope.verify_signature()
     return envelope

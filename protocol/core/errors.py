@@ -1,8 +1,8 @@
-"""Whose fault it is.
+"""Distinguish our own errors from those of a peer.
 
-A `LocalProtocolError` is our own mistake: somebody gets a traceback. A `PeerError` is the other side's: it carries a
-`Fault`, is caught at the edge of that peer, and becomes an observation about it. Ordinary outcomes (stale, duplicate,
-refused, busy) are values and never exceptions. The split is h11's (`h11._util`).
+A `LocalProtocolError` is our own mistake and ends in a traceback. A `PeerError` is the peer's mistake. It carries a
+`Fault`, is caught where that peer is served, and becomes an observation about the peer. Ordinary outcomes (stale,
+duplicate, refused, busy) are values, never exceptions. The distinction follows h11 (`h11._util`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.core.visible import one_line
 
 
 class Fault(Enum):
-    """What a peer did wrong, coarse enough to count and fine enough to explain."""
+    """Kinds of mistakes of a peer, coarse enough to count and fine enough to explain."""
 
     OVERSIZED = "oversized"
     MALFORMED = "malformed"
@@ -29,18 +29,18 @@ class Fault(Enum):
 
 
 class ProtocolError(Exception):
-    """Base of both; catch one of the subclasses instead."""
+    """Base of both errors. Catch one of the subclasses instead."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to say something that the protocol does not allow."""
+    """We tried to send something that the protocol does not allow."""
 
 
 class PeerError(ProtocolError):
-    """A peer said something that the protocol does not allow.
+    """A peer sent something that the protocol does not allow.
 
     Args:
-        fault: what kind of mistake it was.
+        fault: kind of the mistake.
         detail: one sentence with the field or value concerned. It may quote the peer, so it becomes one harmless line.
     """
 

@@ -1,9 +1,12 @@
-"""How a swarm begins, and who may speak for it.
+"""Found a swarm, and decide which keys may sign for it.
 
-The operator signs a genesis once; the digest of that envelope is the swarm id, so the id pins the operator. The
-operator then certifies learner keys for stated times: keys rotate and a standby can take over without a new swarm.
-What always holds: a message counts as the learner's only if its signer holds a certificate that the operator signed
-and that is valid now.
+The operator signs a genesis once. The digest of that envelope is the swarm id, so the id pins the operator. The
+operator then certifies learner keys for stated periods, so keys can rotate and a standby learner can take over without
+a new swarm.
+
+Invariants:
+
+- A message counts as the learner's only if the operator certified its signer for the time at which it is judged.
 """
 
 from __future__ import annotations
@@ -21,16 +24,17 @@ from protocol.core.ids import PeerId, PublicKey, SwarmId
 from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES, PROTOCOL_VERSION
 
 MAX_GENESIS_BYTES = 1024
-"""Payload: the longest name in the widest script takes half of it."""
+"""Size of the payload. The longest name in the widest script takes half of it."""
 MAX_CERTIFICATE_BYTES = 400
-"""Whole envelope: certificates ride in announcements, which have 1 KiB for everything."""
+"""Size of the whole envelope. Announcements contain certificates and have 1 KiB for everything."""
 MAX_CERTIFICATE_PAYLOAD_BYTES = MAX_CERTIFICATE_BYTES - OVERHEAD_BYTES
 CERTIFICATES_REMEMBERED = 64
-"""Of those whose signature was found good: each receipt and announcement carries the same one for weeks."""
+"""Verified certificates kept in memory. Receipts and announcements carry the same one for weeks."""
 
 
 class Genesis(Signable, frozen=True, kw_only=True):
-    """The first word of a swarm: name, operator's key, when, and a nonce that makes equal settings different swarms."""
+    """The founding message of a swarm: its name, the operator's key, the date, and a nonce that makes swarms with equal
+    settings different."""
 
     KIND: ClassVar[Kind] = Kind.GENESIS
 
@@ -42,9 +46,9 @@ class Genesis(Signable, frozen=True, kw_only=True):
 
 
 class LearnerCertificate(Signable, frozen=True, kw_only=True):
-    """The operator's word that `learner` may sign as the learner from `not_before_ms` until `not_after_ms`.
+    """The operator's statement that the key `learner` may sign as the learner from `not_before_ms` to `not_after_ms`.
 
-    Both are only compared and told, so they may lie beyond what calendars hold.
+    Both times are only compared and shown, so they may be beyond what calendars can represent.
     """
 
     KIND: ClassVar[Kind] = Kind.CERTIFICATE
@@ -56,7 +60,7 @@ class LearnerCertificate(Signable, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """A swarm's id and its operator: what an invite pins, and what every signature is judged against."""
+    """A swarm's id and its operator's key. An invite pins both, and every signature is checked against them."""
 
     swarm: SwarmId
     operator: PublicKey
@@ -64,7 +68,7 @@ class Authority:
     def require_learner(self, envelope: Envelope, certificate: bytes, now_ms: int) -> None:
         """Raise PeerError unless `certificate` lets the signer of `envelope` act as the learner at `now_ms`.
 
-        UNAUTHORISED when it names another key or another time, else what `open_certificate` raises.
+        UNAUTHORISED if the certificate names another key or another period; otherwise what `open_certificate` raises.
         """
         word = open_certificate(certificate, self)
         if word.learner != envelope.key:
@@ -73,8 +77,8 @@ class Authority:
         if not word.not_before_ms <= now_ms <= word.not_after_ms:
             raise PeerError(
                 Fault.UNAUTHORISED,
-                f"the certificate of {envelope.signer} is not valid now: it holds from {moment(word.not_before_ms)} "
-                f"until {moment(word.not_after_ms)}, and it is judged at {moment(now_ms)}",
+                f"the certificate of {envelope.signer} is not valid at {moment(now_ms)}: it is valid from "
+                f"{moment(word.not_before_ms)} to {moment(word.not_after_ms)}",
             )
 
 
@@ -88,9 +92,9 @@ def found_swarm(operator: Keypair, *, name: str, created_ms: int, nonce: bytes) 
 
 
 def read_genesis(raw: bytes) -> tuple[Genesis, Authority]:
-    """Return a genesis and the authority it founds.
+    """Return the genesis in `raw` and the authority that it founds.
 
-    Raises PeerError: UNAUTHORISED when it was not signed by the operator it names, INCOMPATIBLE for another protocol
+    Raises PeerError: UNAUTHORISED if the operator that it names did not sign it, INCOMPATIBLE for another protocol
     version.
     """
     envelope = open_envelope(raw, kind=Kind.GENESIS, swarm=NO_SWARM, limit=MAX_GENESIS_BYTES)
@@ -107,23 +111,23 @@ def read_genesis(raw: bytes) -> tuple[Genesis, Authority]:
 def certify_learner(
     operator: Keypair, authority: Authority, *, learner: PublicKey, not_before_ms: int, not_after_ms: int
 ) -> bytes:
-    """Return the certificate envelope that lets `learner` speak for the swarm in the stated time."""
+    """Return the envelope of a certificate that lets `learner` sign for the swarm in the stated period."""
     word = LearnerCertificate(learner=learner, not_before_ms=not_before_ms, not_after_ms=not_after_ms)
     return sign(operator, authority.swarm, word)
 
 
 @lru_cache(maxsize=CERTIFICATES_REMEMBERED)
 def open_certificate(raw: bytes, authority: Authority) -> LearnerCertificate:
-    """Return a certificate signed by the operator; PeerError(UNAUTHORISED) when somebody else signed it."""
+    """Return the certificate in `raw`. Raise PeerError(UNAUTHORISED) if the operator did not sign it."""
     envelope = open_envelope(raw, kind=Kind.CERTIFICATE, swarm=authority.swarm, limit=MAX_CERTIFICATE_PAYLOAD_BYTES)
     if envelope.key != authority.operator:
-        raise PeerError(Fault.UNAUTHORISED, f"a certificate signed by {envelope.signer}, who is not the operator")
+        raise PeerError(Fault.UNAUTHORISED, f"a certificate signed by {envelope.signer}, which is not the operator")
     word: LearnerCertificate = decode(LearnerCertificate, envelope.payload, MAX_CERTIFICATE_PAYLOAD_BYTES)
     return word
 
 
 def learner_of(certificate: LearnerCertificate) -> PeerId:
-    """The peer id that a certificate names."""
+    """Return the peer id that a certificate names."""
     return peer_id_of(PublicKey(certificate.learner))
 
 

@@ -1,7 +1,7 @@
-"""Who a peer is: an Ed25519 key, named by its libp2p peer id.
+"""Identify peers by Ed25519 keys, which their libp2p peer ids name.
 
 The peer id is the base58 text of the identity multihash of the libp2p PublicKey protobuf (libp2p peer-ids
-specification), so the key can be read back out of the name. Where keys lie on disk is the node's business, not ours.
+specification), so the key can be read back from the name. The node decides where keys lie on disk.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import PUBLIC_KEY_BYTES, PeerId, PublicKey
 
 PEER_ID_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
-"""identity multihash of 36 bytes | field 1 (type) = Ed25519 | field 2 (data), 32 bytes follow."""
+"""Identity multihash of 36 bytes | field 1 (type) = Ed25519 | field 2 (data), 32 bytes follow."""
 PEER_ID_CHARS = 52
-"""Every Ed25519 peer id has as many: "12D3KooW" and the rest of the key."""
+"""Length of every Ed25519 peer id: "12D3KooW" and the rest of the key."""
 
 
 class Keypair:
@@ -30,7 +30,7 @@ class Keypair:
 
     @classmethod
     def generate(cls) -> Keypair:
-        """A new key from the operating system's randomness."""
+        """Return a new key from the operating system's randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
@@ -42,7 +42,7 @@ class Keypair:
 
 
 def verify(key: PublicKey, signature: bytes, data: bytes) -> bool:
-    """Whether `signature` over `data` was made by `key`; False also for a key or signature of the wrong shape."""
+    """Return whether `key` made `signature` over `data`; False also for a key or signature of the wrong shape."""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -56,7 +56,7 @@ def peer_id_of(key: PublicKey) -> PeerId:
 
 
 def public_key_of(peer: str) -> PublicKey:
-    """Return the key inside a peer id; PeerError(MALFORMED) when it holds no Ed25519 key."""
+    """Return the key inside a peer id. Raise PeerError(MALFORMED) if it holds no Ed25519 key."""
     if len(peer) != PEER_ID_CHARS:
         raise PeerError(Fault.MALFORMED, f"peer id {peer[:16]!r} has {len(peer)} characters, expected {PEER_ID_CHARS}")
     try:

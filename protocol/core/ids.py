@@ -1,8 +1,7 @@
-"""The names of things, as types: a digest is never mistaken for a peer, or a lease for a record.
+"""Define names as types, so that a digest is never mistaken for a peer, or a lease for a record.
 
-Sizes are fixed and checked where a name enters (`digest.as_cid`, the bounded fields of messages), so holding a typed
-name means it is well formed. `PolicyVersion` orders by incarnation first: after a learner's restart the higher
-incarnation wins.
+Sizes are fixed and checked where a name enters (`digest.as_cid`, the bounded fields of messages), so a typed name is
+well formed. `PolicyVersion` orders by incarnation first: after a learner's restart the higher incarnation wins.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import msgspec
 from msgspec import Meta
 
 PeerId = NewType("PeerId", str)
-"""libp2p peer id in its base58 text form ("12D3KooW...")."""
+"""The libp2p peer id as base58 text ("12D3KooW...")."""
 
 PublicKey = NewType("PublicKey", bytes)
 """Raw Ed25519 public key, 32 bytes."""
 
 Digest = NewType("Digest", bytes)
-"""sha2-256 of some bytes as sent, 32 bytes."""
+"""The sha2-256 digest of some bytes as sent, 32 bytes."""
 
 SwarmId = NewType("SwarmId", bytes)
 """Digest of the signed genesis envelope, 32 bytes."""
@@ -43,7 +42,7 @@ PUBLIC_KEY_BYTES = 32
 class PolicyVersion(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
     """One set of weights: (incarnation, version).
 
-    `incarnation` counts the learner's restarts, from 1; `version` its training steps, from 0. Order is lexicographic.
+    `incarnation` counts the learner's starts, from 1; `version` counts training steps, from 0. Order is lexicographic.
     Two manifests with the same name and different hashes are equivocation.
     """
 
@@ -55,5 +54,5 @@ class PolicyVersion(msgspec.Struct, frozen=True, order=True, array_like=True, fo
 
 
 def short(name: bytes | str) -> str:
-    """First characters of a name, for people: 8 hex digits of bytes, the last 6 characters of a peer id."""
+    """Return a short form of a name, for people: 8 hex digits of bytes, or the last 6 characters of a peer id."""
     return name.hex()[:8] if isinstance(name, bytes) else name[-6:]

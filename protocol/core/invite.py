@@ -1,11 +1,11 @@
-"""An invite: the one string that a volunteer needs.
+"""Write and read invites: the text that a volunteer needs to join.
 
-`volery1` followed by base58 of `[protocol, operator, swarm, addresses, token, expires_ms, name]` (MessagePack) and
-the first four bytes of its sha2-256. The checksum finds a truncated or mistyped invite; trust comes from the operator
-key and swarm id inside: whoever answers at the addresses must show the genesis that hashes to that id.
+An invite is `volery1` followed by base58 of `[protocol, operator, swarm, addresses, token, expires_ms, name]`
+(MessagePack) and the first four bytes of its sha2-256. The checksum detects a truncated or mistyped invite. Trust comes
+from the operator key and swarm id inside: the node at the addresses must show the genesis that hashes to that id.
 
-People paste it as it came: in quotes, in a sentence, after `volery join`, broken over lines by a mail client that marks
-each with `>`. It is taken out of such a text, and the checksum says where it ends.
+People paste an invite as they received it: in quotes, in a sentence, after `volery join`, or broken over lines by a
+mail client that marks each with `>`. `read_invite` finds it in such a text; the checksum shows where it ends.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ PREFIX = "volery1"
 CHECKSUM_BYTES = 4
 
 MAX_PIECES = 256
-"""Parts in which an invite is looked for: lines of 16 characters are shorter than any that a mail client makes."""
+"""Largest number of pieces that are joined to find an invite. A piece then has 16 characters, and mail clients make
+longer lines than that."""
 
 _BEGINS = re.compile(rf"(?<![^\W_]){PREFIX}")
-"""Not within a word: what stands before may belong to it."""
+"""The beginning of an invite. It is not searched within a word."""
 
 _BETWEEN = frozenset(("Cf", "Pc", "Pe", "Pf", "Pi", "Po", "Ps", "Sk", "Sm", "Zl", "Zp", "Zs"))
-"""Kinds of characters (Unicode's) that surround an invite, or stand between its lines: blanks, quotes, brackets, marks.
-Letters, digits, hyphens and controls are none: they may be a slip in it."""
+"""Unicode categories of characters that surround an invite or separate its lines: spaces, quotes, brackets, marks.
+Letters, digits, hyphens and controls are not among them, because they may be a typing error inside the invite."""
 
 
 class InviteError(ValueError):
@@ -47,7 +48,7 @@ class InviteError(ValueError):
 
 
 class Invite(Row, frozen=True, kw_only=True, array_like=True):
-    """What an invite says. `expires_ms` 0 means never."""
+    """The contents of an invite. `expires_ms` 0 means that it never expires."""
 
     protocol: Count = PROTOCOL_VERSION
     operator: Bytes32
@@ -63,7 +64,7 @@ class Invite(Row, frozen=True, kw_only=True, array_like=True):
 
 
 def write_invite(invite: Invite) -> str:
-    """Return the string to hand out; LocalProtocolError when it would be too long to read back, or has text that is
+    """Return the invite as text. Raise LocalProtocolError if it would be too long to be read, or contains text that is
     not UTF-8."""
     try:
         body = msgspec.msgpack.encode(require_bounds(invite))
@@ -72,20 +73,20 @@ def write_invite(invite: Invite) -> str:
     text = PREFIX + base58.b58encode(body + digest_of(body)[:CHECKSUM_BYTES]).decode()
     if len(text) > MAX_INVITE_CHARS:
         raise LocalProtocolError(
-            f"an invite of {len(text)} characters, at most {MAX_INVITE_CHARS}: fewer addresses, please"
+            f"the invite has {len(text)} characters, at most {MAX_INVITE_CHARS} are allowed: give it fewer addresses"
         )
     return text
 
 
 def holds_invite(text: str) -> bool:
-    """Whether an invite stands in `text`, whole or damaged."""
+    """Return whether `text` contains an invite, whole or damaged."""
     return _BEGINS.search(text) is not None
 
 
 def read_invite(text: str, *, now_ms: int) -> Invite:
-    """Return what the first whole invite in `text` says, whatever surrounds it.
+    """Return the contents of the first undamaged invite in `text`.
 
-    InviteError where there is none, or it is damaged, of another protocol version, or expired at `now_ms`.
+    Raises InviteError if there is none, or if it is damaged, of another protocol version, or expired at `now_ms`.
     """
     begins = [found.start() for found in _BEGINS.finditer(text)]
     if not begins:
@@ -105,7 +106,7 @@ def read_invite(text: str, *, now_ms: int) -> Invite:
 
 
 def _body_in(text: str) -> bytes:
-    """The body of the invite that stands after its prefix at the beginning of `text`. Raises InviteError."""
+    """Return the body of the invite whose text after the prefix begins `text`. Raises InviteError."""
     pieces = list(islice(_pieces(text), MAX_PIECES))
     for candidate in accumulate(pieces, initial=""):
         if len(PREFIX) + len(candidate) > MAX_INVITE_CHARS:
@@ -120,18 +121,20 @@ def _body_in(text: str) -> bytes:
 
 
 def _damage(first: str) -> InviteError:
-    """What is wrong with an invite whose checksum fits at no end; `first` is its first piece, mostly all of it."""
+    """Return the error for an invite whose checksum matches nowhere; `first` is its first piece, usually all of it."""
     if (size := len(PREFIX) + len(first)) > MAX_INVITE_CHARS:
-        return InviteError(f"This is not an invite: it has {size} characters, an invite at most {MAX_INVITE_CHARS}.")
+        return InviteError(
+            f"This is not an invite: it has {size} characters, and an invite has at most {MAX_INVITE_CHARS}."
+        )
     try:
         base58.b58decode(first)
     except ValueError:
-        return InviteError("The invite is damaged: it holds a character that invites never contain. Copy it again.")
+        return InviteError("The invite is damaged: it contains a character that invites never have. Copy it again.")
     return InviteError("The invite is damaged: its checksum does not match. It was probably cut short; copy it again.")
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """What stands between blanks, quotes and the like."""
+    """Yield the parts of `text` between spaces, quotes and similar characters."""
     piece = ""
     for character in text:
         if character.isspace() or unicodedata.category(character) in _BETWEEN:
@@ -148,20 +151,20 @@ def _decode(body: bytes, now_ms: int) -> Invite:
     head: _AnyInvite = _read(_AnyInvite, body)
     if (version := head.protocol) != PROTOCOL_VERSION:
         raise InviteError(
-            f"The invite is for protocol version {version}, this program speaks {PROTOCOL_VERSION}. "
+            f"The invite is for protocol version {version}, but this program uses version {PROTOCOL_VERSION}. "
             f"{'Update volery' if version > PROTOCOL_VERSION else 'Ask the operator for a new invite'}."
         )
     invite: Invite = _read(Invite, body)
     if invite.expires_ms and invite.expires_ms < now_ms:
         raise InviteError(
-            f"The invite expired {ago(now_ms - invite.expires_ms)} ago, at {moment(invite.expires_ms)}: this machine's "
-            f"clock says {moment(now_ms)}. Set the clock if that is wrong; else ask the operator for a new invite."
+            f"The invite expired {ago(now_ms - invite.expires_ms)} ago, at {moment(invite.expires_ms)}; this machine's "
+            f"clock shows {moment(now_ms)}. If the clock is wrong, set it; otherwise ask the operator for a new invite."
         )
     return invite
 
 
 class _AnyInvite(msgspec.Struct, frozen=True, array_like=True):
-    """What invites of all protocol versions have in common: the version comes first."""
+    """The part that invites of all protocol versions share: the version comes first."""
 
     protocol: Count
 

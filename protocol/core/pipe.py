@@ -1,14 +1,16 @@
-"""Frames between a node and its child processes: a small JSON header, then arrays as raw bytes.
+"""Encode and decode frames between a node and its child processes: a small JSON header, then arrays as raw bytes.
 
     frame  = u32 header_size | u64 body_size (big endian) | header (UTF-8 JSON object) | body
     header = {..., "arrays": [[name, dtype, shape], ...]}
     body   = the arrays' C-order little-endian bytes, in that order, and nothing else
 
-What always holds: both sizes are checked against their bounds before anything is read or allocated, and decoding never
-executes anything (no pickle).
+This module imports numpy and the standard library only, so that an engine worker can load it by its path in any virtual
+environment.
 
-Stands alone: it imports numpy and the standard library only, so that an engine worker can load it by its path in any
-virtual environment.
+Invariants:
+
+- Both sizes are checked against their bounds before anything is read or allocated.
+- Decoding never executes anything (no pickle).
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ import numpy as np
 
 PREFIX = struct.Struct(">IQ")
 MAX_HEADER_BYTES = 64 * 1024 * 1024
-"""A header names requests one by one; 64 MiB is tens of thousands of them."""
+"""A header names requests one by one; 64 MiB hold tens of thousands of them."""
 MAX_BODY_BYTES = 4 * 1024 * 1024 * 1024
-"""One training batch: a billion tokens' worth of int32; a bound against a runaway child, not a target."""
+"""One training batch of a billion tokens in int32. This bound stops a faulty child process; it is not a target."""
 DTYPES = frozenset({"int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"})
 
 Header = dict[str, Any]
@@ -33,7 +35,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class BadFrame(ValueError):
-    """The other end of the pipe does not speak this format; the child is beyond use."""
+    """The other end of the pipe does not use this format, so the child process cannot be used any longer."""
 
 
 def encode_frame(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> bytes:
@@ -50,7 +52,7 @@ def encode_frame(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any,
 
 
 def frame_sizes(prefix: bytes) -> tuple[int, int]:
-    """Return (header size, body size) from the 12 prefix bytes; BadFrame when out of bounds."""
+    """Return (header size, body size) from the 12 prefix bytes. Raise BadFrame if one is out of bounds."""
     header_size, body_size = PREFIX.unpack(prefix)
     if header_size > MAX_HEADER_BYTES or body_size > MAX_BODY_BYTES:
         raise BadFrame(f"frame of {header_size} + {body_size} bytes is over the bound")
@@ -58,7 +60,7 @@ def frame_sizes(prefix: bytes) -> tuple[int, int]:
 
 
 def decode_frame(head: bytes, body: bytes) -> tuple[Header, Arrays]:
-    """Return the header without its array table, and the arrays by name, read-only views of `body`.
+    """Return the header without its array table, and the arrays by name as read-only views of `body`.
 
     Raises BadFrame.
     """
@@ -70,7 +72,7 @@ def decode_frame(head: bytes, body: bytes) -> tuple[Header, Arrays]:
         for name, dtype, shape in table:
             if dtype not in DTYPES:
                 raise BadFrame(f"array {name!r} has dtype {dtype!r}")
-            if any(size < 0 for size in shape):  # numpy would take it for "whatever is left"
+            if any(size < 0 for size in shape):  # numpy would read it as "the rest"
                 raise BadFrame(f"array {name!r} has shape {shape}")
             kind = np.dtype(dtype).newbyteorder("<")
             count = math.prod(shape)
@@ -84,7 +86,8 @@ def decode_frame(head: bytes, body: bytes) -> tuple[Header, Arrays]:
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
-    """Return `size` bytes of a stream, buffered or not; None at its end, also in mid-frame: the other end is gone."""
+    """Return `size` bytes of a stream, buffered or not. Return None at its end, even within a frame: the other process
+    is gone."""
     data = bytearray()
     while len(data) < size:
         part = stream.read(size - len(data))
@@ -95,7 +98,7 @@ def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
 
 
 def read_frame(stream: BinaryIO) -> tuple[Header, Arrays] | None:
-    """Return the next frame, None where the stream ends. Raises BadFrame."""
+    """Return the next frame, or None at the end of the stream. Raises BadFrame."""
     if (prefix := read_exactly(stream, PREFIX.size)) is None:
         return None
     head_size, body_size = frame_sizes(prefix)

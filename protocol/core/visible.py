@@ -1,7 +1,10 @@
-"""Text of strangers, shown so that it can do nothing to a terminal, and hides nothing.
+"""Make text from peers harmless for a terminal, without hiding any part of it.
 
-Pure. What always holds: what comes out has no control characters but line ends, and none that turns the direction of
-writing or joins or parts others unseen; each of those that went in is written out as its number.
+Invariants:
+
+- The result has no control characters but line ends, and no invisible characters that change the direction of writing
+  or join or separate others.
+- Each such character of the input appears as its number.
 """
 
 from __future__ import annotations
@@ -9,12 +12,12 @@ from __future__ import annotations
 import unicodedata
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of Unicode that are written out: controls, formats, surrogates, what is private or not assigned, and
-separators of lines and paragraphs."""
+"""Unicode categories whose characters are written as numbers: controls, formats, surrogates, private and unassigned
+characters, and separators of lines and paragraphs."""
 
 
 def visible(text: str) -> str:
-    """`text` as said above."""
+    """Return `text` with hidden characters written as their numbers."""
     return "".join(_shown(character) for character in text)
 
 
@@ -28,11 +31,11 @@ def _shown(character: str) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """`text` as said above, in one line of at most `limit` characters; the last is an ellipsis where it was longer."""
+    """Return `text` made visible, on one line of at most `limit` characters; a longer one ends with an ellipsis."""
     line = " ".join(visible(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def first_line(text: str) -> str:
-    """The first line of `text` that says something; in words, that there is none."""
+    """Return the first line of `text` that is not blank, or "no reason given" if there is none."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

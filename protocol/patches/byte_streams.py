@@ -1,8 +1,13 @@
-"""One stream of bytes of a patch: left out, as it is, or under zstd, whichever is smallest.
+"""Write and read one stream of bytes of a patch: left out, raw, or compressed with zstd, whichever is smallest.
 
-What always holds: a reader knows a stream's size before it reads it, never takes more bytes than that, and never
-allocates more; a compressed stream is smaller than what it stands for, so it cannot be a bomb; all that is wrong is a
-PeerError. docs/protocol.md, "Patches", has the bytes.
+docs/protocol.md, "Patches", specifies the bytes.
+
+Invariants:
+
+- A reader knows a stream's size before it reads it, and never takes or allocates more bytes than that.
+- A compressed stream is smaller than the bytes that it stands for, and its frame states their exact number. So it
+  cannot be a decompression bomb.
+- Every defect of a stream raises PeerError.
 """
 
 from __future__ import annotations
@@ -19,20 +24,20 @@ from protocol.core.limits import MIB
 
 Octets = NDArray[np.uint8]
 Take = Callable[[int], bytes | memoryview]
-"""`take(size)` returns the next `size` bytes of a patch, or raises PeerError when there are not as many."""
+"""A function `take(size)` that returns the next `size` bytes of a patch, or raises PeerError if there are fewer."""
 
 LENGTH_BYTES = 4
-"""Of a length or a count, big-endian, as everywhere in this protocol."""
+"""Size of a length or a count. It is big-endian, as everywhere in this protocol."""
 
 ZSTD_LEVEL = 3
-"""For bytes of unknown kind: what "the tensor under zstd" means wherever a patch is compared with it."""
+"""Level for bytes of unknown kind. A patch is compared with the tensor compressed at this level."""
 
 MAX_WINDOW_BYTES = 8 * MIB
-"""What RFC 8878 asks every decoder to have. Ours decodes a frame in one go and needs none."""
+"""The window that RFC 8878 recommends every decoder to support. Ours decodes a frame at once and needs none."""
 
 
 class Codec(IntEnum):
-    """How a stream is told; its first byte."""
+    """How a stream is encoded: its first byte."""
 
     ZEROS = 0
     RAW = 1
@@ -40,12 +45,12 @@ class Codec(IntEnum):
 
 
 class Packer:
-    """Writes streams. Not to be used by two threads at once."""
+    """Writes streams. Two threads must not use one at the same time."""
 
     def __init__(self) -> None:
-        # Gaps and differences are all but independent of each other: a short match found among them costs more than
-        # its bytes as Huffman codes. With at least 7 bytes to a match and one fast table, changed elements took 10 %
-        # less than at level 3, in half the time.
+        # Gaps and differences are nearly independent of each other, so a short match among them costs more than its
+        # bytes as Huffman codes. With matches of at least 7 bytes and one fast table, changed elements took 10 % less
+        # space than at level 3, in half the time.
         noise = zstandard.ZstdCompressionParameters(
             strategy=zstandard.STRATEGY_FAST, min_match=7, hash_log=12, window_log=21, write_content_size=True
         )
@@ -53,28 +58,28 @@ class Packer:
         self._plain = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
     def pack(self, stream: Octets) -> bytes:
-        """Return the stream's bytes, made for what looks like noise."""
+        """Return the encoded stream, with settings for data that looks like noise."""
         if not stream.any():
             return bytes([Codec.ZEROS])
         return _smaller(stream, self._noise.compress(stream.data))
 
     def pack_plain(self, stream: Octets) -> bytes:
-        """Return the stream's bytes, made for what may repeat itself at a distance."""
+        """Return the encoded stream, with settings for data that may repeat itself at a distance."""
         return _smaller(stream, self.squeeze(stream))
 
     def squeeze(self, stream: Octets) -> bytes:
-        """Return `stream` under zstd, at the level that patches are compared with."""
+        """Return `stream` compressed with zstd at ZSTD_LEVEL."""
         return self._plain.compress(stream.data)
 
 
 class Unpacker:
-    """Reads streams. Not to be used by two threads at once."""
+    """Reads streams. Two threads must not use one at the same time."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
     def unpack(self, take: Take, size: int) -> Octets:
-        """Take a stream that stands for `size` bytes and return those; the array may be read-only.
+        """Take a stream that stands for `size` bytes and return these bytes; the array may be read-only.
 
         Raises PeerError.
         """
@@ -93,21 +98,21 @@ class Unpacker:
 
     def _expand(self, frame: bytes | memoryview, size: int) -> bytes:
         try:
-            # The frame's own word is looked at first: zstandard allocates as much as it says.
+            # The size that the frame states is checked first, because zstandard allocates as much.
             if zstandard.frame_content_size(frame) != size:
-                raise PeerError(Fault.OVERSIZED, f"patch: a zstd frame that does not say it has {size} bytes")
+                raise PeerError(Fault.OVERSIZED, f"patch: a zstd frame does not state that it has {size} bytes")
             return self._zstd.decompress(frame, max_output_size=size, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise PeerError(Fault.MALFORMED, f"patch: {error}") from error
 
 
 def number(value: int) -> bytes:
-    """A length or a count, as bytes."""
+    """Return a length or a count as bytes."""
     return value.to_bytes(LENGTH_BYTES, "big")
 
 
 def take_number(take: Take) -> int:
-    """Inverse of `number`."""
+    """Take a number that `number` wrote, and return it."""
     return int.from_bytes(take(LENGTH_BYTES), "big")
 
 

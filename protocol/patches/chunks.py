@@ -1,7 +1,11 @@
-"""A patch as chunks of the manifest that offers it: cutting it, and reading it back.
+"""Cut a patch into chunks of the manifest that lists it, and read it back.
 
-What always holds: the chunks of the files keep their numbers and their names, so a version is the same with patches and
-without; every byte of a patch lies in exactly one piece. Nothing here opens a file.
+Nothing here opens a file.
+
+Invariants:
+
+- The chunks of the files keep their numbers and their names, so a version is the same with patches and without.
+- Every byte of a patch lies in exactly one piece.
 """
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ from protocol.versions.manifest import ChunkRef, Manifest, PatchEntry
 
 
 def with_patches(tables: Tables, patches: Mapping[ManifestHash, Source], *, chunk_bytes: int | None = None) -> Tables:
-    """Return `tables` with `patches`, by the hash of their base, in that order, each cut, read and hashed.
+    """Return `tables` with `patches` added in their order, each cut, read and hashed. The keys are the bases' hashes.
 
-    A patch is cut as small as a model of its size would be, since that is what travels, unless `chunk_bytes` is given.
-    Raises LayoutError when a patch ends before its size, and whatever `read` raises.
+    By default a patch is cut like a model of its size, since only the patch travels; `chunk_bytes` overrides this.
+    Raises LayoutError if a patch ends before its size, and any error of `read`.
     """
     chunks = list(tables.chunks)
     numbers = {chunk.name: number for number, chunk in enumerate(chunks)}
@@ -40,15 +44,15 @@ def with_patches(tables: Tables, patches: Mapping[ManifestHash, Source], *, chun
 
 
 def num_patch_chunks(size_bytes: int) -> int:
-    """Return how many chunks `with_patches` cuts a patch of this size into."""
+    """Return the number of chunks into which `with_patches` cuts a patch of this size."""
     return -(-size_bytes // chunk_size_for(size_bytes))
 
 
 def patch_source(manifest: Manifest, entry: PatchEntry, chunk: Callable[[Cid], bytes]) -> Source:
-    """Return one of the manifest's patches as something to read, given `chunk(cid)`, which returns a verified chunk.
+    """Return one of the manifest's patches as a source. `chunk(cid)` must return a verified chunk.
 
-    Reading from the beginning to the end asks for each chunk once, and holds one at a time. `read` raises PeerError
-    when the manifest says that a chunk has another size, and whatever `chunk` raises.
+    Reading from the beginning to the end requests each chunk once, and holds one at a time. `read` raises PeerError if
+    the manifest states another size for a chunk, and any error of `chunk`.
     """
     refs = [manifest.chunks[index] for index in entry.chunks]
     starts = [0, *accumulate(ref.size for ref in refs)]
@@ -59,7 +63,9 @@ def patch_source(manifest: Manifest, entry: PatchEntry, chunk: Callable[[Cid], b
         if held[0] != number:
             data = chunk(refs[number].name)
             if len(data) != refs[number].size:
-                raise PeerError(Fault.MALFORMED, f"manifest: a chunk of {len(data)} bytes, not {refs[number].size}")
+                raise PeerError(
+                    Fault.MALFORMED, f"manifest: a chunk has {len(data)} bytes, not the stated {refs[number].size}"
+                )
             held = number, data
         return memoryview(held[1])
 

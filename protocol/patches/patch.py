@@ -1,16 +1,17 @@
-"""Exact patches: what makes the files of one policy version of the files of an earlier one.
+"""Make and apply exact patches, which turn the files of one version (the base) into those of another (the target).
 
 A patch goes through the target's files in order of name, and through each from its first byte to its last, one segment
-at a time. A tensor is told by its difference from the base's tensor of the same name, dtype and shape, in whatever file
-that lies, so sharding and the order of tensors may change; a tensor without one by its difference from zeros. What
-holds no tensors (a weight file's header, all of any other file) is treated as bytes of a tensor named after the file.
-Nothing here opens a file. docs/protocol.md, "Patches", has the bytes.
+at a time. It encodes a tensor as the difference from the base's tensor of the same name, dtype and shape. That tensor
+may lie in any file, so sharding and the order of tensors may change. A tensor without such a counterpart is encoded as
+the difference from zeros. Bytes outside tensors (a weight file's header, all of any other file) are treated as a tensor
+named after the file. Nothing here opens a file. docs/protocol.md, "Patches", specifies the bytes.
 
 Invariants:
+
 - The base's files and the patch give the target's files byte for byte.
-- The patch, its pieces and their order are the same on however many threads.
-- Neither end has more than a few segments a thread in memory, whatever the size of the model.
-- A patch proves nothing: whoever applies one checks every chunk that it rebuilt against the signed manifest.
+- The patch, its pieces and their order do not depend on the number of threads.
+- Neither end has more than a few segments per thread in memory, for any size of the model.
+- A patch proves nothing: a node that applies one checks every chunk that it rebuilt against the signed manifest.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from protocol.versions.chunking import WEIGHT_SUFFIX, FilePlan, Source, exactly,
 from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, LayoutError, Span, Table, read_table
 
 MAGIC = b"volery patch 1\n"
-"""What every patch begins with; the digit is the version of the format."""
+"""The first bytes of every patch. The digit is the version of the format."""
 
 WINDOW_BYTES = 64 * KIB
-"""What is read of a patch at a time. A segment is told in some fifty small things, and each reading takes 5 us."""
+"""Bytes of a patch that are read at a time. A segment consists of about fifty small parts, and each read takes 5 us."""
 
 PLAIN = "U8"
-"""The dtype of what holds no tensors."""
+"""The dtype that stands for bytes outside tensors."""
 
 
 class PatchFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file of the target; its first `plain` bytes hold no tensors: a weight file's header, all of any other."""
+    """One file of the target. Its first `plain` bytes hold no tensors: a weight file's header, or all of the file."""
 
     name: Label
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
@@ -55,7 +56,7 @@ class PatchFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PatchHead(Message, frozen=True, kw_only=True):
-    """What follows the magic: the target's files, in the order in which the segments go through them."""
+    """The part after the magic: the target's files, in the order of their segments."""
 
     files: Annotated[list[PatchFile], Meta(max_length=MAX_FILES)]
 
@@ -64,7 +65,8 @@ class PatchHead(Message, frozen=True, kw_only=True):
 class Rebuilt:
     """Bytes of the target: those of `file` from `offset` on.
 
-    `data` is the receiver's. One who has done with it may call `release`, once: then the next pieces use its memory.
+    `data` belongs to the receiver. When it no longer needs it, it may call `release`, once; then later pieces reuse the
+    memory.
     """
 
     file: str
@@ -75,7 +77,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """Bytes of a file that are told alike: one tensor, or what holds none. `base` is as long; None: zeros."""
+    """Bytes of a file that are encoded alike: one tensor, or bytes outside tensors. `base` is as long; None: zeros."""
 
     dtype: str
     start: int
@@ -83,12 +85,12 @@ class _Run:
     base: tuple[Source, int] | None
 
     def segments(self) -> Iterator[tuple[int, int]]:
-        """(start, size) of each, in order, counted from the beginning of the file."""
+        """Yield (start, size) of each segment, in order, counted from the beginning of the file."""
         for start in range(self.start, self.end, PATCH_SEGMENT_BYTES):
             yield start, min(PATCH_SEGMENT_BYTES, self.end - start)
 
     def base_of(self, start: int, memory: memoryview) -> Buffer | None:
-        """The base's bytes for the segment at `start`, which has the size of `memory`, and may be in it."""
+        """Return the base's bytes for the segment at `start`, as many as `memory` has. They may be in `memory`."""
         if self.base is None:
             return None
         source, offset = self.base
@@ -96,7 +98,7 @@ class _Run:
 
 
 class _Base:
-    """The base's files: where the tensor and the plain bytes lie that a run of the target is compared with."""
+    """The base's files: the places of the tensors and plain bytes with which runs of the target are compared."""
 
     def __init__(self, plans: Iterable[FilePlan]) -> None:
         self._tensors: dict[tuple[str, str, tuple[int, ...]], tuple[Source, int]] = {}
@@ -107,11 +109,11 @@ class _Base:
                 self._tensors[span.name, span.dtype, span.shape] = plan.source, span.start
 
     def plain(self, file: PatchFile) -> _Run:
-        """The run of bytes at the beginning of `file` that hold no tensors."""
+        """Return the run of bytes at the beginning of `file` that hold no tensors."""
         return _Run(dtype=PLAIN, start=0, end=file.plain, base=self._plain.get((file.name, file.plain)))
 
     def tensor(self, span: Span) -> _Run:
-        """The run of one tensor of the target."""
+        """Return the run of one tensor of the target."""
         base = self._tensors.get((span.name, span.dtype, span.shape))
         return _Run(dtype=span.dtype, start=span.start, end=span.end, base=base)
 
@@ -119,9 +121,9 @@ class _Base:
 def encode_patch(base: Iterable[Source], target: Iterable[Source], pool: WorkerPool | None = None) -> Generator[bytes]:
     """Yield the bytes of the patch from the files `base` to the files `target`, about a segment at a time.
 
-    The threads of `pool`, by default the caller's own, read and compare segments; the bytes are the same. Stop early if
-    the patch grows too long to be worth it. Raises LayoutError for files that cannot be published, or become shorter
-    meanwhile, and whatever `read` raises.
+    The threads of `pool`, by default the caller's own, read and compare segments. The caller may stop early if the
+    patch grows too long to be useful. Raises LayoutError for files that cannot be published, or become shorter
+    meanwhile, and any error of `read`.
     """
     known, plans = _Base(plan_files(base)), plan_files(target)
     files = [PatchFile(plan.source.name, plan.source.size, _plain_bytes(plan)) for plan in plans]
@@ -145,20 +147,20 @@ def _comparisons(known: _Base, plans: Sequence[FilePlan], files: Sequence[PatchF
 
 
 class _Comparer:
-    """Reads and compares segments, in memory that it uses again. Not to be used by two threads at once."""
+    """Reads and compares segments, in memory that it reuses. Two threads must not use one at the same time."""
 
     def __init__(self) -> None:
         self._encoder = SegmentEncoder()
         self._old, self._new = _memory(), _memory()
 
     def compare(self, run: _Run, target: Source, start: int, size: int) -> bytes:
-        """Tell the segment of `target` at `start`, which is one of `run`."""
+        """Return the encoded segment of `target` at `start`, which belongs to `run`."""
         old = run.base_of(start, self._old[:size])
         return self._encoder.encode(run.dtype, old, exactly_in(target, start, self._new[:size]))
 
 
 def _memory() -> memoryview:
-    """Room for a segment."""
+    """Return memory for one segment."""
     return np.empty(PATCH_SEGMENT_BYTES, np.uint8).data
 
 
@@ -167,10 +169,10 @@ def apply_patch(
 ) -> Generator[Rebuilt]:
     """Yield all bytes of the target's files, in order, given the base's files and a patch.
 
-    The caller's thread reads the patch; the threads of `pool`, by default the caller's own, read and change the base.
-    `sizes` is what the manifest says of the target: its files by name, with their sizes; nothing else is ever yielded.
-    What was yielded before an error is worth nothing. Raises PeerError when the patch is not one, or does not fit this
-    base or this target; LayoutError when a file has become shorter, and whatever `read` raises.
+    The caller's thread reads the patch. The threads of `pool`, by default the caller's own, read and change the base.
+    `sizes` maps the names of the target's files to their sizes in the manifest; no other file is ever yielded. After an
+    error, all pieces that were yielded are invalid. Raises PeerError if the patch is invalid or does not fit this base
+    or this target, LayoutError if a file has become shorter, and any error of `read`.
     """
     with _layout_blamed():
         known = _Base(plan_files(base))
@@ -178,7 +180,7 @@ def apply_patch(
 
 
 class _Place:
-    """A segment of the target, in memory from `shelf` in which its base is read: once, as soon as somebody looks."""
+    """A segment of the target, in memory from `shelf`. Its base is read into that memory once, at the first access."""
 
     def __init__(self, run: _Run, start: int, size: int, shelf: Shelf[memoryview]) -> None:
         self.start = start
@@ -188,11 +190,11 @@ class _Place:
         self._memory: memoryview | None = None
 
     def base(self) -> Buffer | None:
-        """The base's bytes; None: zeros."""
+        """Return the base's bytes; None stands for zeros."""
         return None if self._run.base is None else self.filled()
 
     def filled(self) -> memoryview:
-        """The same, as memory that may be changed."""
+        """Return the base's bytes, or zeros, in memory that may be changed."""
         if self._memory is not None:
             return self._memory[: self._size]
         self._memory = self._shelf.take()
@@ -203,27 +205,27 @@ class _Place:
         return data
 
     def release(self) -> None:
-        """Let others use the memory."""
+        """Give the memory back to the shelf."""
         if self._memory is not None:
             self._shelf.put(self._memory)
             self._memory = None
 
 
 class _Application:
-    """One patch being applied: what is known of the base, and how far the patch was read."""
+    """One patch that is being applied: the base, and how far the patch was read."""
 
     def __init__(self, base: _Base, patch: Source, sizes: Mapping[str, int]) -> None:
         self._base = base
         self._patch = patch
         self._sizes = sizes
         self._reached = 0
-        self._window = memoryview(b"")  # what was read of the patch and not taken
+        self._window = memoryview(b"")  # bytes of the patch that were read and not yet taken
         self._scratches = Shelf(Scratch)
         self._reader = SegmentReader(self._scratches)
         self._memory = Shelf(_memory)
 
     def jobs(self) -> Iterator[Callable[[], Rebuilt]]:
-        """Yield a job for each segment, after its part of the patch was read."""
+        """Yield a job for each segment, after reading its part of the patch."""
         for file in self._head().files:
             plain = self._segments(file, self._base.plain(file))
             if file.name.endswith(WEIGHT_SUFFIX):
@@ -234,7 +236,8 @@ class _Application:
             raise malformed(f"{left} bytes are left over")
 
     def _weights(self, file: PatchFile, header: Iterator[Callable[[], Rebuilt]]) -> Iterator[Callable[[], Rebuilt]]:
-        """The same for a file of weights. Its header is made here, since the tensors to come stand there."""
+        """Yield a job for each segment of a weight file. The header is made here, because it lists the tensors that
+        follow."""
         octets = bytearray()
         for job in header:
             piece = job()
@@ -257,12 +260,12 @@ class _Application:
 
     def _head(self) -> PatchHead:
         if bytes(self._take(len(MAGIC))) != MAGIC:
-            raise PeerError(Fault.INCOMPATIBLE, "patch: does not begin as one of version 1 does")
+            raise PeerError(Fault.INCOMPATIBLE, "patch: it does not begin as a patch of version 1 does")
         length = take_number(self._take)
         if length > MAX_PATCH_HEAD_BYTES:
             raise PeerError(Fault.OVERSIZED, f"patch: a head of {length} bytes, at most {MAX_PATCH_HEAD_BYTES} allowed")
         head: PatchHead = decode(PatchHead, self._take(length), MAX_PATCH_HEAD_BYTES)
-        # A list, not a dict: a file that is there twice would be written twice.
+        # Compared as lists, not dicts: a file that is listed twice would be written twice.
         if sorted((file.name, file.size) for file in head.files) != sorted(self._sizes.items()):
             raise malformed("its files are not those of the manifest")
         for file in head.files:
@@ -271,7 +274,7 @@ class _Application:
 
     def _take(self, size: int) -> Buffer:
         if size > self._patch.size - self._reached:
-            raise malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
+            raise malformed(f"ends at byte {self._patch.size}, within a part of {size} bytes")
         if size > len(self._window):
             end = min(self._patch.size, self._reached + max(size, WINDOW_BYTES))
             self._window = memoryview(exactly(self._patch, self._reached, end))
@@ -291,9 +294,9 @@ def _plain_bytes(plan: FilePlan) -> int:
 def _require_plain(file: PatchFile) -> None:
     if file.name.endswith(WEIGHT_SUFFIX):
         if file.plain > min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
-            raise PeerError(Fault.OVERSIZED, f"patch: a header of {file.plain} bytes in {file.name}")
+            raise PeerError(Fault.OVERSIZED, f"patch: a header of {file.plain} bytes in {file.name} is too long")
     elif file.plain != file.size:
-        raise malformed(f"{file.plain} of the {file.size} bytes of {file.name}, which has no tensors")
+        raise malformed(f"{file.name} has no tensors, so all of its {file.size} bytes are plain, not {file.plain}")
 
 
 def _table(file: PatchFile, header: bytes) -> Table:
@@ -306,7 +309,7 @@ def _table(file: PatchFile, header: bytes) -> Table:
 
 @contextmanager
 def _layout_blamed() -> Iterator[None]:
-    """What is wrong with the layout of verified files is the mistake of who signed them."""
+    """Turn a LayoutError into a PeerError: a bad layout of verified files is the fault of the peer that signed them."""
     try:
         yield
     except LayoutError as error:

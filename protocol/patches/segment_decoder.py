@@ -1,13 +1,14 @@
-"""Read a segment of a patch, and make the target's bytes of it and the base's.
+"""Read a segment of a patch, and make the target's bytes from it and the base's.
 
-Reading and making are apart, so that several threads can make segments: where a segment ends in a patch is known only
-after its short streams were decompressed, which one thread does for all; the base is read, searched and changed by
-whichever thread is free. A sixth of decoding is reading.
+Reading and making are separate, so that several threads can make segments. The end of a segment in a patch is known
+only after its short streams were decompressed; one thread does this for all segments. Any free thread then reads,
+searches and changes the base. Reading is a sixth of the work.
 
 Invariants:
+
 - Decoding gives the target's bits exactly, NaNs and negative zeros included.
 - Nothing is allocated before its size was bounded by that of the segment.
-- All that is wrong with a segment is a PeerError, of `read` or of `make`.
+- Every defect of a segment raises PeerError, in `read` or in `make`.
 """
 
 from __future__ import annotations
@@ -35,47 +36,51 @@ from protocol.patches.subset import Integers, Subset
 from protocol.patches.worker_pool import Shelf
 
 _SHORT = np.array([(step >> 1) ^ -(step & 1) for step in range(1, ESCAPE + 2)], np.int8)
-"""How far an element moved, by its nibble."""
+"""The distance that an element moved, by its nibble."""
 
 _PAIRS = np.stack([np.tile(_SHORT, len(_SHORT)), np.repeat(_SHORT, len(_SHORT))], axis=-1).view(np.int16).ravel()
-"""How far two elements moved, by the octet that has both nibbles, the first in its low half."""
+"""The distances that two elements moved, by the octet of both nibbles, the first in its low half."""
 
 Move = tuple[Integers | None, Integers]
-"""Places of elements in a segment, None for all of it, and how far those moved. None stands alone."""
+"""Places of elements in a segment, and the distances that they moved. None means the whole segment; such a move is the
+only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """The elements of a segment that a record tells of: those of `subset`, None: all."""
+    """The elements of a segment that a record describes: those of `subset`; None: all."""
 
     form: Form
     bits: Integers
-    """Of the whole segment, as in the base."""
+    """The bits of the whole segment, as in the base."""
     scratch: Scratch
     known: Mapping[int, Subset]
-    """Elements smaller than a threshold, where the reader had to know them."""
+    """By threshold, the elements smaller than it, if the reader had to count them."""
     subset: Subset | None = None
     magnitudes: Integers | None = None
-    """None: nobody has needed them."""
+    """None: not needed so far."""
     below: int | None = None
-    """The magnitudes of `subset` are less than this."""
+    """The magnitudes of `subset` are smaller than this."""
 
     @property
     def length(self) -> int:
         return len(self.bits) if self.subset is None else self.subset.count
 
     def places(self, numbers: Integers) -> Integers:
-        """Where these elements are in the segment; `numbers` are ascending and not empty. Raises PeerError."""
-        if numbers[-1] >= self.length:  # which may be less than the reader knew of
+        """Return the places of these elements in the segment; `numbers` are ascending and not empty.
+
+        Raises PeerError.
+        """
+        if numbers[-1] >= self.length:  # the reader may have known a larger bound only
             raise malformed(f"element {numbers[-1]} of {self.length}")
         return numbers if self.subset is None else self.subset.places(numbers)
 
     def all_places(self) -> Integers | None:
-        """Where all of these elements are; None: they are the whole segment."""
+        """Return the places of all of these elements; None: they are the whole segment."""
         return None if self.subset is None else self.subset.all_places()
 
     def split(self, threshold: int) -> _Run:
-        """Return those that are smaller. Raises PeerError where none is."""
+        """Return the run of those elements that are smaller than `threshold`. Raise PeerError if there are none."""
         below = threshold if self.below is None else min(threshold, self.below)
         magnitudes, subset = self.magnitudes, self.known.get(below)
         if subset is None:
@@ -83,13 +88,13 @@ class _Run:
                 magnitudes = self.scratch.magnitudes(self.form, self.bits)
             subset = self.scratch.below(magnitudes, below)
         if not subset.count:
-            raise malformed(f"a split below which nothing lies, {threshold}")
+            raise malformed(f"no element is below the split at {threshold}")
         return replace(self, subset=subset, magnitudes=magnitudes, below=below)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """How far `count` elements moved: two nibbles a byte, and the steps that do not fit into one."""
+    """The distances that `count` elements moved: two nibbles per byte, and the steps that do not fit into a nibble."""
 
     count: int
     packed: Octets
@@ -105,7 +110,7 @@ class _Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gaps:
-    """Elements that moved, told by the gaps between them, and how far they did."""
+    """Elements that moved, encoded as the gaps between them, and their distances."""
 
     gaps: Octets
     steps: _Steps
@@ -120,7 +125,7 @@ class _Gaps:
 
 @dataclass(frozen=True, kw_only=True)
 class _Bitmap:
-    """Elements that moved, told by a bit for each, and how far they did."""
+    """Elements that moved, encoded as one bit for each element, and their distances."""
 
     bitmap: Octets
     steps: _Steps
@@ -128,13 +133,13 @@ class _Bitmap:
     def moves(self, run: _Run) -> Iterator[Move]:
         numbers = np.flatnonzero(np.unpackbits(self.bitmap, bitorder="little").view(np.bool_))
         if len(numbers) != self.steps.count:
-            raise malformed(f"a bitmap of {len(numbers)} elements, not {self.steps.count}")
+            raise malformed(f"the bitmap has {len(numbers)} elements, not {self.steps.count}")
         yield run.places(numbers), self.steps.distances(run.form)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _All:
-    """How far every element moved, if at all."""
+    """The distance of every element, 0 for those that did not move."""
 
     steps: Integers
 
@@ -144,7 +149,7 @@ class _All:
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """Small elements apart from the others; None: none of them moved."""
+    """Small elements, encoded separately from the others; None: none of them moved."""
 
     threshold: int
     outer: _Record | None
@@ -154,32 +159,32 @@ class _Split:
         small = run.split(self.threshold)
         assert small.subset is not None
         for places, distances in self.outer.moves(run) if self.outer is not None else ():
-            # What it says of small ones does not matter.
+            # The outer record's distances of small elements are ignored.
             all_or_some = np.arange(len(run.bits)) if places is None else places
-            others = np.flatnonzero(~small.subset.holds(all_or_some))  # numbers are followed faster than marks
+            others = np.flatnonzero(~small.subset.holds(all_or_some))  # indexing by numbers is faster than by marks
             yield all_or_some.take(others), distances.take(others)
         if self.inner is not None:
             yield from self.inner.moves(small)
 
 
 _Record = _Gaps | _Bitmap | _All | _Split
-"""What a patch says of a run of elements some of which move."""
+"""The encoded moves of a run of elements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One segment as a patch tells it, its streams taken and not yet compared with the base."""
+    """One segment as read from a patch: its streams were taken, and not yet compared with the base."""
 
     form: Form
     whole: Octets | None = None
-    """The target's bytes, where they stand in the patch; `record` is of no meaning then."""
+    """The target's bytes, if the patch contains them; then `record` has no meaning."""
     record: _Record | None = None
-    """None: the segment is the base's."""
+    """None: the segment is the same as the base's."""
     known: Mapping[int, Subset] = field(default_factory=dict)
-    """Of the base's elements, those that are smaller than a threshold, where the reader had to know them."""
+    """By threshold, the base's elements smaller than it, if the reader had to count them."""
 
     def make(self, data: memoryview, scratch: Scratch) -> None:
-        """Turn the base's bytes in `data` into the target's, in place. Raises PeerError; `data` is of no use then."""
+        """Turn the base's bytes in `data` into the target's, in place. Raises PeerError; then `data` is invalid."""
         if self.whole is not None:
             np.copyto(np.frombuffer(data, np.uint8), self.whole)
         elif self.record is not None:
@@ -191,7 +196,7 @@ class Segment:
 
 
 def _together(moves: list[Move]) -> list[Move]:
-    """Several moves as one: to make one takes some twenty calls, and no two are of the same element."""
+    """Return several moves as one, since each takes about twenty calls. No two are of the same element."""
     if len(moves) < 2:
         return moves
     return [(np.concatenate([places for places, _ in moves]), np.concatenate([far for _, far in moves]))]
@@ -199,18 +204,18 @@ def _together(moves: list[Move]) -> list[Move]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scope:
-    """The elements that a record tells of: `at_most` so many, those of the base that are smaller than `below`."""
+    """The elements that a record describes: at most `at_most`, those of the base that are smaller than `below`."""
 
     form: Form
     at_most: int
     base: Callable[[], Buffer | None]
     scratches: Shelf[Scratch]
     known: dict[int, Subset]
-    """What was looked at, by its threshold."""
+    """The subsets that were computed, by threshold."""
     below: int | None = None
 
     def num_elements(self) -> int:
-        """Their number. Reads the base where it must count."""
+        """Return their number. Reads the base if it must count them."""
         if self.below is None:
             return self.at_most
         data = self.base()
@@ -223,22 +228,22 @@ class _Scope:
         return self.known[self.below].count
 
     def within(self, threshold: int) -> _Scope:
-        """Those that are smaller than `threshold` as well."""
+        """Return the scope of those that are also smaller than `threshold`."""
         return replace(self, below=threshold if self.below is None else min(self.below, threshold))
 
 
 class SegmentReader:
-    """Takes segments from a patch, one after another. Not to be used by two threads at once."""
+    """Takes segments from a patch, one after another. Two threads must not use one at the same time."""
 
     def __init__(self, scratches: Shelf[Scratch]) -> None:
         self._unpacker = Unpacker()
         self._scratches = scratches
 
     def read(self, dtype: str, size: int, take: Take, base: Callable[[], Buffer | None]) -> Segment:
-        """Take one segment of `size` bytes. Raises PeerError, and what `base` raises.
+        """Take one segment of `size` bytes. Raises PeerError, and any error of `base`.
 
-        `base` returns the bytes of the base, None for zeros. It is called only where the number of small elements
-        decides how long a stream is: where more than a quarter of them moved.
+        `base` returns the bytes of the base, None for zeros. It is called only if the number of small elements
+        determines the length of a stream: Volery's writer does this if more than a quarter of them moved.
         """
         form = FORMS[dtype]
         road = take(1)[0]
@@ -256,7 +261,7 @@ class SegmentReader:
                 _require_length(length, count, scope.at_most)
                 gaps = self._unpacker.unpack(take, length)
                 if gaps[-1] == GAP_GOES_ON or np.count_nonzero(gaps != GAP_GOES_ON) != count:
-                    raise malformed(f"gaps that are not those of {count} elements")
+                    raise malformed(f"the gaps are not those of {count} elements")
                 if (last := int(gaps.sum(dtype=np.int64)) + count - 1) >= scope.at_most:
                     raise malformed(f"element {last} of {scope.at_most}")
                 return _Gaps(gaps=gaps, steps=self._steps(scope.form, count, take))
@@ -269,7 +274,7 @@ class SegmentReader:
                 return _All(steps=self._planes(scope.form, scope.num_elements(), take))
             case SegmentEncoding.SPLIT if splits and scope.form.is_float:
                 return self._split(scope, take, splits - 1)
-        raise malformed(f"road {road} is unknown, or leads nowhere from here")
+        raise malformed(f"encoding {road} is unknown, or not allowed here")
 
     def _split(self, scope: _Scope, take: Take, splits: int) -> _Split:
         threshold = int.from_bytes(take(scope.form.size), "big")
@@ -282,7 +287,7 @@ class SegmentReader:
     def _steps(self, form: Form, count: int, take: Take) -> _Steps:
         packed = self._unpacker.unpack(take, -(-count // 2))
         if count % 2 and packed[-1] >> 4:
-            raise malformed("an odd nibble that is not 0")
+            raise malformed("the unused nibble at the end is not 0")
         num_long = int(np.count_nonzero(packed & ESCAPE == ESCAPE) + np.count_nonzero(packed >= ESCAPE << 4))
         long = self._planes(form, num_long, take) if num_long else np.empty(0, form.unsigned)
         return _Steps(count=count, packed=packed, long=long)
@@ -296,14 +301,14 @@ class SegmentReader:
 
 
 class SegmentDecoder:
-    """Inverse of `SegmentEncoder`, in one thread. Not to be used by two threads at once."""
+    """Decodes what `SegmentEncoder` encoded, in one thread. Two threads must not use one at the same time."""
 
     def __init__(self) -> None:
         self._scratches = Shelf(Scratch)
         self._reader = SegmentReader(self._scratches)
 
     def decode(self, dtype: str, base: Buffer | None, size: int, take: Take) -> Buffer:
-        """Inverse of `encode`: take one segment of `size` bytes from a patch, and return the target's bytes.
+        """Take one segment of `size` bytes from a patch, and return the target's bytes.
 
         Raises PeerError.
         """

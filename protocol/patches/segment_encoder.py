@@ -1,16 +1,17 @@
-"""Tell the difference between a segment of a version and the same segment of the version before.
+"""Encode the difference between a segment of a version and the same segment of an earlier version.
 
 Training moves few of the bf16 values of a model from one version to the next, and most of those to a neighbouring
-value. So the bits of a float are read as an integer in the order of the floats, and what travels is which elements
-moved and by how many steps. A step of a small value is shorter than that of a large one, so small values move more
-often, and both ends know from the base which they are: telling them apart saves a fifth. The bytes are specified in
-docs/protocol.md, "Patches". That RL moves about one bf16 value in a hundred was first published by PULSE (arXiv
-2602.03839), which sends the new values raw.
+value. So the bits of a float are read as an integer in the order of the floats, and the patch says which elements moved
+and by how many steps. A step of a small value is shorter than that of a large one, so small values move more often.
+Both ends know from the base which values are small; encoding them separately saves a fifth. docs/protocol.md,
+"Patches", specifies the bytes. PULSE (arXiv 2602.03839) first published that RL moves about one bf16 value in a
+hundred; it sends the new values raw.
 
 Invariants:
-- Equal input gives equal bytes under one release of libzstd, on however many threads.
-- A difference is at most 2 bytes longer than the target, and at most 6 longer than the target under zstd, as far as a
-  sample can tell.
+
+- Equal input gives equal bytes with one release of libzstd, on any number of threads.
+- A difference is at most 2 bytes longer than the target, and at most 6 longer than the target compressed with zstd, as
+  far as a sample can show.
 """
 
 from __future__ import annotations
@@ -35,42 +36,45 @@ from protocol.patches.segment_format import (
 from protocol.patches.subset import Integers, Subset, differences
 
 BITMAP_FROM = 0.25
-"""Share of elements that moved from which a bit for each costs less than gaps: 0.27 was measured on bf16."""
+"""Fraction of moved elements from which one bit per element costs less than gaps. On bf16 it was measured as 0.27."""
 
 ALL_FROM = 0.875
-"""Share from which positions are not told: for elements of one byte, a bitmap and the rest would be longer than all."""
+"""Fraction of moved elements from which positions are not encoded. For elements of one byte, a bitmap and the steps of
+moved elements would be longer than the steps of all."""
 
 SAMPLE_BYTES = 4 * KIB
 SAMPLE_PIECES = 4
-"""What is compressed to guess how the whole would: it costs 20 us, a hundredth of what encoding a segment does."""
+"""The sample that is compressed to estimate the compressed size of a segment. It costs 20 us, a hundredth of encoding a
+segment."""
 
 TRIAL_FROM = 0.8
-"""A difference this long, measured by the guess, is compared with the real thing: guesses are that far off."""
+"""If a difference has at least this fraction of the estimated size, the segment is really compressed and the shorter
+one is used. Estimates have errors of that size."""
 
 SPLIT_BELOW = 1 / 8
-"""Share of the elements that a split tells apart, the smallest. On normally distributed weights a tenth is best by 1 %;
-but where more than a tenth are marked, numpy finds them three times as fast."""
+"""Fraction of the elements, the smallest, that a split encodes separately. On normally distributed weights a tenth is
+better by 1 %; but if more than a tenth are marked, numpy finds them three times as fast."""
 
 SPLIT_GAIN = 2
-"""How many times as often as all of them these must have moved, for their own code tables to pay."""
+"""A split pays for its own code tables if the small elements moved more than this many times as often as all."""
 
 SPLIT_FROM = 512
-"""Elements moved from which a split is looked for: each costs 100 to 200 bytes of code tables."""
+"""Number of moved elements from which a split is tried. Each split costs 100 to 200 bytes of code tables."""
 
 SPLIT_SAMPLE = 2048
-"""Elements whose magnitudes are looked at to find the eighth: it may be a ninth."""
+"""Number of elements whose magnitudes are sampled to find the smallest eighth. The result may be a ninth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """The elements of a segment that a difference tells of: those of `subset`, None: all."""
+    """The elements of a segment that a difference describes: those of `subset`; None: all."""
 
     form: Form
     old: Integers
-    """Of the whole segment, and so are these."""
+    """The base's bits of the whole segment. `new` and `magnitudes` are also of the whole segment."""
     new: Integers
     magnitudes: Integers | None = None
-    """None: nobody has needed them."""
+    """None: not needed so far."""
     subset: Subset | None = None
 
     @property
@@ -78,16 +82,16 @@ class _Run:
         return len(self.old) if self.subset is None else self.subset.count
 
     def numbers(self, places: Integers) -> Integers:
-        """Which ones of the run the elements at `places` are."""
+        """Return the numbers within the run of the elements at `places`."""
         return places if self.subset is None else self.subset.numbers(places)
 
     def all_steps(self) -> Integers:
-        """How far each element of the run moved, if at all."""
+        """Return the steps of each element of the run, 0 for those that did not move."""
         where = slice(None) if self.subset is None else self.subset.all_places()
         return self.form.steps(self.old[where], self.new[where])
 
     def sample(self, magnitudes: Integers) -> Integers:
-        """The magnitudes of one in so many that there are about SPLIT_SAMPLE."""
+        """Return a regular sample of about SPLIT_SAMPLE magnitudes of the run."""
         stride = max(1, self.length // SPLIT_SAMPLE)
         if self.subset is None:
             return magnitudes[::stride]
@@ -95,7 +99,7 @@ class _Run:
 
 
 class SegmentEncoder:
-    """Tells segments. Not to be used by two threads at once."""
+    """Encodes segments. Two threads must not use one at the same time."""
 
     def __init__(self) -> None:
         self._packer = Packer()
@@ -103,9 +107,9 @@ class SegmentEncoder:
         self._apart = np.empty(PATCH_SEGMENT_BYTES, np.bool_)
 
     def encode(self, dtype: str, base: Buffer | None, target: Buffer) -> bytes:
-        """Return what makes `target` of `base`, which is as long, or of zeros.
+        """Return the difference that turns `base`, which is as long, into `target`. None as `base` stands for zeros.
 
-        Both hold elements of `dtype`: one at least, and no more than PATCH_SEGMENT_BYTES.
+        Both hold elements of `dtype`: at least one element, and at most PATCH_SEGMENT_BYTES.
         """
         form = FORMS[dtype]
         new = elements(form, target)
@@ -119,8 +123,9 @@ class SegmentEncoder:
         return told
 
     def _difference(self, run: _Run, moved: Integers, steps: Integers, splits: int) -> bytes:
-        """Tell those elements of `run` that moved, by their places in the segment, and how far, splitting at most
-        `splits` times.
+        """Encode the elements of `run` that moved, at places `moved` of the segment, and their `steps`.
+
+        Splits at most `splits` times.
         """
         form, count = run.form, len(moved)
         if not count:
@@ -130,7 +135,7 @@ class SegmentEncoder:
         if splits and form.is_float and count >= SPLIT_FROM:
             magnitudes = self._scratch.magnitudes(form, run.old) if run.magnitudes is None else run.magnitudes
             threshold = _threshold(run.sample(magnitudes))
-            subset = self._scratch.below(magnitudes, threshold)  # of `run`: its sample knows of no others
+            subset = self._scratch.below(magnitudes, threshold)  # part of `run`, because the sample is from `run`
             is_small = subset.holds(moved)
             if np.count_nonzero(is_small) * run.length > SPLIT_GAIN * count * subset.count:
                 small = replace(run, subset=subset, magnitudes=magnitudes)
@@ -155,7 +160,10 @@ class SegmentEncoder:
         )
 
     def _steps(self, form: Form, steps: Integers) -> list[bytes]:
-        """Nibbles, then the planes of the steps that do not fit into one; 0 cannot occur, so 1 is written as 0."""
+        """Return the nibbles, then the planes of the steps that do not fit into one.
+
+        Step 0 cannot occur, so step 1 is written as 0.
+        """
         nibbles = np.zeros(len(steps) + len(steps) % 2, np.uint8)
         np.minimum(steps - 1, ESCAPE, out=nibbles[: len(steps)], casting="unsafe")
         pairs = nibbles.view("<u2")  # the first in the low byte
@@ -164,11 +172,11 @@ class SegmentEncoder:
         return [packed, *self._planes(form, long)] if len(long) else [packed]
 
     def _planes(self, form: Form, steps: Integers) -> list[bytes]:
-        """The lowest bytes of all, then the next: most are zeros above the lowest."""
+        """Return the lowest bytes of all steps, then the next ones. Most bytes above the lowest are zeros."""
         return [self._packer.pack((steps >> 8 * plane).astype(np.uint8)) for plane in range(form.size)]
 
     def _guess(self, octets: Octets) -> float:
-        """How long `octets` would be under zstd."""
+        """Return the estimated size of `octets` compressed with zstd."""
         sample = octets
         if len(octets) > SAMPLE_BYTES:
             piece, stride = SAMPLE_BYTES // SAMPLE_PIECES, len(octets) // SAMPLE_PIECES
@@ -177,13 +185,16 @@ class SegmentEncoder:
 
 
 def _threshold(magnitudes: Integers) -> int:
-    """The magnitude below which SPLIT_BELOW of the elements lie, by a sample."""
+    """Return the magnitude below which a fraction SPLIT_BELOW of the sampled `magnitudes` lies."""
     place = int(SPLIT_BELOW * len(magnitudes))
     return int(np.partition(magnitudes, place)[place])
 
 
 def _gaps(places: Integers) -> Octets:
-    """How many elements stay before each that moved, 255 at a time; `places` are ascending and not empty."""
+    """Return how many elements stay before each that moved, in bytes of at most 255.
+
+    `places` are ascending and not empty.
+    """
     skipped = np.empty(len(places), np.intp)
     skipped[0] = places[0]
     np.subtract(places[1:], places[:-1], out=skipped[1:])

@@ -1,13 +1,14 @@
-"""Some elements of a segment: how many there are, where the n-th of them is, and which one an element is.
+"""Index some elements of a segment: their count, the place of the n-th, and the number of the element at a place.
 
-A difference names the small elements of a segment by their numbers among themselves, and few of them. Listing the
-places of all takes numpy 0.45 ms for an eighth of a segment of bf16, which was a third of decoding. A bit for each
-element, with counts every eight and every 64, answers for those that are asked for: "rank and select", as in succinct
-data structures (Vigna, "Broadword implementation of rank/select queries", 2008).
+A difference identifies small elements of a segment by their numbers among all small ones, and names few of them. numpy
+takes 0.45 ms to list the places of all of them, for an eighth of a bf16 segment; this was a third of decoding. Instead,
+one bit for each element, with counts every 8 and every 64, answers only for the requested elements. This is "rank and
+select" of succinct data structures (Vigna, "Broadword implementation of rank/select queries", 2008).
 
 Invariants:
-- `places` and `numbers` are each other's inverse; `holds` marks what `places` gives.
-- Beside the bits, which take an eighth of the marks, memory is in proportion to what is asked for.
+
+- `places` and `numbers` are inverse to each other; `holds` marks the results of `places`.
+- Apart from the bits, which take an eighth of the marks, memory is in proportion to the number of requested elements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Marks = NDArray[np.bool_]
 Integers = NDArray[Any]
 
 SPARSE_BELOW = 1 / 10
-"""Share of marked elements below which they are looked for in eights: from there on, numpy is as fast alone."""
+"""Fraction of marked elements below which they are searched eight at a time. Above it, plain numpy is as fast."""
 
 _ONES = np.int64(0x0101010101010101)
 _TOPS = np.int64(-0x7F7F7F7F7F7F7F80)
@@ -30,7 +31,7 @@ _TOPS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 
 def _places_in_octets() -> NDArray[np.int64]:
-    """Where the n-th bit of each octet stands; its index is 8 times the octet, plus n."""
+    """Return a table of the position of the n-th set bit of each octet, at index 8 times the octet plus n."""
     table = np.zeros((256, 8), np.int64)
     for octet in range(256):
         bits = [bit for bit in range(8) if octet >> bit & 1]
@@ -42,7 +43,7 @@ _PLACES = _places_in_octets()
 
 
 class Subset:
-    """The elements that `marks` tells; the marks may be changed afterwards."""
+    """The elements that `marks` marks. The marks may be changed afterwards."""
 
     def __init__(self, marks: Marks) -> None:
         self._length = len(marks)
@@ -55,18 +56,18 @@ class Subset:
         self.count = int(self._before[-1])
 
     def all_places(self) -> Integers:
-        """The places of all of them, ascending."""
+        """Return the places of all elements, ascending."""
         marks = np.unpackbits(self._octets, count=self._length, bitorder="little").view(np.bool_)
         return places_of(marks, self.count)
 
     def places(self, numbers: Integers) -> Integers:
-        """Where these are, which are below `count`: 0 is the first of them."""
-        if len(numbers) >= len(self._before):  # looking at each element takes no longer
+        """Return the places of the elements with these `numbers`, which are below `count`; 0 is the first."""
+        if len(numbers) >= len(self._before):  # listing all places takes no longer then
             return self.all_places()[numbers]
         words = np.searchsorted(self._before, numbers, side="right") - 1
         rest = numbers - self._before[words]
-        through = self._in_octets[words] * _ONES  # an octet says how many there are in it and those before, at most 64
-        passed = ((rest * _ONES | _TOPS) - through) & _TOPS  # a top bit for each octet that ends before
+        through = self._in_octets[words] * _ONES  # each octet: the count in it and in the octets before, at most 64
+        passed = ((rest * _ONES | _TOPS) - through) & _TOPS  # a top bit for each octet that ends before the element
         octets = np.bitwise_count(passed.view(np.uint64)).astype(np.int64)
         rest -= ((through << 8) >> (octets << 3)) & 0xFF
         octets += words << 3
@@ -74,12 +75,12 @@ class Subset:
         return places
 
     def holds(self, places: Integers) -> Marks:
-        """Mark those of `places` that are some of these."""
+        """Return a mark for each of `places`: whether its element is in the subset."""
         marks: Marks = (self._octets[places >> 3] >> (places & 7).astype(np.uint8) & 1).view(np.bool_)
         return marks
 
     def numbers(self, places: Integers) -> Integers:
-        """Which ones the elements at `places` are, that must be some of these."""
+        """Return the numbers of the elements at `places`, which must be in the subset."""
         words = places >> 6
         below = (np.uint64(1) << (places & 63).astype(np.uint64)) - np.uint64(1)
         numbers: Integers = self._before[words] + np.bitwise_count(self._octets.view("<u8")[words] & below)
@@ -87,9 +88,9 @@ class Subset:
 
 
 def places_of(marks: Marks, count: int) -> Integers:
-    """The places of the `count` elements that are marked, ascending.
+    """Return the places of the `count` marked elements, ascending.
 
-    Where few are marked, the eights that hold any are found first: this takes half the time of looking at each.
+    If few are marked, groups of eight with any mark are found first. This takes half the time of checking each element.
     """
     if count > SPARSE_BELOW * len(marks) or len(marks) % 8:
         return np.flatnonzero(marks)
@@ -98,9 +99,9 @@ def places_of(marks: Marks, count: int) -> Integers:
 
 
 def differences(old: Integers, new: Integers, memory: Marks) -> Integers:
-    """The places of the elements that differ, ascending. `memory`, as long as `old` at least, is used for marks.
+    """Return the places of the elements that differ, ascending. `memory`, at least as long as `old`, is used for marks.
 
-    Words of eight bytes are compared first, since few differ: half as much memory is moved as by comparing elements.
+    Words of eight bytes are compared first, since few differ. This moves half as much memory as comparing elements.
     """
     if not old.nbytes % 8:
         words = old.view(np.uint64), new.view(np.uint64)
@@ -114,7 +115,7 @@ def differences(old: Integers, new: Integers, memory: Marks) -> Integers:
 
 
 def _within(some: Integers, marks: Callable[[Integers], Marks]) -> Integers:
-    """The places of marked elements that are all in the words at `some`; `marks` marks the elements of those."""
+    """Return the places of marked elements, all of which are in the words at `some`; `marks` marks their elements."""
     if not len(some):
         return some
     marked = marks(some)

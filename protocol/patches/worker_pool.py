@@ -1,17 +1,18 @@
 """Run jobs on several threads and hand their results back in the order of the jobs.
 
 numpy, zstandard and hashlib release the interpreter's lock while they work on large arrays, so threads are enough: no
-process is started and nothing is copied between any. `bytes(view)`, `tobytes` and the comparison of two bytes keep the
-lock, so jobs avoid these on whole segments.
+process is started, and nothing is copied between processes. `bytes(view)`, `tobytes` and the comparison of two bytes
+objects keep the lock, so jobs avoid these on whole segments.
 
-The caller's thread is one of the threads: while it waits for a result, it runs jobs that nobody has begun. With one
-thread more than cores, a third of what the second core gained was lost to waiting for the interpreter's lock.
+The caller's thread is one of the threads: while it waits for a result, it runs jobs that no thread has begun. With one
+thread more than cores, waiting for the interpreter's lock cost a third of what the second core gained.
 
 Invariants:
+
 - Results and errors come in the order of the jobs, as if there were one thread.
-- A pool of one thread starts none: each job runs when its result is asked for.
-- At most AHEAD_PER_THREAD jobs a thread were begun or are done beyond the results that were handed out.
-- When the results are closed early, no job of theirs runs any more, and none of their futures is left pending.
+- A pool of one thread starts none: each job runs when its result is requested.
+- At most AHEAD_PER_THREAD jobs per thread are begun or done beyond the results that the caller received.
+- When the results are closed early, none of their jobs runs any more, and none of their futures is left pending.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 AHEAD_PER_THREAD = 2
-"""Jobs per thread between the oldest result that is wanted and the newest job. With one, the other threads would wait
-for the slowest job; each more costs the memory of one result."""
+"""Jobs per thread between the oldest awaited result and the newest job. With one, the other threads would wait for the
+slowest job; each additional one costs the memory of one result."""
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """So many threads, the caller's included, until the `with` block ends. Several `in_order` at a time share them."""
+    """A pool of `num_threads` threads, the caller's included, until the `with` block ends.
+
+    Several calls of `in_order` at the same time share them.
+    """
 
     def __init__(self, num_threads: int = 1) -> None:
         self._num_ahead = AHEAD_PER_THREAD * num_threads
@@ -41,9 +45,9 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
             self._threads.shutdown(cancel_futures=True)
 
     def in_order(self, jobs: Iterable[Callable[[], T]]) -> Generator[T]:
-        """Run `jobs` and yield their results. An iterator of jobs is advanced by the caller's thread alone.
+        """Run `jobs` and yield their results. Only the caller's thread advances the iterator of jobs.
 
-        Raises what a job raises, and what `jobs` raises, after the results of all jobs before.
+        Errors of a job or of `jobs` itself are raised after the results of all earlier jobs.
         """
         if self._threads is None:
             for job in jobs:
@@ -67,14 +71,14 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
 
 
 class _Begun(Generic[T]):
-    """A job that was handed to the threads, and what will come of it."""
+    """A job that was submitted to the threads, and the future of its result."""
 
     def __init__(self, job: Callable[[], T], future: Future[T]) -> None:
         self.future = future
         self._job = job
 
     def run_here(self) -> bool:
-        """Run the job in this thread; False if another one has it or had it."""
+        """Run the job in this thread. Return False if another thread has begun it."""
         if not self.future.cancel():
             return False
         self.future = _outcome(self._job)
@@ -82,7 +86,7 @@ class _Begun(Generic[T]):
 
 
 def _begin(threads: ThreadPoolExecutor, jobs: Iterator[Callable[[], T]]) -> Iterator[_Begun[T]]:
-    """Submit each job when it is asked for. An error of `jobs` itself takes the place of the job that it kept away."""
+    """Submit each job when it is requested. An error of `jobs` itself takes the place of the next job."""
     try:
         for job in jobs:
             yield _Begun(job, threads.submit(job))
@@ -93,7 +97,7 @@ def _begin(threads: ThreadPoolExecutor, jobs: Iterator[Callable[[], T]]) -> Iter
 
 
 def _outcome(job: Callable[[], T]) -> Future[T]:
-    """What came of a job that was run here."""
+    """Run `job` in this thread and return a finished future with its result or error."""
     future: Future[T] = Future()
     try:
         future.set_result(job())
@@ -103,26 +107,26 @@ def _outcome(job: Callable[[], T]) -> Future[T]:
 
 
 class Shelf(Generic[T]):
-    """Things that no two jobs may use at once, such as memory. Any thread may take and put."""
+    """A stock of objects, such as memory, that no two jobs may use at once. Any thread may take and put."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._spare: list[T] = []
 
     def take(self) -> T:
-        """Return a thing that was put here, a new one if there is none."""
+        """Return an object that was put here, or a new one if there is none."""
         try:
             return self._spare.pop()
         except IndexError:
             return self._make()
 
     def put(self, thing: T) -> None:
-        """Let others use `thing`."""
+        """Put `thing` back for other jobs."""
         self._spare.append(thing)
 
     @contextmanager
     def borrowed(self) -> Iterator[T]:
-        """Lend a thing for the `with` block."""
+        """Lend an object for the `with` block."""
         thing = self.take()
         try:
             yield thing

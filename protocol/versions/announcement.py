@@ -1,8 +1,8 @@
-"""What gossip carries: the newest version's name, and where to read on.
+"""Announce the newest version by gossip: its name, and the hash of its manifest.
 
-An announcement is state, not an event: it may be lost, repeated or reordered without harm, and asking a peer for its
-newest one repairs any loss. It carries the learner's certificate, so that a node can judge it with nothing but the
-invite.
+An announcement is state, not an event. It may be lost, repeated or reordered without harm: a node repairs any loss when
+it asks a peer for its newest one. It carries the learner's certificate, so that a node can verify it with the invite
+alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Announcement(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SignedAnnouncement:
-    """An announcement that was checked: its bytes as sent, what it says, and until when its certificate holds."""
+    """An announcement that was checked: its bytes as sent, its contents, and the end of its certificate's validity."""
 
     raw: bytes
     signer: PeerId
@@ -47,12 +47,15 @@ class SignedAnnouncement:
 
 
 def topic_of(swarm: SwarmId) -> str:
-    """The gossip topic of a swarm's announcements."""
+    """Return the gossip topic of a swarm's announcements."""
     return f"volery/1/{swarm.hex()}/versions"
 
 
 def announce(learner: Keypair, authority: Authority, announcement: Announcement) -> bytes:
-    """Sign an announcement; LocalProtocolError when it is out of bounds, MAX_ANNOUNCEMENT_BYTES in all among them."""
+    """Sign an announcement and return its envelope.
+
+    Raises LocalProtocolError if a field is out of bounds, or the envelope could exceed MAX_ANNOUNCEMENT_BYTES.
+    """
     payload = encode(require_bounds(announcement))
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(f"an announcement of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} fit")
@@ -62,10 +65,10 @@ def announce(learner: Keypair, authority: Authority, announcement: Announcement)
 def open_announcement(
     raw: bytes, authority: Authority, *, now_ms: int, own: PublicKey | None = None
 ) -> SignedAnnouncement:
-    """Return the announcement in `raw`; PeerError unless a certified learner signed it.
+    """Return the announcement in `raw`. Raise PeerError unless a certified learner signed it.
 
-    `own`: the key of the learner that is told it. Of its own key it is an announcement for ever, so the certificate's
-    dates do not matter; of another learner's key (it was replaced, or a standby works) they do.
+    `own` is the key of the reader, if it is a learner. For an announcement with its own key, the dates of the
+    certificate do not matter. For another learner's key (it was replaced, or a standby learner works) they do.
     """
     envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
     said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)

@@ -1,10 +1,15 @@
-"""Cutting a model directory's files into chunks, and putting them together again.
+"""Cut a model directory's files into chunks, and put them together again.
 
-Weight files are cut at tensor boundaries: a tensor larger than the chunk size is cut again into equal pieces, small
-neighbours are packed together, and the header is cut apart from them, so that a header or a frozen tensor that did
-not change keeps its content id from version to version. Other files are cut at the chunk size. What always holds:
-every byte of every file lies in exactly one piece, no piece is larger than the chunk size, and the cuts depend on
-names, shapes and sizes alone, never on values. Nothing here opens a file; the caller gives a way to read.
+Weight files are cut at tensor boundaries. A tensor larger than the chunk size is cut into equal pieces, small adjacent
+tensors are packed together, and the header is a piece of its own. So a header or a frozen tensor that did not change
+keeps its content id from version to version. Other files are cut at the chunk size. Nothing here opens a file; the
+caller supplies a way to read.
+
+Invariants:
+
+- Every byte of every file lies in exactly one piece.
+- No piece is larger than the chunk size.
+- The cuts depend on names, shapes and sizes alone, never on values.
 """
 
 from __future__ import annotations
@@ -28,13 +33,15 @@ CHUNK_SIZES = (
     (8 * 1024 * MIB, MIB),
     (64 * 1024 * MIB, 2 * MIB),
 )
-"""Below so many bytes of model, chunks of this size; the reasons are in `chunk_size_for`."""
+"""Pairs (size of a model, size of its chunks) in bytes: the chunk size for models below that size. `chunk_size_for` has
+the reasons."""
 
 MAX_CUT_BYTES = 4 * MIB
-"""3.4 s on a 10 Mbit/s uplink: what one slow peer can delay, and what one lost transfer costs."""
+"""Largest chunk that is cut. It takes 3.4 s on a 10 Mbit/s uplink: one slow peer delays others, and one lost transfer
+costs, as long as this."""
 
 PIECE_ALIGN_BYTES = 64
-"""Pieces of one tensor begin at multiples of this inside it, so no element of any dtype is ever cut in two."""
+"""Pieces of one tensor begin at multiples of this inside it, so no element of any dtype is cut in two."""
 
 WEIGHT_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -44,8 +51,8 @@ INDEX_SUFFIX = ".safetensors.index.json"
 class Source:
     """One file to publish: its plain name, its size in bytes, and a way to read it.
 
-    `read_into(offset, view)` fills `view` and returns how many bytes there were. Who reads much uses memory again with
-    it: to be given 2 MiB by the kernel each time takes ten times as long as reading them.
+    `read_into(offset, view)` fills `view` and returns the number of bytes read. With it a caller reuses memory: to get
+    2 MiB of new memory from the kernel takes ten times as long as reading them.
     """
 
     name: str
@@ -55,7 +62,7 @@ class Source:
 
 
 def source_of(file: BinaryIO, name: str) -> Source:
-    """An open file as a source, which several threads may read at once."""
+    """Return an open file as a source, which several threads may read at once."""
     handle = file.fileno()
     size = os.fstat(handle).st_size
     return Source(
@@ -70,8 +77,8 @@ def source_of(file: BinaryIO, name: str) -> Source:
 class FilePlan:
     """How one file is cut.
 
-    `cuts` are the ends of the pieces, ascending; the last is the file's size. An empty file has no pieces. `table` is
-    there for weight files.
+    `cuts` are the ends of the pieces, ascending; the last is the file's size. An empty file has no pieces. Weight files
+    have a `table`.
     """
 
     source: Source
@@ -86,7 +93,7 @@ class FilePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The tables of a manifest, fitting each other."""
+    """The tables of a manifest, consistent with each other."""
 
     files: list[FileEntry]
     chunks: list[ChunkRef]
@@ -96,7 +103,7 @@ class Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkLocation:
-    """Where a chunk belongs: file number `file` of the manifest, at byte `offset`."""
+    """A place of a chunk: file number `file` of the manifest, at byte `offset`."""
 
     file: int
     offset: int
@@ -105,21 +112,22 @@ class ChunkLocation:
 def chunk_size_for(total_bytes: int) -> int:
     """Return the chunk size in bytes, a power of two, for a model of `total_bytes`.
 
-    Cutting F bytes into chunks of c costs F h / c of overhead (h per chunk: header, HAVE to the neighbours, REQUEST)
-    and (N - 1) c of filling and draining the pipeline, for a peer passes a chunk on to all others before the next one
-    counts; the sum is least at c = sqrt(F h / (N - 1)). Measured for eight peers and 64 MiB on emulated links, last
-    peer over bound: 1.12 with 256 KiB and 1.09 with 128 KiB; with a round trip of 30 ms and rates times 0.4, 1.17 and
-    1.10. Half the size takes an eighth to a quarter more of the processor, so it is not smaller still. Few sizes, so
-    that a model which grows a little keeps the chunks that it had.
+    F bytes in chunks of c cost F h / c of overhead (h per chunk: header, HAVE to the neighbours, REQUEST). They also
+    cost (N - 1) c to fill and drain the pipeline, because a peer relays a chunk to all others before the next one
+    counts. The sum is smallest at c = sqrt(F h / (N - 1)). It was measured for eight peers and 64 MiB on emulated
+    links, as the last peer's time over the bound: 1.12 with 256 KiB and 1.09 with 128 KiB. With a round trip of 30 ms
+    and rates times 0.4 it was 1.17 and 1.10. Half the size takes an eighth to a quarter more processor time, so chunks
+    are not smaller still. There are few sizes, so that a model that grows a little keeps its chunks.
     """
     return next((size for below, size in CHUNK_SIZES if total_bytes < below), MAX_CUT_BYTES)
 
 
 def plan_files(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> list[FilePlan]:
-    """Return how to cut `sources`, ordered by name; `chunk_bytes` is chosen by their total size when left out.
+    """Return how to cut `sources`, ordered by name. By default `chunk_bytes` follows from their total size.
 
     Reads the headers of weight files, and the index of a sharded directory. Raises LayoutError for a file that may not
-    travel or is not what its name says, a tensor that is in two files, and an index that names what is not there.
+    be published or does not have the format of its name, for a tensor in two files, and for an index that names a
+    missing tensor.
     """
     ordered = sorted(sources, key=lambda source: source.name)
     if chunk_bytes is None:
@@ -136,7 +144,7 @@ def plan_files(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> 
 
 
 def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid]) -> Tables:
-    """Return the manifest's tables, given `cid(plan, start, end)`, which names a piece."""
+    """Return the manifest's tables. `cid(plan, start, end)` returns the content id of a piece."""
     numbers: dict[Cid, int] = {}
     tables = Tables(files=[], chunks=[], tensors=[])
     for number, plan in enumerate(plans):
@@ -153,9 +161,9 @@ def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid
 
 
 def placements(manifest: Manifest) -> list[list[ChunkLocation]]:
-    """Return, for every chunk of the manifest's table, all places it belongs to; the inverse of cutting.
+    """Return all places of every chunk in the manifest's table. This is the inverse of cutting.
 
-    A chunk that no file lists, such as a patch's, has none: the version is complete without it.
+    A chunk that no file lists, such as one of a patch, has none: the version is complete without it.
     """
     places: list[list[ChunkLocation]] = [[] for _ in manifest.chunks]
     for number, entry in enumerate(manifest.files):
@@ -167,12 +175,12 @@ def placements(manifest: Manifest) -> list[list[ChunkLocation]]:
 
 
 def file_chunks(manifest: Manifest | Tables) -> list[int]:
-    """Return the chunks that the files list, ascending, each once: what makes a version complete."""
+    """Return the chunks that the files list, ascending, each once. A version is complete when all of them are there."""
     return sorted({index for entry in manifest.files for index in entry.chunks})
 
 
 def changed_chunks(old: Manifest, new: Manifest | Tables) -> list[int]:
-    """Return the chunks of the files of `new` (indices into its table) that a peer holding those of `old` lacks."""
+    """Return the chunks of the files of `new` (indices into its table) that a peer with those of `old` lacks."""
     held = {old.chunks[index].cid for index in file_chunks(old)}
     return [index for index in file_chunks(new) if new.chunks[index].cid not in held]
 
@@ -186,7 +194,7 @@ def _plan(source: Source, chunk_bytes: int) -> FilePlan:
 
 
 def _tensor_cuts(table: Table, chunk_bytes: int) -> Iterator[int]:
-    packed, reached = table.header_bytes, table.header_bytes  # [packed, reached) waits for more small neighbours
+    packed, reached = table.header_bytes, table.header_bytes  # [packed, reached) waits for more small tensors
     for span in table.spans:
         if span.end - packed > chunk_bytes and reached > packed:
             yield reached
@@ -200,14 +208,15 @@ def _tensor_cuts(table: Table, chunk_bytes: int) -> Iterator[int]:
 
 
 def even_cuts(start: int, end: int, chunk_bytes: int) -> Iterator[int]:
-    """Yield the ends of pieces of `chunk_bytes`, and of what is left over."""
+    """Yield the ends of pieces of `chunk_bytes`, and of the remainder."""
     yield from range(start + chunk_bytes, end, chunk_bytes)
     if end > start:
         yield end
 
 
 def _equal_cuts(start: int, end: int, chunk_bytes: int) -> Iterator[int]:
-    """Ends of as few pieces as possible, equal up to alignment: a small remainder costs a request too."""
+    """Return the ends of as few pieces as possible, equal up to alignment, since a small remainder also costs a
+    request."""
     num_pieces = -(-(end - start) // chunk_bytes)
     piece = -(-(end - start) // num_pieces)
     return even_cuts(start, end, -(-piece // PIECE_ALIGN_BYTES) * PIECE_ALIGN_BYTES)
@@ -221,15 +230,16 @@ def _entries(table: Table | None, number: int) -> Iterator[TensorEntry]:
 
 
 def exactly(source: Source, start: int, end: int) -> bytes | memoryview:
-    """Return bytes [start, end) of a file. Raises LayoutError when it has become shorter than it was."""
+    """Return bytes [start, end) of a file. Raise LayoutError if it has become shorter."""
     data = source.read(start, end - start)
     _require_length(source, start, end, len(data))
     return data
 
 
 def exactly_in(source: Source, start: int, memory: memoryview) -> bytes | memoryview:
-    """Return as many bytes of a file as `memory` has, from `start` on: in `memory`, if the source can. Raises as
-    `exactly` does.
+    """Return as many bytes of a file as `memory` has, from `start` on; in `memory` if the source can read into it.
+
+    Raises LayoutError if the file has become shorter.
     """
     end = start + len(memory)
     if source.read_into is None:
@@ -241,7 +251,7 @@ def exactly_in(source: Source, start: int, memory: memoryview) -> bytes | memory
 def _require_length(source: Source, start: int, end: int, length: int) -> None:
     if length != end - start:
         raise LayoutError(
-            f"{source.name}: ends at byte {start + length} instead of {source.size}; is it still being written?"
+            f"{source.name}: ends at byte {start + length} instead of {source.size}. Is it still being written?"
         )
 
 
@@ -249,11 +259,12 @@ def _require_names(names: list[str]) -> None:
     for name in names:
         if not is_safe_file_name(name) or len(name) > MAX_NAME_CHARS:
             raise LayoutError(
-                f"{name}: not the name of a model file that may travel (safetensors, json, jinja, txt, model)"
+                f"{name}: only files with plain names that end in .safetensors, .json, .jinja, .txt or .model may be "
+                "published"
             )
     for name, following in pairwise(names):
         if name == following:
-            raise LayoutError(f"{name}: given twice")
+            raise LayoutError(f"{name}: the file was given twice")
 
 
 def _tensor_homes(plans: list[FilePlan]) -> dict[str, str]:
@@ -275,5 +286,5 @@ def _require_index(source: Source, homes: dict[str, str]) -> None:
     for tensor, file in named.items():
         if homes.get(tensor) != file:
             raise LayoutError(
-                f"{source.name}: says that tensor {tensor!r} is in {file}, which is not so; is a shard missing?"
+                f"{source.name}: says that tensor {tensor!r} is in {file}, but it is not there. Is a shard missing?"
             )

@@ -1,17 +1,18 @@
-"""How chunks are asked for and given: HAVE, REQUEST, CHUNK, CANCEL, BUSY, and the asking that repairs gossip.
+"""Define the messages that move chunks (HAVE, REQUEST, CHUNK, CANCEL, BUSY), and the questions that repair gossip.
 
-Three stream protocols, each a sequence of frames (u32 big-endian length, then one message):
+There are three stream protocols, each a sequence of frames (u32 big-endian length, then one message):
 
 * `ASK`: one question, one answer, any number of times on one stream.
-* `EXCHANGE` (control): the opener says which manifest it wants; the server answers with what it holds of it and goes
-  on saying what it gains, until the opener wants another or either side closes. A server that has not heard of the
-  manifest yet holds nothing of it; one that scatters shows less than it holds.
-* `CHUNKS` (data): the opener requests chunks, several at a time if it likes; each request is answered once, in any
+* `EXCHANGE` (control): the opener says which manifest it wants. The server answers which of its chunks it holds, and
+  reports each one that it gains, until the opener wants another manifest or either side closes. A server that does not
+  know the manifest yet holds none of its chunks; one that scatters shows less than it holds.
+* `CHUNKS` (data): the opener requests chunks, several at a time if it likes. Each request is answered once, in any
   order, by the chunk, by BUSY or by MISSING. Control and data are separate streams so that a HAVE never waits behind a
   chunk.
 
-What always holds: a chunk is named by its content id alone, so it can be served to anyone whatever version it belongs
-to.
+Invariants:
+
+- A chunk is named by its content id alone, so a node can serve it to any peer, for any version.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ EXCHANGE = "/volery/exchange/1"
 CHUNKS = "/volery/chunks/1"
 
 COMPUTE_DTYPE = "volery.compute-dtype"
-"""The extension of Hello by which a rollout node names the number format that its engine computes in ("float32", or
-"auto" for that of the weights), and of TellTerms by which a learner says which of these it takes, with commas between;
-absent, it takes all."""
+"""The extension for the number format that an engine computes in ("float32", or "auto" for that of the weights). In
+Hello, the rollout node names its own. In TellTerms, the learner lists those that it accepts, separated by commas; if it
+is absent, it accepts all."""
 TERMS = "volery.terms"
-"""The extension of TellGenesis, empty, by which a learner says that it answers AskTerms."""
+"""An empty extension of TellGenesis: the learner answers AskTerms."""
 
 ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
 
@@ -56,17 +57,17 @@ MAX_CHUNK_FRAME_BYTES = MAX_CHUNK_BYTES + 1024
 
 
 class AskGenesis(Message, frozen=True, kw_only=True, tag="genesis?"):
-    """Which swarm is this? Answered by TellGenesis."""
+    """Asks which swarm this is. Answered by TellGenesis."""
 
 
 class AskNewest(Message, frozen=True, kw_only=True, tag="newest?"):
-    """Which version is newest? Answered by TellNewest."""
+    """Asks which version is newest. Answered by TellNewest."""
 
 
 class AskManifest(Message, frozen=True, kw_only=True, tag="manifest?"):
-    """The manifest with this hash, please, from byte `offset` of its envelope on.
+    """Asks for the manifest with this hash, from byte `offset` of its envelope on.
 
-    Answered by TellManifest, or NotHeld: also when the envelope ends before `offset`.
+    Answered by TellManifest, or by NotHeld if it is not here or its envelope ends before `offset`.
     """
 
     manifest: Bytes32
@@ -74,13 +75,14 @@ class AskManifest(Message, frozen=True, kw_only=True, tag="manifest?"):
 
 
 class AskPeers(Message, frozen=True, kw_only=True, tag="peers?"):
-    """Whom do you know? Answered by TellPeers."""
+    """Asks which peers the node is connected to. Answered by TellPeers."""
 
 
 class AskTerms(Message, frozen=True, kw_only=True, tag="terms?"):
-    """What would a node that joins be asked to do? Answered by TellTerms, or NotTold; NotHeld by who is no learner.
+    """Asks what a node that joins would have to do. Answered by TellTerms or NotTold; a node that is no learner answers
+    NotHeld.
 
-    Only to a server whose TellGenesis has the extension TERMS. `token` is the join token of the invite, if it had one.
+    Sent only to a server whose TellGenesis has the extension TERMS. `token` is the join token of the invite, if any.
     """
 
     token: Annotated[str, Meta(max_length=MAX_TOKEN_CHARS)] = ""
@@ -93,15 +95,15 @@ class TellGenesis(Message, frozen=True, kw_only=True, tag="genesis"):
 
 
 class TellNewest(Message, frozen=True, kw_only=True, tag="newest"):
-    """The newest announcement known, as its learner signed it; empty when none is."""
+    """The newest announcement known, as the learner signed it; empty if none is known."""
 
     announcement: Annotated[bytes, Meta(max_length=MAX_ANNOUNCEMENT_BYTES)] = b""
 
 
 class TellManifest(Message, frozen=True, kw_only=True, tag="manifest"):
-    """The manifest's envelope, as signed, or a piece of it: then `total` bytes are the whole.
+    """The manifest's envelope, as signed, or a piece of it; then `total` is the size of the whole in bytes.
 
-    Cutting and collecting is in `protocol.versions.manifest_pieces`.
+    `protocol.versions.manifest_pieces` cuts and collects the pieces.
     """
 
     manifest: Annotated[bytes, Meta(max_length=MANIFEST_PIECE_BYTES)]
@@ -109,9 +111,9 @@ class TellManifest(Message, frozen=True, kw_only=True, tag="manifest"):
 
 
 class PeerAddresses(Message, frozen=True, kw_only=True):
-    """A peer and the addresses it may be dialled at; none when it can only dial out.
+    """A peer and the addresses at which it can be dialled; none if it can only dial out.
 
-    Hearsay: dialling proves the peer.
+    The list is not verified: only dialling proves that the peer is there.
     """
 
     peer: PeerText
@@ -125,7 +127,7 @@ class TellPeers(Message, frozen=True, kw_only=True, tag="peers"):
 
 
 class TaskTerms(Message, frozen=True, kw_only=True):
-    """One task of the prompts: what leases call it, its share of them, and what it is, in a sentence."""
+    """One task: its name in leases, its share of the prompts, and a sentence about it."""
 
     name: Name
     share: Annotated[float, Meta(ge=0, le=1)] = 1.0
@@ -133,11 +135,12 @@ class TaskTerms(Message, frozen=True, kw_only=True):
 
 
 class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
-    """What the learner asks of whoever joins, as it is now: claims, for people who decide.
+    """The current terms for nodes that join. They are claims, for people who decide whether to join.
 
-    `certificate`: the operator's word that who answers is the learner, which the asker checks. `model` is what the
-    operator calls it; `step` of `steps` are done; S = `staleness`; a prompt has `group_size` completions of
-    `max_new_tokens` at most, and an episode `max_turns`. `now_ms` is the learner's clock, 0 if it is not told.
+    `certificate` is the operator's statement that the answering node is the learner; the asker checks it. `model` is
+    the operator's name for the model. `step` of `steps` training steps are done. `staleness` is the window S. A prompt
+    has `group_size` completions of at most `max_new_tokens` tokens, and an episode at most `max_turns` turns. `now_ms`
+    is the time on the learner's clock, 0 if it is not given.
     """
 
     certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
@@ -153,13 +156,13 @@ class TellTerms(Message, frozen=True, kw_only=True, tag="terms"):
 
 
 class NotTold(Message, frozen=True, kw_only=True, tag="not-told"):
-    """You are not told, and why: for want of the join token, for example."""
+    """Refuses an answer, with the reason: for example, the join token is missing."""
 
     reason: Reason
 
 
 class NotHeld(Message, frozen=True, kw_only=True, tag="not-held"):
-    """What you asked for is not here."""
+    """Says that the node does not have what was asked for."""
 
 
 Question = AskGenesis | AskNewest | AskManifest | AskPeers | AskTerms
@@ -167,10 +170,10 @@ Answer = TellGenesis | TellNewest | TellManifest | TellPeers | TellTerms | NotTo
 
 
 class Want(Message, frozen=True, kw_only=True, tag="want"):
-    """Opener of EXCHANGE, at any time: tell me what you hold of this manifest's chunks, now and as it changes.
+    """Opener of EXCHANGE, at any time: asks which of this manifest's chunks the server holds, now and as it changes.
 
-    With `everything` also of what the opener holds itself: it scatters, and follows where chunks are. Replaces an
-    earlier Want.
+    With `everything`, the server also names chunks that the opener holds itself: the opener scatters, and tracks where
+    chunks are. A Want replaces an earlier one.
     """
 
     manifest: Bytes32
@@ -178,10 +181,10 @@ class Want(Message, frozen=True, kw_only=True, tag="want"):
 
 
 class Have(Message, frozen=True, kw_only=True, tag="have"):
-    """Server: what it shows that it holds of `manifest`, a bitmap of its chunk table.
+    """Server: the chunks of `manifest` that it shows as held, as a bitmap of the chunk table.
 
-    Bit i of byte i // 8, least significant first, is chunk i. A later Have replaces the earlier one. Bytes left out at
-    the end are zero, as are bits beyond the table.
+    Chunk i is bit i % 8 of byte i // 8, where bit 0 is the least significant. A later Have replaces the earlier one.
+    Bytes left out at the end are zero, as are bits beyond the table.
     """
 
     manifest: Bytes32
@@ -189,7 +192,7 @@ class Have(Message, frozen=True, kw_only=True, tag="have"):
 
 
 class Gained(Message, frozen=True, kw_only=True, tag="gained"):
-    """Server: these chunks (indices into the chunk table of the last Have's manifest) arrived since then."""
+    """Server: the chunks (indices into the chunk table of the last Have's manifest) that arrived since then."""
 
     chunks: Annotated[list[ChunkIndex], Meta(max_length=4096)]
 
@@ -198,23 +201,23 @@ ExchangeFrame = Have | Gained
 
 
 class Request(Message, frozen=True, kw_only=True, tag="request"):
-    """Opener of CHUNKS: this chunk, please."""
+    """Opener of CHUNKS: asks for this chunk."""
 
     cid: Bytes36
 
 
 class Cancel(Message, frozen=True, kw_only=True, tag="cancel"):
-    """Opener of CHUNKS: this chunk is no longer needed, or rather asked of somebody else.
+    """Opener of CHUNKS: cancels a request, because the chunk is no longer needed or another peer is asked for it.
 
-    A server that has not begun to send it answers its Request by Missing, one that has goes on. Every Request gets
-    exactly one answer, a Cancel none of its own.
+    A server that has not begun to send the chunk answers the Request with Missing; one that has begun finishes. Every
+    Request gets exactly one answer; a Cancel gets none of its own.
     """
 
     cid: Bytes36
 
 
 class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
-    """Server: the bytes.
+    """Server: the bytes of a chunk.
 
     The receiver verifies them against the content id before it stores, announces or relays them.
     """
@@ -224,13 +227,13 @@ class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
 
 
 def chunk_head(cid: Cid, size: int) -> bytes:
-    """The encoding of a Chunk up to its data: what is sent before `size` bytes that need not be copied for it."""
+    """Return the encoding of a Chunk up to its data. It is sent before the `size` bytes, which need no copy then."""
     mark, num_bytes = next(known for limit, known in _BIN_MARKS if size < limit)
     return _CHUNK_START + cid + _DATA_START + mark + size.to_bytes(num_bytes, "big")
 
 
 def split_chunk(body: bytes) -> tuple[Cid, memoryview] | None:
-    """Content id and data of a Chunk that was encoded as we do it, without a copy; None for whatever else `body` is."""
+    """Return content id and data of a Chunk in our own encoding, without a copy; None if `body` is anything else."""
     end = len(_CHUNK_START) + CID_BYTES
     start = end + len(_DATA_START) + 5
     if not body.startswith(_CHUNK_START) or body[end : start - 4] != _DATA_START + _BIN32:
@@ -241,14 +244,14 @@ def split_chunk(body: bytes) -> tuple[Cid, memoryview] | None:
 
 
 class Busy(Message, frozen=True, kw_only=True, tag="busy"):
-    """Server: held, but too many uploads are under way; ask elsewhere, or again after `retry_after_ms`."""
+    """Server: it holds the chunk, but too many uploads are running. Ask elsewhere, or again after `retry_after_ms`."""
 
     cid: Bytes36
     retry_after_ms: Annotated[int, Meta(ge=0, le=60_000)]
 
 
 class Missing(Message, frozen=True, kw_only=True, tag="missing"):
-    """Server: not held, or given back after a Cancel."""
+    """Server: it does not hold the chunk, or does not send it because of a Cancel."""
 
     cid: Bytes36
 
@@ -257,12 +260,12 @@ ChunkRequest = Request | Cancel
 ChunkAnswer = Chunk | Busy | Missing
 
 _BIN32 = b"\xc6"
-"""MessagePack's mark of bytes whose number takes 32 bits, as that of most chunks does."""
+"""MessagePack's mark of bytes with a 32-bit length, which most chunks need."""
 
 _BIN_MARKS = ((1 << 8, (b"\xc4", 1)), (1 << 16, (b"\xc5", 2)), (1 << 32, (_BIN32, 4)))
-"""Below so many bytes, the mark before them, and how many bytes their number takes."""
+"""For data below each size in bytes: MessagePack's mark, and how many bytes its length takes."""
 
 _CHUNK_START, _DATA_START = encode(Chunk(cid=bytes(CID_BYTES), data=bytes(1 << 16)))[: -(1 << 16) - 5].split(
     bytes(CID_BYTES)
 )
-"""What stands before the content id, and between it and the data."""
+"""The encoded bytes before the content id, and those between it and the length of the data."""

@@ -1,7 +1,11 @@
-"""In which number format an engine holds a policy's weights: the names, and how records and greetings say them.
+"""Name the number format in which an engine holds a policy's weights, in records, greetings and terms.
 
-What always holds: a record that says nothing was made with the weights as they were published, and has the bytes that
-it always had. What each format is, exactly, says docs/quantised.md.
+docs/quantised.md defines each format exactly.
+
+Invariants:
+
+- A record without the extension was generated with the weights as published. Its encoding is the one from before the
+  extension existed.
 """
 
 from __future__ import annotations
@@ -11,44 +15,44 @@ from collections.abc import Mapping, Sequence
 from protocol.core.visible import visible
 
 QUANTIZED = "volery.quantized"
-"""The extension by which a record and a rollout node's Hello name the format that its engine holds the weights in,
-absent for "stored"; and TellTerms those that a learner takes, with commas between, absent for "stored" alone."""
+"""The extension for the format of an engine's weights. A record and a rollout node's Hello name one format; absent
+means "stored". TellTerms lists those that the learner accepts, separated by commas; absent means "stored" alone."""
 
 STORED, INT8, INT4, FP8 = "stored", "int8", "int4", "fp8"
 
 OURS = (STORED, INT8, INT4)
-"""Of which it is said what each weight is, so that another engine can hold the same ones and audit."""
+"""The formats that Volery defines weight by weight, so that another engine can hold the same weights and audit."""
 
 SHOWN_BYTES = 64
-"""Of a stranger's word for a format are shown at most."""
+"""Largest part of an unknown format's name that is shown."""
 
 MOST_FORMATS = 16
-"""Of a learner's list are read at most: there are four."""
+"""Largest part of a learner's list of formats that is read. There are four formats."""
 
 
 def format_of(ext: Mapping[str, bytes]) -> str:
-    """What a record or a greeting says; a word that is no format's is shown so that it does nothing."""
+    """Return the format that a record or a greeting names. An unknown name is made harmless for terminals."""
     word = ext.get(QUANTIZED)
     return STORED if word is None else _shown(word)
 
 
 def told_format(form: str) -> dict[str, bytes]:
-    """The extension that says so."""
+    """Return the extension that names `form`."""
     return {} if form == STORED else {QUANTIZED: form.encode()}
 
 
 def taken_formats(ext: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Those that a learner takes which says this in TellTerms."""
+    """Return the formats that a learner accepts, from the extensions of its TellTerms."""
     words = ext.get(QUANTIZED)
     if words is None:
         return (STORED,)
-    if not words:  # as learners said it that knew one other
+    if not words:  # older learners, which knew FP8 as the only other format, sent an empty value
         return (STORED, FP8)
     return tuple(_shown(word) for word in words.split(b",")[:MOST_FORMATS] if word)
 
 
 def told_formats(forms: Sequence[str]) -> dict[str, bytes]:
-    """The extension of TellTerms that says so."""
+    """Return the extension of TellTerms that lists `forms`."""
     return {} if set(forms) == {STORED} else {QUANTIZED: ",".join(forms).encode()}
 
 

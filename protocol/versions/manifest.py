@@ -1,10 +1,15 @@
-"""The signed list that names one policy version.
+"""Define manifests: the signed list of one policy version's files and chunks.
 
 A manifest lists model files (weights, config, tokenizer, chat template) as ranges of content-addressed chunks, the
-tensors inside the weight files, and patches that make these files of an earlier version's. What always holds after
-`open_manifest`: the operator stands behind the signer, every table is consistent with every other, file names are plain
-names of data formats (never code, never a path), and the sizes of all that will be downloaded are known. Manifests are
-chained by hash; (incarnation, version) names one manifest only, so two different ones under one name are equivocation.
+tensors inside the weight files, and patches that make these files from those of an earlier version. Manifests are
+chained by hash. (incarnation, version) names one manifest only, so two different ones with one name are equivocation.
+
+Invariants, after `open_manifest`:
+
+- The operator certified the signer.
+- All tables are consistent with each other.
+- File names are plain names of data formats: never code, never a path.
+- The sizes of all downloads are known.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
     "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8,
 }  # fmt: skip
-"""safetensors dtype names, and the size of one element."""
+"""The names of safetensors dtypes, and the size of one element in bytes."""
 
 ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
 FileIndex = Annotated[int, Meta(ge=0, lt=MAX_FILES)]
@@ -53,7 +58,7 @@ Dimension = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 
 class ChunkRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One chunk: its content id and its size in bytes. There are a million: the collector of cycles need not look."""
+    """One chunk: its content id and its size in bytes. There may be a million, so the garbage collector skips them."""
 
     cid: Bytes36
     size: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]
@@ -64,7 +69,7 @@ class ChunkRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One file: its chunks (indices into the manifest's chunk table) one after the other, `size` bytes in all."""
+    """One file: its chunks (indices into the manifest's chunk table) in order, `size` bytes in all."""
 
     name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
@@ -83,7 +88,7 @@ class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PatchEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One patch: its chunks, `size` bytes in all, make the manifest's files of those of the version `base`."""
+    """One patch: its chunks, `size` bytes in all, make the manifest's files from those of the version `base`."""
 
     base: Bytes32
     size: Annotated[int, Meta(ge=1, le=MAX_FILE_BYTES)]
@@ -97,7 +102,7 @@ class PatchEntry(msgspec.Struct, frozen=True, array_like=True):
 class Manifest(Message, frozen=True, kw_only=True):
     """One policy version. `previous` is the hash of the manifest before it, empty for the first of a swarm.
 
-    The files are the version; patches are other roads to the same chunks, which nobody has to take.
+    The files are the version. Patches are optional other ways to get the same chunks.
     """
 
     version: PolicyVersion
@@ -111,13 +116,13 @@ class Manifest(Message, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files together, patches left out; what a peer that holds nothing must download at most."""
+        """Bytes of all files together, without patches: the largest download of a peer that holds nothing."""
         return sum(entry.size for entry in self.files)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignedManifest:
-    """A manifest that was checked: its bytes as sent, its hash, its signer, and what it says."""
+    """A manifest that was checked: its bytes as sent, its hash, its signer, and its contents."""
 
     raw: bytes
     hash: ManifestHash
@@ -126,7 +131,7 @@ class SignedManifest:
 
     @cached_property
     def parameters(self) -> int:
-        """Elements of all tensors together."""
+        """Number of elements of all tensors together."""
         return sum(math.prod(tensor.shape) for tensor in self.manifest.tensors)
 
     @property
@@ -135,7 +140,7 @@ class SignedManifest:
 
 
 def sign_manifest(learner: Keypair, authority: Authority, manifest: Manifest) -> SignedManifest:
-    """Sign and return `manifest`; LocalProtocolError when nobody would accept it."""
+    """Sign and return `manifest`. Raise LocalProtocolError if no reader would accept it."""
     raw = seal(learner, authority.swarm, Kind.MANIFEST, encode(manifest))
     try:
         return open_manifest(raw, authority, now_ms=manifest.created_ms)
@@ -146,8 +151,8 @@ def sign_manifest(learner: Keypair, authority: Authority, manifest: Manifest) ->
 def open_manifest(raw: bytes, authority: Authority, *, now_ms: int | None = None) -> SignedManifest:
     """Return the manifest in `raw`.
 
-    `now_ms` judges the signer's certificate; leave it out for a manifest of the past, which is judged by its own date.
-    Raises PeerError.
+    The signer's certificate must be valid at `now_ms`. Leave that out for a manifest of the past: then it must be valid
+    at the manifest's own date. Raises PeerError.
     """
     envelope: Envelope = open_envelope(raw, kind=Kind.MANIFEST, swarm=authority.swarm, limit=MAX_MANIFEST_BYTES)
     manifest: Manifest = decode(Manifest, envelope.payload, MAX_MANIFEST_BYTES)
@@ -157,7 +162,7 @@ def open_manifest(raw: bytes, authority: Authority, *, now_ms: int | None = None
 
 
 def require_consistent(manifest: Manifest) -> None:
-    """Raise PeerError(MALFORMED), naming the entry, unless the tables of `manifest` fit each other."""
+    """Raise PeerError(MALFORMED), naming the entry, unless the tables of `manifest` are consistent."""
     if manifest.previous and len(manifest.previous) != 32:
         raise _malformed("previous is neither empty nor a hash")
     cids: set[bytes] = set()
@@ -169,7 +174,7 @@ def require_consistent(manifest: Manifest) -> None:
     names: set[str] = set()
     for entry in manifest.files:
         _require_file(entry, manifest.chunks)
-        # Some file systems do not tell `Model.json` from `model.json`: one would overwrite the other.
+        # On some file systems `Model.json` and `model.json` are the same file: one would overwrite the other.
         if entry.name.lower() in names:
             raise _malformed(f"file {entry.name} is listed twice")
         names.add(entry.name.lower())
@@ -188,7 +193,7 @@ def require_consistent(manifest: Manifest) -> None:
 
 
 def is_safe_file_name(name: str) -> bool:
-    """Whether a model file of this name may travel: a plain name with the suffix of a data format."""
+    """Return whether a model file of this name may be published: a plain name with the suffix of a data format."""
     return FILE_NAME.fullmatch(name) is not None
 
 
@@ -212,7 +217,7 @@ def _require_tensor(tensor: TensorEntry, files: list[FileEntry]) -> None:
         raise _malformed(f"tensor {tensor.name} has the unknown dtype {tensor.dtype!r}")
     size = math.prod(tensor.shape, start=DTYPE_BYTES[tensor.dtype])
     if size != tensor.end - tensor.start:
-        raise _malformed(f"tensor {tensor.name} has {tensor.end - tensor.start} bytes, its shape wants {size}")
+        raise _malformed(f"tensor {tensor.name} has {tensor.end - tensor.start} bytes, but its shape needs {size}")
 
 
 def _malformed(detail: str) -> PeerError:

@@ -1,9 +1,14 @@
-"""A manifest's envelope in pieces: what one answer carries, and putting the pieces of one peer together again.
+"""Cut a manifest's envelope into pieces, one for each answer, and put the pieces from one peer together again.
 
-What always holds: an envelope of up to one piece travels whole, in one answer; of a larger one every piece but the last
-has exactly MANIFEST_PIECE_BYTES, so nobody can make us ask more often than its size explains; how large the whole may
-be is judged before a second piece is asked for; what is held is never more than what has come, nor more than the
-bound; and since all pieces come from one peer, bytes that have another hash than was asked for are that peer's lie.
+All pieces come from one peer. So if their bytes do not have the hash that was asked for, that peer lied.
+
+Invariants:
+
+- An envelope of up to one piece travels whole, in one answer.
+- Every piece of a larger envelope but the last has exactly MANIFEST_PIECE_BYTES. So no peer can make us ask more often
+  than the size requires.
+- The size of the whole is checked before a second piece is requested.
+- The memory in use is never more than the bytes received, nor more than the bound.
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES, MAX_MANIFEST_BYTES
 from protocol.versions.exchange import AskManifest, NotHeld, TellManifest
 
 MAX_ENVELOPE_BYTES = MAX_MANIFEST_BYTES + OVERHEAD_BYTES
-"""Of a manifest with the largest payload."""
+"""Size of the envelope of a manifest with the largest payload."""
 
 
 def manifest_piece(raw: bytes, offset: int, piece_bytes: int = MANIFEST_PIECE_BYTES) -> TellManifest | NotHeld:
-    """The answer to who asks for the envelope `raw` from byte `offset` on."""
+    """Return the answer to a request for the envelope `raw` from byte `offset` on."""
     if offset >= len(raw):
         return NotHeld()
     if len(raw) <= piece_bytes and not offset:
@@ -29,12 +34,15 @@ def manifest_piece(raw: bytes, offset: int, piece_bytes: int = MANIFEST_PIECE_BY
 
 
 class ManifestPieces:
-    """One manifest on its way from one peer: ask `question`, `take` the answer, until there is none; then `whole`.
+    """A manifest that arrives from one peer in pieces.
+
+    Send `question` and `take` the answer until `question` is None; then call `whole`.
 
     Args:
-        manifest: the hash that was asked for.
-        size_bytes: of its envelope, as it was announced; a peer that promises more than one piece must promise this.
-        piece_bytes: what a piece has, at both ends.
+        manifest: hash of the requested manifest.
+        size_bytes: announced size of its envelope in bytes. A peer that states more than one piece must state this
+            size.
+        piece_bytes: size of a piece in bytes, the same at both ends.
     """
 
     def __init__(
@@ -49,18 +57,18 @@ class ManifestPieces:
 
     @property
     def question(self) -> AskManifest | None:
-        """What to ask next; None when all is here."""
+        """The next question; None if all pieces are here."""
         if self.held_bytes == self._total:
             return None
         return AskManifest(manifest=self._manifest, offset=self.held_bytes)
 
     def take(self, answer: TellManifest) -> None:
-        """Take in the answer to `question`. Raises PeerError, and then this peer is asked no further."""
+        """Add the answer to `question`. After a PeerError the caller must not ask this peer for more."""
         total = answer.total or len(answer.manifest)
         if self._total is None:
             self._total = self._believable(total)
         elif answer.total != self._total:
-            raise _broken(f"says now that the manifest has {total} bytes, after {self._total}")
+            raise _broken(f"first said that the manifest has {self._total} bytes, and now {total}")
         due = min(self._piece_bytes, self._total - self.held_bytes)
         if len(answer.manifest) != due or not due:
             raise _broken(f"sent {len(answer.manifest)} bytes of a manifest instead of {due} from {self.held_bytes} on")
@@ -68,9 +76,12 @@ class ManifestPieces:
         self.held_bytes += due
 
     def whole(self) -> bytes:
-        """The envelope, which has the hash that was asked for. Raises PeerError; LocalProtocolError before its end."""
+        """Return the envelope, which has the requested hash.
+
+        Raises PeerError if it has another hash, and LocalProtocolError if pieces are missing.
+        """
         if self.held_bytes != self._total:
-            raise LocalProtocolError(f"{self.held_bytes} of {self._total} bytes of a manifest are here")
+            raise LocalProtocolError(f"only {self.held_bytes} of {self._total} bytes of a manifest are here")
         raw = b"".join(self._pieces)
         if ManifestHash(digest_of(raw)) != self._manifest:
             raise _broken("answered with another manifest than the one asked for")
@@ -80,7 +91,7 @@ class ManifestPieces:
         if total > MAX_ENVELOPE_BYTES:
             raise PeerError(Fault.OVERSIZED, f"a manifest of {total} bytes, at most {MAX_ENVELOPE_BYTES} allowed")
         if total > self._piece_bytes and self._announced not in (None, total):
-            raise _broken(f"says that the manifest has {total} bytes, and {self._announced} were announced")
+            raise _broken(f"says that the manifest has {total} bytes, but {self._announced} were announced")
         return total
 
 

@@ -1,8 +1,11 @@
-"""The probe of a version: a few tokens, and the logprobs that its weights give them, as an extension of its manifest.
+"""Attach a probe to a version's manifest: a few tokens, and the logprobs that its weights give them.
 
-An engine that has loaded the version scores the same tokens; when what it finds is far from what is told, it has loaded
-something else, whatever it thinks. What always holds after `probe_of`: every row has a prompt, and one logprob for each
-token of its completion. The learner signs the probe with the manifest; a reader that does not know it loses nothing.
+An engine that has loaded the version scores the same tokens. If its logprobs are far from the probe, it has loaded
+other weights. The learner signs the probe with the manifest, as an extension; readers that do not know it ignore it.
+
+Invariants, after `probe_of`:
+
+- Every row has a prompt, and one logprob for each token of its completion.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ from protocol.core.limits import MAX_EXTENSION_BYTES
 from protocol.versions.manifest import Manifest
 
 PROBE = "volery.probe"
-"""The extension of Manifest."""
+"""The extension of Manifest that contains a Probe."""
 
 PackedTokens = Annotated[bytes, Meta(min_length=4, max_length=256), Packed]
 PackedLogprobs = Annotated[bytes, Meta(min_length=4, max_length=256)]
 
 
 class ProbeRow(Row, frozen=True, array_like=True):
-    """One sequence: token ids of prompt and completion, the completion's logprobs."""
+    """One sequence: token ids of prompt and completion, and the completion's logprobs."""
 
     prompt: PackedTokens
     completion: PackedTokens
@@ -44,7 +47,7 @@ class ProbeRow(Row, frozen=True, array_like=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """`dtype` names the coarsest number format between the weights and these logprobs, as torch names it."""
+    """The probe. `dtype` is the coarsest number format between the weights and these logprobs, as torch names it."""
 
     dtype: Annotated[str, Meta(max_length=16, pattern=r"^[A-Za-z0-9_]*\Z")]
     rows: Annotated[list[ProbeRow], Meta(min_length=1, max_length=16)]
@@ -52,7 +55,7 @@ class Probe(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A probe as engines take it: (prompt, completion) pairs, and the logprobs of all completions, in order."""
+    """A probe in the form for engines: (prompt, completion) pairs, and the logprobs of all completions, in order."""
 
     dtype: str
     sequences: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -60,7 +63,7 @@ class Probed:
 
 
 def probe_extension(probed: Probed) -> Mapping[str, bytes]:
-    """The extension that tells `probed`."""
+    """Return the extension that contains `probed`."""
     rows: list[ProbeRow] = []
     at = 0
     for prompt, completion in probed.sequences:
@@ -71,7 +74,7 @@ def probe_extension(probed: Probed) -> Mapping[str, bytes]:
 
 
 def probe_of(manifest: Manifest) -> Probed | None:
-    """What the manifest tells; None when it tells nothing. Raises PeerError."""
+    """Return the manifest's probe, or None if it has none. Raises PeerError."""
     if (raw := manifest.ext.get(PROBE)) is None:
         return None
     probe: Probe = decode(Probe, raw, MAX_EXTENSION_BYTES)
@@ -80,7 +83,7 @@ def probe_of(manifest: Manifest) -> Probed | None:
     for row in probe.rows:
         completion, told = unpack_tokens(row.completion), unpack_logprobs(row.logprobs)
         if len(completion) != len(told):
-            raise PeerError(Fault.MALFORMED, f"a probe with {len(told)} logprobs for {len(completion)} tokens")
+            raise PeerError(Fault.MALFORMED, f"the probe has {len(told)} logprobs for {len(completion)} tokens")
         sequences.append((unpack_tokens(row.prompt), completion))
         logprobs = (*logprobs, *told)
     return Probed(dtype=probe.dtype, sequences=tuple(sequences), logprobs=tuple(logprobs))

@@ -1,9 +1,13 @@
-"""The table at the head of a safetensors file: 8 bytes of length (little-endian), JSON, then the tensors' bytes.
+"""Read the table at the head of a safetensors file: 8 bytes of length (little-endian), JSON, then the tensors' bytes.
 
-What always holds after `read_table`: every byte behind the header belongs to exactly one tensor (the format allows
-neither holes nor overlap), every dtype is known, and every tensor has the size its shape wants. Stricter than
-loaders, since a file that we publish is loaded by engines we have never seen. Format: huggingface/safetensors, README
-"Format".
+Format: huggingface/safetensors, README "Format". This reader is stricter than loaders, because unknown engines load the
+files that we publish.
+
+Invariants, after `read_table`:
+
+- Every byte behind the header belongs to exactly one tensor (the format allows neither holes nor overlap).
+- Every dtype is known.
+- Every tensor has the size that its shape requires.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from protocol.versions.manifest import DTYPE_BYTES, Dimension
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 16 * MIB
-"""100,000 tensors at about 160 bytes of JSON each, in one file; loaders themselves stop at 100 MB."""
+"""Size of 100,000 tensors in one file, at about 160 bytes of JSON each. Loaders have a limit of 100 MB."""
 
 Read = Callable[[int, int], bytes | memoryview]
-"""`read(offset, size)` returns exactly `size` bytes of one file, from `offset` on."""
+"""A function `read(offset, size)` that returns exactly `size` bytes of one file, from `offset` on."""
 
 
 class LayoutError(ValueError):
-    """A model file cannot be published; the message names the file, the tensor, and what is wrong."""
+    """A model file cannot be published. The message names the file, the tensor and the defect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,8 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Bytes [0, `header_bytes`) are the length and the JSON; `spans`, in the order of the file, cover the rest."""
+    """The table of a file. Bytes [0, `header_bytes`) are the length and the JSON; `spans`, in file order, cover the
+    rest."""
 
     header_bytes: int
     spans: tuple[Span, ...]
@@ -76,20 +81,20 @@ def read_table(file: str, size: int, read: Read) -> Table:
 
 def _header_bytes(file: str, size: int, read: Read) -> int:
     if size < LENGTH_BYTES:
-        raise LayoutError(f"{file}: {size} bytes are too few for a safetensors file; was it written completely?")
+        raise LayoutError(f"{file}: {size} bytes are too few for a safetensors file. Was it written completely?")
     length = int.from_bytes(read(0, LENGTH_BYTES), "little")
     if length > MAX_HEADER_BYTES:
         raise LayoutError(
-            f"{file}: a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed; is it safetensors?"
+            f"{file}: the header has {length} bytes, at most {MAX_HEADER_BYTES} are allowed. Is it a safetensors file?"
         )
     if LENGTH_BYTES + length > size:
-        raise LayoutError(f"{file}: ends inside its header; was it written completely?")
+        raise LayoutError(f"{file}: it ends inside its header. Was it written completely?")
     return LENGTH_BYTES + length
 
 
 def _parse(file: str, raw: bytes) -> dict[str, Any]:
     if not raw.startswith(b"{"):
-        raise LayoutError(f"{file}: the header does not begin with a brace; is it safetensors?")
+        raise LayoutError(f"{file}: the header does not begin with a brace. Is it a safetensors file?")
     try:
         entries: dict[str, Any] = json.loads(raw, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
@@ -98,10 +103,10 @@ def _parse(file: str, raw: bytes) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Two readers may pick different ones of two equal keys, and then load different weights from equal bytes.
+    # Of two equal keys, two readers may use different ones, and load different weights from equal bytes.
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return entries
 
 
@@ -116,7 +121,7 @@ def _span(file: str, name: str, raw: Any, header_bytes: int) -> Span:
     wanted = math.prod(info.shape, start=DTYPE_BYTES[info.dtype])
     start, end = info.data_offsets
     if end - start != wanted:
-        raise LayoutError(f"{file}: tensor {name!r} has {end - start} bytes, its shape wants {wanted}")
+        raise LayoutError(f"{file}: tensor {name!r} has {end - start} bytes, but its shape needs {wanted}")
     shape = tuple(info.shape)
     return Span(name=name, dtype=info.dtype, shape=shape, start=header_bytes + start, end=header_bytes + end)
 
@@ -125,8 +130,10 @@ def _require_cover(file: str, spans: list[Span], header_bytes: int, size: int) -
     reached = header_bytes
     for span in spans:
         if span.start != reached:
-            fault = "overlaps the one before it" if span.start < reached else "leaves a hole before it"
+            fault = "overlaps the one before it" if span.start < reached else "has a gap before it"
             raise LayoutError(f"{file}: tensor {span.name!r} {fault}")
         reached = span.end
     if reached != size:
-        raise LayoutError(f"{file}: the tensors end at byte {reached}, the file at {size}; was it written completely?")
+        raise LayoutError(
+            f"{file}: the tensors end at byte {reached}, but the file at {size}. Was it written completely?"
+        )

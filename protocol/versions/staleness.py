@@ -1,9 +1,9 @@
-"""Lag and admissibility: how old may a rollout be when it is trained on?
+"""Compute the lag of a rollout, and decide whether it may still be trained on.
 
-lag = learner's version - behaviour version, in training steps (ECHO-2, section 3.2). A completion whose tokens came
-from several versions has the lag of its oldest. A record is admissible while its lag is at most S and every version
-it names lies on the learner's surviving chain: after a crash the chain goes on from the last durable version under a
-higher incarnation, and versions that the crash orphaned are nobody's ancestors.
+lag = learner's version - behaviour version, in training steps (ECHO-2, section 3.2). If the tokens of a completion came
+from several versions, the oldest one counts. A record is admissible while its lag is at most S and every version that
+it names lies on the learner's surviving chain. After a crash the chain continues from the last durable version under a
+higher incarnation. Later versions of the old incarnation are orphaned: no version descends from them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Admissibility(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """The surviving line of versions: where each incarnation took over from the one before it.
+    """The surviving sequence of versions: where each incarnation continued from the one before it.
 
     `bases[i]` is the training step at which incarnation i + 1 began; the first incarnation begins at 0. `head` is the
-    learner's version. Each incarnation resumes from a step of the line that survived until then, so a base may be
-    lower than earlier ones: it then cuts those incarnations off entirely, and bases alone, without naming what they
-    branch from, say all.
+    learner's version. Each incarnation resumes from a step of the chain that survived until then. So a base may be
+    lower than earlier ones, and then it cuts those incarnations off entirely. The bases alone define the chain; the
+    incarnations from which they branch need not be named.
     """
 
     bases: tuple[int, ...]
@@ -44,7 +44,7 @@ class Chain:
             raise LocalProtocolError(f"no chain: incarnations begin at {self.bases}, the head is {self.head}")
 
     def contains(self, version: PolicyVersion) -> bool:
-        """Whether `version` is an ancestor of the head, or the head itself."""
+        """Return whether `version` is an ancestor of the head, or the head itself."""
         if (
             not 1 <= version.incarnation <= self.head.incarnation
             or version.version < self.bases[version.incarnation - 1]
@@ -54,13 +54,13 @@ class Chain:
         return version.version <= min((*later_bases, self.head.version))
 
     def advance(self) -> Chain:
-        """The chain after one more training step."""
+        """Return the chain after one more training step."""
         return Chain(bases=self.bases, head=PolicyVersion(self.head.incarnation, self.head.version + 1))
 
     def restart(self, at: int | None = None) -> Chain:
-        """The chain after a restart that resumes from step `at` of it (the last durable one; by default the head).
+        """Return the chain after a restart that resumes from step `at` (the last durable one; by default the head).
 
-        The step keeps its number under the next incarnation; whatever came after it is orphaned.
+        The step keeps its number under the next incarnation. Later steps are orphaned.
         """
         step = self.head.version if at is None else at
         if not 0 <= step <= self.head.version:
@@ -69,11 +69,11 @@ class Chain:
 
 
 def bases_of(begun: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The `bases` of a chain whose incarnations, by number, began at these steps; the last one is among them.
+    """Return the `bases` of a chain from pairs (incarnation, step at which it began), the last incarnation included.
 
-    Numbers may be missing: a learner that goes on from an older copy of its ledger begins above all that it gave away
-    since. A missing incarnation has no version in the chain, so its base lies above that of the next known one. The
-    first always begins at 0.
+    Numbers may be missing: a learner that resumes from an older copy of its ledger begins above all incarnations that
+    it used since. A missing incarnation has no version in the chain, so its base lies above that of the next known one.
+    The first always begins at 0.
     """
     known = dict(begun)
     bases: list[int] = []
@@ -86,12 +86,15 @@ def bases_of(begun: Iterable[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def lag_of(head: PolicyVersion, behaviour: Iterable[PolicyVersion]) -> int:
-    """Training steps between the oldest of `behaviour` (at least one) and `head`."""
+    """Return the training steps between the oldest of `behaviour` (at least one) and `head`."""
     return head.version - min(version.version for version in behaviour)
 
 
 def judge(chain: Chain, behaviour: Iterable[PolicyVersion], window: int) -> Admissibility:
-    """Whether a completion made by the versions `behaviour` may be trained on at the head of `chain`; S is `window`."""
+    """Decide whether a completion of the versions `behaviour` may be trained on at the head of `chain`.
+
+    `window` is S, in training steps.
+    """
     versions = tuple(behaviour)
     if any(version > chain.head for version in versions):
         return Admissibility.FROM_THE_FUTURE

@@ -38,8 +38,8 @@ def test_an_id_takes_a_byte_where_that_is_enough() -> None:
     ("raw", "said"),
     [
         (b"", "0 bytes of experts"),
-        (bytes([0, 1, 0, 1, 0]), "5 bytes of experts; 1 tokens, 2 layers and 2 experts each take 4"),
-        (bytes([0, 1, 0, 4]), "expert 4, a layer has 4"),
+        (bytes([0, 1, 0, 1, 0]), "5 bytes of experts, expected 4 for 1 tokens, 2 layers and 2 experts each"),
+        (bytes([0, 1, 0, 4]), "expert 4, but a layer has 4 experts"),
         (bytes([0, 1, 3, 3]), "names an expert twice"),
     ],
     ids=["none", "one too many", "no such expert", "one twice"],

@@ -50,9 +50,9 @@ def test_records_with_the_experts_of_all_their_tokens_are_admitted() -> None:
     ("experts", "rule", "said"),
     [
         (b"", Rule.SETTINGS, "names no experts"),
-        (OF_THREE[:-1], Rule.MALFORMED, "11 bytes of experts; 3 tokens, 2 layers and 2 experts each take 12"),
+        (OF_THREE[:-1], Rule.MALFORMED, "11 bytes of experts, expected 12 for 3 tokens, 2 layers and 2 experts each"),
         (OF_THREE + OF_THREE, Rule.MALFORMED, "24 bytes of experts"),
-        (OF_THREE[:-1] + b"\xff", Rule.MALFORMED, "expert 255, a layer has 4"),
+        (OF_THREE[:-1] + b"\xff", Rule.MALFORMED, "expert 255, but a layer has 4 experts"),
         (OF_THREE[:-1] + b"\x02", Rule.MALFORMED, "names an expert twice"),
     ],
     ids=["none", "too few", "too many", "no such expert", "one twice"],

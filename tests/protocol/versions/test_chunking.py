@@ -150,7 +150,7 @@ def test_the_order_of_files_does_not_matter() -> None:
 def test_a_missing_shard_is_named() -> None:
     files = sharded()
     del files["model-00002-of-00002.safetensors"]
-    with pytest.raises(LayoutError, match=r"index.json: says that tensor 'b' is in model-00002.*is a shard missing"):
+    with pytest.raises(LayoutError, match=r"index.json: says that tensor 'b' is in model-00002.*Is a shard missing"):
         described(files)
 
 
@@ -168,12 +168,12 @@ def test_a_tensor_in_two_shards_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["../x.json", "a/b.json", ".x.json", "model.bin", "run.py", "", "x" * 200 + ".json"])
 def test_names_that_may_not_travel_are_refused(name: str) -> None:
-    with pytest.raises(LayoutError, match="may travel"):
+    with pytest.raises(LayoutError, match="may be published"):
         described({name: b"1"})
 
 
 def test_a_file_given_twice_is_refused() -> None:
-    with pytest.raises(LayoutError, match="given twice"):
+    with pytest.raises(LayoutError, match="was given twice"):
         describe([source("a.txt", b"1"), source("a.txt", b"2")])
 
 
@@ -203,11 +203,11 @@ ONE = '"dtype":"U8","shape":[4],"data_offsets":'
         (header("{" + '"a":{' * 100_000), "not JSON"),
         (header(f'{{"a":{{{ONE}[0,4]}},"a":{{{ONE}[0,4]}}}}', bytes(4)), "twice"),
         (header(f'{{"a":{{{ONE}[0,4]}},"b":{{{ONE}[2,6]}}}}', bytes(6)), "tensor 'b' overlaps"),
-        (header(f'{{"a":{{{ONE}[0,4]}},"b":{{{ONE}[5,9]}}}}', bytes(9)), "tensor 'b' leaves a hole"),
-        (header(f'{{"a":{{{ONE}[1,5]}}}}', bytes(5)), "tensor 'a' leaves a hole"),
-        (header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(5)), "tensors end at byte 65, the file at 6[46]"),
-        (header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(3)), "tensors end at byte 65, the file at 6[46]"),
-        (header(f'{{"a":{{{ONE}[0,3]}}}}', bytes(3)), "tensor 'a' has 3 bytes, its shape wants 4"),
+        (header(f'{{"a":{{{ONE}[0,4]}},"b":{{{ONE}[5,9]}}}}', bytes(9)), "tensor 'b' has a gap"),
+        (header(f'{{"a":{{{ONE}[1,5]}}}}', bytes(5)), "tensor 'a' has a gap"),
+        (header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(5)), "tensors end at byte 65, but the file at 6[46]"),
+        (header(f'{{"a":{{{ONE}[0,4]}}}}', bytes(3)), "tensors end at byte 65, but the file at 6[46]"),
+        (header(f'{{"a":{{{ONE}[0,3]}}}}', bytes(3)), "tensor 'a' has 3 bytes, but its shape needs 4"),
         (header(f'{{"a":{{{ONE}[4,0]}}}}', bytes(4)), "tensor 'a' has -4 bytes"),
         (header('{"a":{"dtype":"F4","shape":[1],"data_offsets":[0,4]}}', bytes(4)), "unknown dtype 'F4'"),
         (header('{"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,4]}}', bytes(4)), "tensor 'a': .*shape"),

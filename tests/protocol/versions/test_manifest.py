@@ -125,10 +125,10 @@ BROKEN: dict[str, tuple[Manifest, str]] = {
     "tensor beyond the end of its file": (with_tensor("U8", [9], 0, 100, 109), "outside its file"),
     "tensor that ends before it starts": (with_tensor("U8", [0], 0, 9, 8), "outside its file"),
     "unknown dtype": (with_tensor("F12", [8], 0, 0, 8), "unknown dtype"),
-    "shape too small": (with_tensor("U8", [7], 0, 0, 8), "its shape wants 7"),
-    "shape too large": (with_tensor("F32", [3], 0, 0, 8), "its shape wants 12"),
-    "dtype of another size": (with_tensor("F16", [8], 0, 0, 8), "its shape wants 16"),
-    "shape that overflows 64 bits": (with_tensor("U8", [1 << 39] * 8, 0, 0, 8), "its shape wants"),
+    "shape too small": (with_tensor("U8", [7], 0, 0, 8), "its shape needs 7"),
+    "shape too large": (with_tensor("F32", [3], 0, 0, 8), "its shape needs 12"),
+    "dtype of another size": (with_tensor("F16", [8], 0, 0, 8), "its shape needs 16"),
+    "shape that overflows 64 bits": (with_tensor("U8", [1 << 39] * 8, 0, 0, 8), "its shape needs"),
 }
 
 

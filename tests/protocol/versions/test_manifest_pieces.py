@@ -135,7 +135,7 @@ def test_a_promise_beyond_the_bound_is_refused_before_a_second_question() -> Non
 
 
 def test_a_promise_of_another_size_than_was_announced_is_refused_at_once() -> None:
-    with pytest.raises(PeerError, match="101 bytes, and 100 were announced"):
+    with pytest.raises(PeerError, match="101 bytes, but 100 were announced"):
         ManifestPieces(HASH, size_bytes=100, piece_bytes=40).take(TellManifest(manifest=RAW[:40], total=101))
 
 

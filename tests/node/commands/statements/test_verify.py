@@ -137,7 +137,7 @@ BAD: dict[str, tuple[Callable[[], Sequence[Line]], int, str, str]] = {
         2, "envelope", "bad_signature",
     ),
     "a signer who was never certified": (lambda: [receipt_line(1, signer=STRANGER)], 2, "envelope", "unauthorised"),
-    "a date at which the signer was not certified": (lambda: [late()], 2, "envelope", "not valid now"),
+    "a date at which the signer was not certified": (lambda: [late()], 2, "envelope", "is not valid at"),
     "a receipt of another swarm": (lambda: [receipt_line(1, swarm=OTHER_SWARM)], 2, "envelope", "wrong_swarm"),
     "another kind of message": (
         lambda: [msgspec.structs.replace(receipt_line(1), envelope=relay_line().envelope)], 2, "envelope", "wrong_kind",

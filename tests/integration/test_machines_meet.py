@@ -140,7 +140,7 @@ def test_who_has_not_come_is_told_again_and_again_with_what_to_type() -> None:
         "for machine 1 of 3; machine 2 (10.0.0.3) came. Run there: "
         "python -m learner.training.distributed.launcher 4 3 1 10.0.0.1:29500"
     )
-    assert world.told(2) == ["this machine is here, and waits for the others of 3"] * 3
+    assert world.told(2) == ["this machine is ready, and waits for the others of 3"] * 3
 
 
 def test_several_that_have_not_come_are_all_named() -> None:
@@ -181,9 +181,9 @@ def test_a_launcher_that_was_started_again_takes_the_place_of_the_one_before() -
 @pytest.mark.parametrize(
     ("terms", "why"),
     [
-        ({"ranks": 2}, "it was started with 2 ranks and 3 machines, and [trainer] has ranks = 1 and machines = 3"),
+        ({"ranks": 2}, "it was started with 2 ranks and 3 machines, but [trainer] has ranks = 1 and machines = 3"),
         ({"machines": 2}, "it was started with 1 ranks and 2 machines"),
-        ({}, "machine 1 (10.0.0.2) is here already. Give each machine a number of its own"),
+        ({}, "machine 1 (10.0.0.2) is here already. Give each machine its own number"),
     ],
 )
 def test_a_machine_that_cannot_take_part_is_told_why_and_so_is_the_first(terms: dict[str, int], why: str) -> None:

@@ -94,7 +94,7 @@ def test_a_machine_that_has_not_come_is_told_of_and_may_come_late(machines: Mach
 
 def test_one_that_comes_before_the_first_tries_until_that_is_there(machines: Machines) -> None:
     second = machines.launch(1)
-    assert f"machine 0 does not answer at {machines.meeting}, and is tried again" in second.hear("does not answer")
+    assert f"machine 0 does not answer at {machines.meeting}; trying again" in second.hear("does not answer")
     first = machines.launch(0)
     assert first.ready()[-1]["ranks"] == 2
     assert all("frame #" not in line for line in second.said), "twenty lines of C++ on every attempt"
@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_is_told_at_once(machines: Machines) -> None:
 
 def test_one_that_was_started_with_other_numbers_is_refused_and_both_say_why(machines: Machines) -> None:
     first, second = machines.launch(0), machines.launch(1, ranks=2)
-    why = "it was started with 2 ranks and 2 machines, and [trainer] has ranks = 1 and machines = 2"
+    why = "it was started with 2 ranks and 2 machines, but [trainer] has ranks = 1 and machines = 2"
     assert why in first.receive()[0]["text"]
     assert second.end() == 1
     assert f"machine 0 at {machines.meeting} refuses this one: {why}" in second.last()[0]

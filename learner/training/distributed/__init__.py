@@ -1,10 +1,10 @@
-"""Several processes that train one policy: how they start, meet, share its weights, and end. When one rank ends, all
-end, and the node reads why.
+"""Run several processes that train one policy: how they start, meet, share its weights, and end. When one rank ends,
+all end, and the node reads why.
 
-- `launcher`: the trainer on several ranks, by torchrun
+- `launcher`: run the trainer on several ranks, by torchrun
 - `machines`: several machines that train one policy
-- `rank_output`: what each rank says on stderr, and in which order they end
-- `ranks`: who the ranks are, and what they tell each other beside tensors
-- `rendezvous`: ranks come together, and a missing one is named
-- `sharding`: a policy cut over ranks (FSDP2)
+- `rank_output`: pass on each rank's stderr, and find in which order ranks end
+- `ranks`: the ranks, and their communication besides tensors of the model
+- `rendezvous`: wait until all ranks are here, and name a missing one
+- `sharding`: cut a policy over ranks (FSDP2)
 """

@@ -1,18 +1,19 @@
-"""The trainer on several ranks: torchrun, and one plain sentence when a rank ends before its time.
+"""Run the trainer on several ranks with torchrun, and say in one plain sentence why a rank ended before its time.
 
     python -m learner.training.distributed.launcher RANKS [MACHINES MACHINE HOST:PORT]
 
-With MACHINES above 1 every machine starts it, each with its own number MACHINE from 0, on which the node runs;
-HOST:PORT is where that one can be reached. They meet first (`learner.training.distributed.machines`), and whoever has
-not come is told of.
+With MACHINES above 1, start it on every machine with that machine's number MACHINE. Number 0 is the machine on which
+the node runs, and HOST:PORT is where it can be reached. The machines meet first
+(`learner.training.distributed.machines`), and a missing one is reported.
 
 Invariants:
-- stdin and stdout are those of rank 0, which alone talks to the node; until there is one, what is waited for is told
-  on stdout as the event {"event": "waiting", "text": str}.
-- What ranks say on stderr is passed on under their numbers.
-- When one rank ends, all do, on all machines, and so does this process, with status 1 unless all ended well. Its last
-  lines, which begin with "trainer: ", then say which rank ended first, how, and what it said last; or which machine has
-  gone.
+
+- stdin and stdout are those of rank 0, which alone communicates with the node. Before rank 0 exists, this process
+  reports on stdout what it waits for, as the event {"event": "waiting", "text": str}.
+- Lines that ranks write to stderr are passed on with the rank's number.
+- When one rank ends, all ranks end, on all machines, and so does this process, with status 1 unless all ended well. Its
+  last lines then begin with "trainer: ". They say which rank ended first, how, and what it printed last, or which
+  machine is gone.
 - It leaves no files.
 """
 
@@ -25,7 +26,7 @@ from learner.trainer_api.last_resort_exit import tell_deaths
 if __name__ == "__main__":
     tell_deaths()
     if "TORCH_CPP_LOG_LEVEL" not in os.environ:
-        # torch reads it once. Of a store that cannot be reached it says twenty lines of C++, and raises an error, too.
+        # torch reads it once. About an unreachable store it prints twenty lines of C++ and raises an error, too.
         os.environ.update(TORCH_CPP_LOG_LEVEL="FATAL", VOLERY_QUIET="1")
 
 import signal
@@ -51,13 +52,13 @@ from protocol.core.pipe import encode_frame
 TRAINER = ("-m", "learner.training.server")
 
 INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
+"""Exit status after Ctrl-C."""
 
 
 def arguments(
     ranks: int, machines: int = 1, machine: int = 0, meeting: str = "", *, program: Sequence[str] = TRAINER
 ) -> list[str]:
-    """What torchrun is told. It restarts nothing: the node does, and begins from the last checkpoint."""
+    """Return torchrun's arguments. It restarts nothing: the node does that, from the last checkpoint."""
     fixed = ["--nproc-per-node", str(ranks), "--max-restarts", "0", "--log-dir", os.devnull]
     if machines == 1:
         return ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *fixed, *program]
@@ -68,19 +69,19 @@ def arguments(
 
 @dataclass(frozen=True)
 class Signalled(Exception):
-    """Somebody sent this process a signal that ends it."""
+    """This process got a signal that ends it."""
 
     number: int
 
 
 def main(words: Sequence[str], *, program: Sequence[str] = TRAINER) -> int:
-    """Run all ranks of this machine to their end; each is `program`, as torchrun names one."""
+    """Run all ranks of this machine to their end. Each is `program`, in torchrun's notation. Return the exit status."""
     terms = _terms(words)
     try:
         return _alone(terms, program) if terms.machines == 1 else _together(terms, program)
     except Signalled as end:
         signal.signal(end.number, signal.SIG_DFL)
-        os.kill(os.getpid(), end.number)  # so that whoever started us sees what happened
+        os.kill(os.getpid(), end.number)  # so that the parent process sees the signal
         return 128 + end.number
 
 
@@ -131,9 +132,9 @@ def _together(terms: Terms, program: Sequence[str]) -> int:
 
 
 def _run(terms: Terms, words: Sequence[str]) -> End | None:
-    """Run this machine's ranks; return their end, None if all ended well. Raises Signalled."""
+    """Run this machine's ranks. Return their end, None if all ended well. Raises Signalled."""
     if os.environ.pop("VOLERY_QUIET", ""):
-        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks say what they like
+        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks may print what they like
     config, command, rest = config_from_args(parse_args(list(words)))  # type: ignore[no-untyped-call]
     os.environ[LAUNCHER] = str(os.getpid())
     deaths = Deaths(terms.ranks)
@@ -149,7 +150,7 @@ def _run(terms: Terms, words: Sequence[str]) -> End | None:
             return End(cause=f"torchrun cannot start its ranks: {first_line(error)}")
     if not failures:
         return None
-    # Only now, when all that they said was passed on, for what is said of them are the last lines.
+    # Only now, when all their output was passed on, because the lines about them must come last.
     rank, failure = min(failures.items(), key=lambda item: (deaths.place(item[1].pid), item[1].timestamp))
     said = explained(failure.exitcode, ear.last_lines(rank))
     how = how_ended(failure.exitcode)

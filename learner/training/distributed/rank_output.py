@@ -1,8 +1,11 @@
-"""What the launcher hears of the ranks that it started: what each says on stderr, and in which order they end.
+"""Pass on what each rank prints on stderr, and find out in which order the ranks end.
 
-What always holds: a line of a rank is passed on whole, behind the rank's number, as soon as it is there; no file is
-made (torchrun could keep logs apart in files only, which grow for as long as a run lasts); who ended first is known
-also when torchrun looks, which it does ten times a second, after all that this death brought about has happened, too.
+Invariants:
+
+- A line of a rank is passed on whole, after the rank's number, as soon as it is complete.
+- No file is made. (torchrun can separate logs only in files, which grow for as long as a run lasts.)
+- The first rank to end is known, even though torchrun looks only ten times a second and so may look after other ranks
+  have ended because of it.
 """
 
 from __future__ import annotations
@@ -25,15 +28,15 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from learner.trainer_api.exit_reasons import HEARD_LINES
 
 READ_BYTES = 1 << 16
-"""What a pipe holds."""
+"""Bytes that a pipe holds."""
 
 MAX_LINE_BYTES = 4096
-"""A longer line is passed on in several: a progress bar without line ends must not be waited for."""
+"""A longer line is passed on in parts, so that a progress bar without line ends does not hold up its text."""
 
 
 @dataclass(eq=False)
 class Pipe:
-    """What one rank says: both ends of a pipe, of which the rank has the writing one, too."""
+    """One rank's stderr: both ends of a pipe; the rank has the writing end, too."""
 
     rank: int
     reading: int
@@ -42,7 +45,7 @@ class Pipe:
 
 
 class Ear(LogsSpecs):
-    """Listens while it is open, on a thread of its own. torchrun asks it where the ranks' stderr goes."""
+    """Reads the ranks' stderr on a thread while it is open. torchrun asks it where stderr goes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class Ear(LogsSpecs):
         return os.devnull
 
     def reify(self, envs: Mapping[int, Mapping[str, str]]) -> LogsDest:
-        """Called by torchrun before it starts the ranks, with the environment of each."""
+        """Return the pipes for torchrun, which calls this before it starts the ranks, with the environment of each."""
         for local in sorted(envs):
             reading, writing = os.pipe()
             os.set_blocking(reading, False)
@@ -74,7 +77,7 @@ class Ear(LogsSpecs):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass on what was said until now. Waits for nobody: a rank's own children may live on, and be silent."""
+        """Pass on the output so far. Does not wait: a rank's own children may live on, and print nothing."""
         os.close(self._tell_over)
         if self._thread.is_alive():
             self._thread.join()
@@ -84,7 +87,7 @@ class Ear(LogsSpecs):
             os.close(pipe.writing)
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
-        """What the rank of that number said, its last HEARD_LINES lines."""
+        """Return the last HEARD_LINES lines of the rank with that number."""
         return tuple(self._kept[rank])
 
     def _listen(self) -> None:
@@ -102,7 +105,7 @@ class Ear(LogsSpecs):
                 self._say(pipe, pipe.pending)
 
     def _read(self, pipe: Pipe) -> None:
-        """Pass on whole lines until there is no more."""
+        """Pass on whole lines until the pipe is empty."""
         with suppress(BlockingIOError):
             while part := os.read(pipe.reading, READ_BYTES):
                 *lines, pipe.pending = (pipe.pending + part).replace(b"\r", b"\n").split(b"\n")
@@ -114,26 +117,25 @@ class Ear(LogsSpecs):
     def _say(self, pipe: Pipe, line: bytes) -> None:
         if text := line.decode(errors="replace").rstrip():
             self._kept[pipe.rank].append(text)
-            with suppress(OSError):  # nobody listens any more, and the node is gone
-                sys.stderr.write(f"rank {pipe.rank}: {text}\n")  # at once, or torchrun's own words may come between
+            with suppress(OSError):  # nobody reads stderr any more, and the node is gone
+                sys.stderr.write(f"rank {pipe.rank}: {text}\n")  # one write, or torchrun's output may come between
                 sys.stderr.flush()
 
 
 LOOKS_PER_S = 100
-"""How often new children are looked for until all are known. They take a second and more to import torch."""
+"""How often to look for new children until all are known. They take a second or more to import torch."""
 
 
 class Deaths:
-    """In which order, and when, the processes that this one started have ended: the first `count` of them, from when
-    it is made.
+    """Records in which order, and when, the first `count` child processes after its creation have ended.
 
-    Linux alone tells, by pidfds: of those that became ready since it was last asked epoll tells the first first, so the
-    order does not depend on how soon one looks. Elsewhere no order is known.
+    It needs Linux's pidfds: epoll returns those that became ready in order, so the order does not depend on how soon
+    one looks. On other systems no order is known.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._ended_s: dict[int, float] = {}  # in the order in which they ended
+        self._ended_s: dict[int, float] = {}  # ordered by their ends
         self._pids: dict[int, int] = {}
         self._lock = threading.Lock()
         self._epoll = select.epoll() if hasattr(os, "pidfd_open") and hasattr(select, "epoll") else None
@@ -143,17 +145,17 @@ class Deaths:
                 threading.Thread(target=work, name="deaths", daemon=True).start()
 
     def place(self, pid: int) -> int:
-        """How many ended before it; for one of which nothing is known, all."""
+        """Return how many processes ended before this one; if it is unknown, the number of all that ended."""
         self._look()
         return list(self._ended_s).index(pid) if pid in self._ended_s else len(self._ended_s)
 
     def at_s(self, pid: int) -> float:
-        """When it ended, by `time.monotonic`; for one of which nothing is known, now."""
+        """Return when it ended, by `time.monotonic`; if that is unknown, return now."""
         self._look()
         return self._ended_s.get(pid, time.monotonic())
 
     def _look(self) -> None:
-        """Note who has ended since this was last asked."""
+        """Record the processes that have ended since the last call."""
         if self._epoll is None:
             return
         with self._lock:
@@ -162,19 +164,19 @@ class Deaths:
                 self._ended_s[self._pids[number]] = time.monotonic()
 
     def _watch(self, epoll: select.epoll) -> None:
-        """Look whenever somebody ends."""
+        """Look whenever a process ends."""
         while True:
             if select.select([epoll], [], []):
                 self._look()
 
     def _find(self, epoll: select.epoll, children: Path) -> None:
-        """Get to know the children, which are those of the thread that made this."""
+        """Find the child processes, which belong to the thread that made this object."""
         known: set[int] = set()
         with suppress(OSError):
             while len(known) < self._count:
                 for pid in set(map(int, children.read_text().split())) - known:
                     known.add(pid)
-                    with suppress(ProcessLookupError):  # it is gone and was collected: nobody asks about it
+                    with suppress(ProcessLookupError):  # it is gone and was reaped: nobody asks about it
                         number = os.pidfd_open(pid)
                         self._pids[number] = pid
                         epoll.register(number, select.EPOLLIN)

@@ -1,12 +1,15 @@
-"""The processes that train one policy together: who they are, what they tell each other beside tensors of the model.
+"""Connect the processes that train one policy together, for all communication besides tensors of the model.
 
-What always holds: every rank gets the same requests in the same order, as the bytes that rank 0 read from the pipe;
-what may fail on one rank alone is done inside `agreeing`, after which it failed on all or on none; numbers added up
-are added in the order of ranks, so equal inputs give equal sums. A failure that is not agreed on ends the process, and
-torchrun ends the others: no rank waits for one that is gone. Nothing here is pickle. Alone there is no process group
-at all, unless a GPU or a narrower compute dtype wants one of a single member.
-
+A failure that is not agreed on ends the process, and torchrun ends the others: no rank waits for one that is gone.
+A single process has no process group at all, unless a GPU or a narrower compute dtype needs one of a single member.
 Requests travel over gloo on the CPU, tensors of the model over nccl between GPUs and over gloo otherwise.
+
+Invariants:
+
+- Every rank gets the same requests in the same order, as the bytes that rank 0 read from the pipe.
+- An operation that may fail on one rank alone is done inside `agreeing`; then it failed on all ranks or on none.
+- Numbers are added up in the order of ranks, so equal inputs give equal sums.
+- Nothing here is pickled.
 """
 
 from __future__ import annotations
@@ -40,17 +43,17 @@ from learner.training.distributed.machines.interfaces import stay_here
 from learner.training.distributed.rendezvous import connecting, wait_for_all
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for another inside one request: longer than exporting or saving the largest model takes, and
-the end of a run in which a machine vanished without closing its connections."""
+"""How long a rank waits for another inside one request. It is longer than exporting or saving the largest model takes,
+and it ends a run in which a machine vanished without closing its connections."""
 
 HEARTBEAT_S = 60.0
-"""How often idle ranks hear from rank 0, so that `TIMEOUT` means a lost rank and not a slow swarm."""
+"""How often rank 0 sends idle ranks a sign of life, so that `TIMEOUT` means a lost rank and not a slow swarm."""
 
 MESSAGE_BYTES = 4096
-"""What a rank may say about its failure: a paragraph."""
+"""Most bytes that a rank sends about its failure: a paragraph."""
 
 LAUNCHER = "VOLERY_LAUNCHER"
-"""Environment variable in which ranks find the id of the process that started them: it may be gone before they ask."""
+"""Environment variable with the id of the process that started the ranks: it may be gone before they ask for it."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -59,11 +62,11 @@ Number = TypeVar("Number", np.float32, np.uint8)
 
 @dataclass(kw_only=True)
 class Ranks:
-    """This process among `count`, numbered `number`. Made by `open_ranks`, or as `Ranks()` for one process alone.
+    """This process, number `number` of `count`. Made by `open_ranks`, or as `Ranks()` for one process alone.
 
-    `mesh` is where the model's tensors are, None for a plain module; `host_mesh` the same ranks on their CPUs. `group`
-    carries what is said here; `aside` and `outward` are groups for what is said beside it, on the threads that write
-    checkpoints and exports. No two threads may share one: each takes the other's words for an answer.
+    `mesh` is where the model's tensors are, None for a plain module; `host_mesh` has the same ranks on their CPUs.
+    `group` carries the messages of this class. `aside` and `outward` are groups for the threads that write checkpoints
+    and exports. No two threads may share a group: each would take the other's messages for replies.
     """
 
     number: int = 0
@@ -78,11 +81,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank talks to the node."""
+        """Whether this rank communicates with the node."""
         return self.number == 0
 
     def place(self, device: Device, compute_dtype: ComputeDtype) -> None:
-        """Choose where to compute and in which dtype; "auto" is bfloat16 on a GPU if there is one, float32 on a CPU.
+        """Choose the device and the dtype of computations. "auto" is bfloat16 on a GPU if there is one, else float32 on
+        a CPU.
 
         Raises BadRequest when there is no such device, or fewer GPUs than ranks.
         """
@@ -102,16 +106,16 @@ class Ranks:
             self.mesh = self.host_mesh if self.device.type == "cpu" else init_device_mesh("cuda", (self.count,))
 
     def beside(self) -> Ranks:
-        """The same ranks, for the thread that writes a checkpoint."""
+        """Return the same ranks, for the thread that writes a checkpoint."""
         return replace(self, group=self.aside)
 
     def exporting(self) -> Ranks:
-        """The same ranks, for the thread that writes an export."""
+        """Return the same ranks, for the thread that writes an export."""
         return replace(self, group=self.outward)
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
-        """Do inside what may fail on this rank alone: it fails on all ranks if it does on one.
+        """Run a block that may fail on this rank alone: if it fails on one rank, it fails on all ranks.
 
         Raises what was raised inside, or `Elsewhere`. No collective may be inside: a rank that failed would miss it.
         """
@@ -121,7 +125,7 @@ class Ranks:
         failed: Exception | None = None
         try:
             yield
-        except Exception as error:  # whatever it is: the other ranks must hear of it before it is raised
+        except Exception as error:  # any error at all: the other ranks must learn of it before it is raised
             failed = error
         told = self._gathered_messages("" if failed is None else _described(failed))
         if failed is not None:
@@ -132,34 +136,34 @@ class Ranks:
                 raise Elsewhere(kind, f"rank {number}: {text}")
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sum of each value over the ranks, in float64."""
+        """Return the sum of each value over the ranks, in float64."""
         return self._gathered(values).sum(axis=0).tolist() if self.count > 1 else [float(value) for value in values]
 
     def largest(self, values: Sequence[float]) -> list[float]:
-        """The largest of each value over the ranks; NaN if one is."""
+        """Return the largest of each value over the ranks; NaN if one of them is NaN."""
         return self._gathered(values).max(axis=0).tolist() if self.count > 1 else [float(value) for value in values]
 
     def combine(self, array: NDArray[Number]) -> NDArray[Number]:
-        """`array`, of which every rank filled some places and left 0 elsewhere, with all places filled."""
+        """Return `array` with all places filled. Every rank filled some places, and left 0 in the others."""
         if self.count > 1:
             dist.all_reduce(torch.from_numpy(array), group=self.group)
         return array
 
     def add_up(self, tensor: Tensor) -> None:
-        """Put the sum over the ranks in the place of `tensor`, a small one: it goes through the host."""
+        """Replace `tensor` by its sum over the ranks. It must be small, because it goes through the host."""
         if self.count > 1:
             on_host = tensor.detach().cpu()
             dist.all_reduce(on_host, group=self.group)
             tensor.copy_(on_host)
 
     def gather(self, mine: Tensor, to: int) -> Tensor | None:
-        """What every rank gives, bytes on the host and as many from each, (count, bytes): on rank `to`, else None."""
+        """Return every rank's `mine`, (count, bytes), on rank `to`, else None. All have equal sizes, on the host."""
         every = torch.empty((self.count, len(mine)), dtype=torch.uint8) if self.number == to else None
         dist.gather(mine, None if every is None else list(every), dst=to, group=self.group)
         return every
 
     def share(self, data: bytes | None) -> bytes | None:
-        """What rank 0 was given, on every rank. None ends, b"" is only a sign of life."""
+        """Return the data of rank 0 on every rank. None means the end, b"" is only a sign of life."""
         if self.count == 1:
             return data
         size = torch.tensor([-1 if data is None else len(data)])
@@ -187,10 +191,10 @@ class Ranks:
 
 @contextmanager
 def new_shared_directory(ranks: Ranks, path: Path) -> Iterator[Path]:
-    """`learner.artifacts.atomic_directory.new_directory` for all ranks, which see the same disk: rank 0 makes it and
-    gives it its name.
+    """Provide `learner.artifacts.atomic_directory.new_directory` for all ranks, which share a disk: rank 0 makes and
+    renames it.
 
-    What is raised inside must be agreed on. Raises FileExistsError, OSError, Elsewhere.
+    Errors raised inside must be agreed on. Raises FileExistsError, OSError, Elsewhere.
     """
     with ExitStack() as stack:
         with ranks.agreeing():
@@ -200,24 +204,24 @@ def new_shared_directory(ranks: Ranks, path: Path) -> Iterator[Path]:
                 raise OSError(errno.ENOENT, "not there for this rank; all machines must share this disk", str(partial))
         yield partial
         with ranks.agreeing():
-            pass  # nobody looks into it any more under its first name
+            pass  # no rank looks into it any more under its first name
         with ranks.agreeing():
             stack.close()
 
 
 def is_ranked() -> bool:
-    """Whether torchrun started this process."""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_first() -> bool:
-    """Whether this process is rank 0, or alone."""
+    """Return whether this process is rank 0, or alone."""
     return not is_ranked() or os.environ["RANK"] == "0"
 
 
 def open_ranks(tell: Callable[[str], None] = lambda text: None) -> Ranks:
-    """Join the other ranks if torchrun started us; otherwise be alone. Waits for all ranks, and tells of it when that
-    takes long. Raises NotHere when one does not come.
+    """Join the other ranks if torchrun started this process; otherwise return a single rank. Waits for all ranks, and
+    reports through `tell` when that takes long. Raises NotHere when a rank does not come.
     """
     if not is_ranked():
         return Ranks()
@@ -232,18 +236,18 @@ def open_ranks(tell: Callable[[str], None] = lambda text: None) -> Ranks:
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when torchrun is killed: it puts every rank into a session of its own, so the
-    node's signal to torchrun's group does not reach them.
+    """Let the kernel kill this process when torchrun is killed. torchrun puts every rank into a session of its own, so
+    the node's signal to torchrun's group does not reach the ranks.
     """
     if sys.platform == "linux":
         parent = int(os.environ.get(LAUNCHER, os.getppid()))
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was gone before we asked
+        if os.getppid() != parent:  # it was gone before the call above
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _begin_group(number: int, count: int, store: Store | None = None) -> None:
-    """Meet in `store`; alone, in memory, so that no port is opened."""
+    """Meet in `store`; without one in memory, so that no port is opened."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if store is None:
         stay_here()

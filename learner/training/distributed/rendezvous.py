@@ -1,8 +1,9 @@
-"""Ranks come together: whoever has not come is named, and nobody waits for them for ever.
+"""Wait until all ranks are here: a missing rank is named, and nobody waits for it forever.
 
 Invariants:
-- Every rank is left waiting for JOIN_S at most, and says for which ranks it waited.
-- While it waits, one of those that are here says for which: rank 0, or the first that is here.
+
+- Every rank waits for JOIN_S at most, and says for which ranks it waited.
+- Meanwhile one of the ranks that are here names the missing ones: rank 0, or the first that is here.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from contextlib import contextmanager
 from typing import Protocol
 
 JOIN_S = 300.0
-"""How long ranks wait for each other: some import torch from a cold disk, or wake a GPU, in a minute."""
+"""Seconds that ranks wait for each other: some import torch from a cold disk, or wake a GPU, in a minute."""
 
 TOLD_S = 30.0
-"""A wait is told after so long, and again every so many seconds."""
+"""A wait is reported after this many seconds, and again after as many."""
 
 LOOK_S = 0.2
-"""How often is looked who is here."""
+"""Seconds between two checks for the other ranks."""
 
 HERE = "volery/here/"
-"""Before a rank's number, in the store that torchrun's ranks share."""
+"""Prefix of a rank's number, in the store that torchrun's ranks share."""
 
 
 class Store(Protocol):
-    """As torch's."""
+    """The part of torch's store that is used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def check(self, keys: list[str], /) -> bool: ...
 
 
 class NotHere(Exception):
-    """Some ranks have not come, or cannot be spoken to; the message says which."""
+    """Some ranks have not come, or cannot be reached; the message says which."""
 
 
 def wait_for_all(
@@ -48,7 +49,7 @@ def wait_for_all(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Say that rank `number` of `count` is here; return when all are. Raises NotHere after JOIN_S."""
+    """Announce rank `number` of `count`, and return when all ranks are here. Raises NotHere after JOIN_S."""
     store.set(f"{HERE}{number}", "")
     began_s, told_s = clock(), 0.0
     while missing := _missing(store, count):
@@ -57,14 +58,14 @@ def wait_for_all(
             raise NotHere(f"{_called(missing)} of {count} has not come within {JOIN_S:.0f} s")
         if waited_s - told_s >= TOLD_S and not set(range(number)) - set(missing):
             told_s = waited_s
-            tell(f"{_called(missing)} of {count} has not come after {waited_s:.0f} s: see what its process does")
+            tell(f"{_called(missing)} of {count} has not come after {waited_s:.0f} s: check its process")
         sleep(LOOK_S)
 
 
 @contextmanager
 def connecting(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside, ranks connect to each other, which nothing can interrupt: say so while it takes long, and end the process
-    after JOIN_S."""
+    """Watch a block in which ranks connect to each other, which nothing can interrupt: report when it takes long, and
+    end the process after JOIN_S."""
     done = threading.Event()
 
     def watch() -> None:
@@ -74,13 +75,13 @@ def connecting(tell: Callable[[str], None]) -> Iterator[None]:
             over = os.environ.get("GLOO_SOCKET_IFNAME", "")
             where = f" over interface {over}" if over else ""
             text = (
-                f"all ranks are here, and have not connected{where} after {waited_s:.0f} s. Between the machines all "
-                "TCP ports must be open"
+                f"all ranks are here, but have not connected{where} after {waited_s:.0f} s. Open all TCP ports between "
+                "the machines"
             )
             if waited_s > JOIN_S:
                 try:
                     print(f"trainer: {text}", file=sys.stderr, flush=True)
-                finally:  # also where nobody reads it any more
+                finally:  # even if nobody reads it any more
                     os._exit(1)
             tell(text)
 

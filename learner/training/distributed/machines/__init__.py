@@ -1,9 +1,9 @@
-"""Several machines that train one policy together: they meet before they begin, and end together.
+"""Run several machines that train one policy together: they meet before they begin, and end together.
 
-- `first_machine`: the machine on which the node runs
-- `interfaces`: the network interface over which ranks speak
-- `joining_machine`: a machine that joins the first one
-- `meeting`: machines wait until all are here, and know why it is over
-- `messages`: what machines say to each other, as values
-- `roll_call`: what each machine says, in the store at the rendezvous
+- `first_machine`: the rules of the machine on which the node runs
+- `interfaces`: choose the network interface over which ranks communicate
+- `joining_machine`: the rules of a machine that joins the first one
+- `meeting`: wait until all machines are here, and learn why training is over
+- `messages`: the messages between machines, as values
+- `roll_call`: exchange these messages in the store at the rendezvous
 """

@@ -1,13 +1,14 @@
-"""The machine on which the node runs: it waits for the others, and says why it is over.
+"""Decide for the machine on which the node runs: it waits for the others, and says why training is over.
 
-A pure core; `learner.training.distributed.machines.meeting` carries what it says.
+A pure core; `learner.training.distributed.machines.meeting` carries its messages.
 
     GATHERING -> TRAINING -> ENDING -> OVER      GATHERING -> OVER when its own launcher gives up
 
 Invariants:
-- It begins when all have come and none is silent; each number is held by one launcher.
-- When a machine's ranks end with an error, or it goes without a word, the ranks of all machines are ended.
-- A rank that only lost the line to another one is not named while another cause is known.
+
+- Training begins when all machines have come and none is silent; one launcher holds each number.
+- When a machine's ranks end with an error, or it vanishes, the ranks of all machines are ended.
+- A rank that only lost its connection to another rank is not named while another cause is known.
 - `Finish` comes once.
 """
 
@@ -44,7 +45,7 @@ from learner.training.distributed.machines.messages import (
 
 @dataclass(kw_only=True, slots=True)
 class Member:
-    """An other machine that holds its number."""
+    """Another machine that holds its number."""
 
     place: Place
     present: Present
@@ -60,7 +61,7 @@ class Member:
 class First:
     """The first of `machines` machines with `ranks` ranks each; `meeting` is where the others reach it.
 
-    `places`: who holds the numbers; what these and the newest of each number say is all that matters.
+    `places`: the holders of the numbers. Only messages from these, and from the newest place of each number, matter.
     """
 
     machines: int
@@ -83,7 +84,7 @@ class First:
         self._wait = Wait(since_s=self.began_s)
 
     def say(self, now_s: float) -> Word:
-        """What this machine says."""
+        """Return this machine's message."""
         self._count += 1
         return Word(
             count=self._count,
@@ -96,7 +97,7 @@ class First:
         )
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take an event at `now_s` of a steady clock."""
+        """Handle an event at `now_s` of a steady clock, and return its effects."""
         effects: list[Effect] = []
         match event:
             case Read(present=present):
@@ -116,7 +117,7 @@ class First:
             return []
         refused, _ = self._refused.get(place.machine, (None, ""))
         is_known = refused == place or (member is not None and place < member.place)
-        if is_known or self.state is not State.GATHERING:  # one that comes too late sees who takes part
+        if is_known or self.state is not State.GATHERING:  # a machine that comes too late sees who takes part
             return []
         if why := self._objection(present, member, now_s):
             return self._refuse(place, present, why)
@@ -126,15 +127,15 @@ class First:
     def _objection(self, present: Present, holder: Member | None, now_s: float) -> str:
         if (present.machines, present.ranks) != (self.machines, self.ranks):
             return (
-                f"it was started with {present.ranks} ranks and {present.machines} machines, and [trainer] has ranks "
-                f"= {self.ranks} and machines = {self.machines}. Start it with the same."
+                f"it was started with {present.ranks} ranks and {present.machines} machines, but [trainer] has ranks "
+                f"= {self.ranks} and machines = {self.machines}. Start it with the same numbers."
             )
         if holder is not None and not holder.present.ended and now_s - holder.heard_s < STALE_S:
-            return f"{holder.called} is here already. Give each machine a number of its own, from 1."
+            return f"{holder.called} is here already. Give each machine its own number, from 1."
         return ""
 
     def _refuse(self, place: Place, present: Present, why: str) -> list[Effect]:
-        """Tell it, and people once, however often it is started again."""
+        """Refuse the machine. Report that only once for each reason, however often it is started again."""
         self._refused[place.machine] = place, why
         if (place.machine, why) in self._told:
             return []
@@ -162,7 +163,7 @@ class First:
         for machine, member in list(self._members.items()):
             if member.present.ended or now_s - member.heard_s > SILENT_S:
                 del self._members[machine]
-        if self._has_ended:  # it is not wanted any more
+        if self._has_ended:  # its launcher gave up
             return self._conclude()
         heard = {machine for machine, member in self._members.items() if now_s - member.heard_s <= STALE_S}
         missing = [machine for machine in range(1, self.machines) if machine not in heard]
@@ -184,7 +185,7 @@ class First:
     def _watch(self, now_s: float) -> list[Effect]:
         self._note()
         for member in self._members.values():
-            if now_s - member.heard_s > SILENT_S:  # also when its ranks had ended well, since ours have not
+            if now_s - member.heard_s > SILENT_S:  # even if its ranks ended well, because this machine's have not
                 self._causes.append(self._gone(member, now_s))
         if not self._causes and not self._has_ended:
             return []
@@ -197,7 +198,7 @@ class First:
 
     def _settle(self, now_s: float) -> list[Effect]:
         self._note()
-        if self._causes and self._stopped_s is None:  # our ranks had ended well
+        if self._causes and self._stopped_s is None:  # this machine's ranks had ended well
             self._stopped_s = now_s
         waits = [member for member in self._members.values() if not member.present.ended]
         silent = [member for member in waits if now_s - member.heard_s > STALE_S]
@@ -208,7 +209,7 @@ class First:
         return self._conclude()
 
     def _note(self) -> None:
-        """Take the ends that the others told of, each once: what they were told to they do not tell of."""
+        """Add the ends that the others reported, each once. They do not report ends that were ordered."""
         known = {cause.machine for cause in self._causes}
         for machine, member in self._members.items():
             end = member.present.end

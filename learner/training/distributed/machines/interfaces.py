@@ -1,7 +1,7 @@
-"""Which network interface the ranks of several machines speak over: the one by which the machines have met.
+"""Choose the network interface over which the ranks of several machines communicate: the one on which they have met.
 
-gloo asks for the address of the machine's own name otherwise, which Debian maps to 127.0.1.1, and nccl takes the first
-interface that it likes. What the operator set is left alone.
+Otherwise gloo uses the address of the machine's own name, which Debian maps to 127.0.1.1, and nccl takes the first
+interface that it likes. Settings of the operator are kept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 LOOPBACK = "127.0.0.1"
 
 MAPPED = "::ffff:"
-"""What stands before an IPv4 address where a socket takes both kinds."""
+"""Prefix of an IPv4 address if a socket takes both kinds."""
 
 
 def connection_to(port: int) -> tuple[str, str]:
-    """Both ends of this process's connection to `port` of another process: (our address, theirs); ("", "") if none."""
+    """Return both ends of this process's connection to `port` of another process: (its own address, the other's);
+    ("", "") if there is none."""
     for one in psutil.Process().net_connections("tcp"):
         if one.status == psutil.CONN_ESTABLISHED and one.raddr and one.raddr.port == port:
             return plain(one.laddr.ip), plain(one.raddr.ip)
@@ -29,12 +30,12 @@ def connection_to(port: int) -> tuple[str, str]:
 
 
 def plain(address: str) -> str:
-    """An address as interfaces have it: without a scope, IPv4 without the words around it."""
+    """Return an address as interfaces list it: without a scope, and IPv4 without its IPv6 prefix."""
     return address.lower().removeprefix(MAPPED).partition("%")[0]
 
 
 def name_of(address: str) -> str:
-    """The interface of this machine that has `address`; "" if none."""
+    """Return the interface of this machine that has `address`; "" if none."""
     for name, found in psutil.net_if_addrs().items():
         if any(plain(one.address) == address for one in found if one.address):
             return name
@@ -42,19 +43,19 @@ def name_of(address: str) -> str:
 
 
 def speak_over(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Let gloo and nccl of this process's children speak over the interface that has most of `addresses`, which are
-    this machine's. Return the interfaces' names, that one first; none where no interface has any.
+    """Let gloo and nccl of this process's children use the interface that has most of `addresses`, which are this
+    machine's. Return the names of the interfaces that have some, that one first; empty if none has any.
     """
     names = tuple(name for name, _ in Counter(filter(None, map(name_of, addresses))).most_common())
     if names:
         os.environ.setdefault(GLOO, names[0])
-        os.environ.setdefault(NCCL, f"={names[0]}")  # exactly that one: eth1 alone would be eth10, too
+        os.environ.setdefault(NCCL, f"={names[0]}")  # exactly that one: eth1 alone would match eth10, too
     return names
 
 
 def stay_here() -> None:
-    """Let gloo of this process and its children speak over the loopback: all are on this machine, whose name may have
-    no address, or one that goes away with a network. nccl finds its way inside a machine by itself.
+    """Let gloo of this process and its children use the loopback. All are on this machine, whose name may have no
+    address, or one that vanishes with a network. nccl finds its way inside a machine by itself.
     """
     if name := name_of(LOOPBACK):
         os.environ.setdefault(GLOO, name)

@@ -1,12 +1,13 @@
-"""A machine that joins the first one: it begins when that says so, and ends with it.
+"""Decide for a machine that joins the first one: it begins when the first machine says so, and ends with it.
 
-A pure core; `learner.training.distributed.machines.meeting` carries what it says.
+A pure core; `learner.training.distributed.machines.meeting` carries its messages.
 
-    GATHERING -> TRAINING -> ENDING -> OVER      GATHERING -> OVER when it may not take part, or the first has gone
+    GATHERING -> TRAINING -> ENDING -> OVER      GATHERING -> OVER when it is refused, or the first machine is gone
 
 Invariants:
-- Its ranks are ended when the first machine says so, or has gone.
-- `Finish` comes once, with the first machine's verdict if that can still be heard.
+
+- Its ranks are ended when the first machine says so, or is gone.
+- `Finish` comes once, with the first machine's verdict if that can still be read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from learner.training.distributed.machines.messages import (
 
 @dataclass(kw_only=True)
 class Other:
-    """Machine `place.machine` of `machines`, with `ranks` ranks; `address` is its own, `reaches` the first machine's.
+    """Machine `place.machine` of `machines`, with `ranks` ranks. `address` is its own, `reaches` the first machine's.
 
     `meeting`: where the first machine is, for people.
     """
@@ -67,7 +68,7 @@ class Other:
         self._wait = Wait(since_s=self.began_s)
 
     def say(self, now_s: float) -> Present:
-        """What this machine says at `now_s`."""
+        """Return this machine's message at `now_s`."""
         self._count += 1
         own = self._own
         return Present(
@@ -83,7 +84,7 @@ class Other:
         )
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take an event at `now_s` of a steady clock."""
+        """Handle an event at `now_s` of a steady clock, and return its effects."""
         if self.state is State.OVER:
             return []
         match event:
@@ -113,14 +114,14 @@ class Other:
                 why = f"training has begun with another machine {self.place.machine}. Try again when that has ended."
                 return self._conclude((f"machine {FIRST} at {self.meeting} refuses this one: {why}",))
             if self._wait.is_news(now_s):
-                return [Tell(text=f"this machine is here, and waits for the others of {self.machines}")]
+                return [Tell(text=f"this machine is ready, and waits for the others of {self.machines}")]
         stopped = self._stop(now_s) if word.stop or word.verdict is not None else []
         return [*stopped, *self._go_on(now_s)]
 
     def _lose(self, why: str, now_s: float) -> list[Effect]:
-        """The first machine has gone, and with it all."""
+        """End everything, because the first machine is gone."""
         if self._has_ended and self._own is None and self._stopped_s is None:
-            return self._conclude(self._verdict or ())  # ours ended well, and so may its
+            return self._conclude(self._verdict or ())  # this machine's ranks ended well, and so may the first one's
         if self._verdict is None and self._cause is None:
             self._cause = explain_silence(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
         if self.state is State.GATHERING:
@@ -154,7 +155,7 @@ class Other:
         return self._conclude(self._lines())
 
     def _lines(self) -> tuple[str, ...]:
-        """Why it is over: by the first machine's word, or else as far as it is known here."""
+        """Return why it is over: the first machine's verdict, or else what is known here."""
         if self._verdict is not None:
             return self._verdict
         known = [cause for cause in (self._own, self._cause) if cause is not None]

@@ -1,10 +1,10 @@
-"""What machines that train together say to each other, what happens to each, and what is to be done.
+"""Define the messages between machines that train together, their events and their effects.
 
-Each machine says one thing again and again: all that it knows, with a count that grows. So nothing depends on how often
-something arrives, and a machine whose count stands still has gone.
+Each machine repeats one message: all that it knows, with a count that grows. So nothing depends on how often a message
+arrives, and a machine whose count stands still is gone.
 
-    Present   any machine but the first: I am here, with so many ranks; later: my ranks have ended, in this way
-    Word      the first: you may not take part; begin, all are here; stop, end your ranks; verdict, why it is over
+    Present   from any machine but the first: I am here, with so many ranks; later: my ranks have ended, in this way
+    Word      from the first: you may not take part; begin, all are here; stop, end your ranks; verdict, why it is over
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ FIRST = 0
 """The number of the machine on which the node runs."""
 
 POLL_S = 0.25
-"""How often each machine says what it knows: a few hundred bytes, so that an end is known in half a second."""
+"""Seconds between two messages of a machine: a few hundred bytes, so that an end is known in half a second."""
 
 SILENT_S = 30.0
-"""A machine that says nothing new for so long has gone. Longer than a network takes to find another way, and much
-shorter than the ranks would wait for each other."""
+"""A machine that says nothing new for so many seconds is gone. It is longer than a network takes to find another way,
+and much shorter than the ranks would wait for each other."""
 
 STALE_S = 3.0
-"""The same for a machine that leaves its place to another launcher of its number, and when it is asked why all ended:
-ten times what it takes to say something."""
+"""The same for a machine whose number another launcher wants, and when the reason for an end is sought: more than ten
+times the time between two messages."""
 
 SETTLE_S = 5.0
-"""How long the machines wait for each other's word on why it is over, once it is."""
+"""Seconds that the machines wait for each other's report on why it is over."""
 
 FIRST_TOLD_S = 10.0
-"""A wait is told after so long: whoever starts all machines with one command need not hear of it."""
+"""A wait is reported after so many seconds, so that it is not if one command starts all machines."""
 
 TOLD_AGAIN_S = 60.0
-"""And again so often, for as long as it lasts."""
+"""Seconds until the report of a wait is repeated, for as long as it lasts."""
 
 WORD_CHARS = 2000
-"""Of each sentence that travels: a paragraph."""
+"""Most characters of each sentence that is sent: a paragraph."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """An end that nobody asked for: `cause` in words, what the rank said last, `ago_s` seconds before this was said.
+    """An end that nobody ordered, `ago_s` seconds before this message: `cause` in words, and the rank's last lines.
 
-    `lost_line`: all that the rank said was that it had lost another one, so what happened there comes first.
+    `lost_line`: the rank only lost its connection to another rank, so the other rank's end is the cause.
     """
 
     cause: str
@@ -55,7 +55,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """What an other machine says. `address` is its own, `reaches` the first machine's as it sees it."""
+    """The message of any machine but the first. `address` is its own, `reaches` the first machine's as it sees it."""
 
     count: int
     machines: int
@@ -67,8 +67,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first machine says. `refused`: why, by place; `begin`: the places that take part, once all are here; an
-    empty `verdict` says that all went well.
+    """The message of the first machine. `refused`: reasons by place; `begin`: the places that take part, once all are
+    here; an empty `verdict` means that all went well.
     """
 
     count: int
@@ -80,7 +80,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Which machine of how many, and which launcher of that number: each takes the next `seat`, from 1."""
+    """A machine's number and its launcher: each launcher of a number takes the next `seat`, from 1."""
 
     machine: int
     seat: int
@@ -89,33 +89,33 @@ class Place:
         return f"{self.machine}/{self.seat}"
 
 
-# What happens.
+# Events.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What the other machines say now, by place: to `First`."""
+    """The current messages of the other machines, by place; for `First`."""
 
     present: Mapping[Place, Present]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the first machine says now: to `Other`."""
+    """The current message of the first machine; for `Other`."""
 
     word: Word
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineLost:
-    """The first machine cannot be asked any more: to `Other`."""
+    """The first machine can no longer be reached; for `Other`."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """This machine's ranks have ended; `end` None: well."""
+    """This machine's ranks have ended; `end` is None if they ended well."""
 
     end: End | None
 
@@ -127,19 +127,19 @@ class Ticked:
 
 Event = Read | Told | LineLost | Ended | Ticked
 
-# What is to be done.
+# Effects.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tell:
-    """Tell people."""
+    """Report a text to people."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """All are here: start the ranks. `reached`: this machine's addresses, as the others see them."""
+    """All machines are here: start the ranks. `reached`: this machine's addresses, as the others see them."""
 
     reached: tuple[str, ...] = ()
 
@@ -151,7 +151,7 @@ class EndRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """It is over; the lines say why, none that all went well."""
+    """All is over; the lines say why, none if all went well."""
 
     lines: tuple[str, ...]
 
@@ -168,7 +168,7 @@ class State(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why it is over, from one machine: `text`, and what the rank said last."""
+    """Why all is over, from one machine: `text`, and the last lines of the rank."""
 
     machine: int
     text: str
@@ -178,7 +178,7 @@ class Cause:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The least is told: the earliest, but for ranks that only lost another one."""
+        """Sort key; the smallest cause is reported: the earliest, but ranks that only lost another rank come last."""
         return self.lost_line, self.at_s
 
 
@@ -188,7 +188,8 @@ def cause_of(machine: int, called: str, end: End, at_s: float) -> Cause:
 
 
 def explain_silence(machine: int, called: str, heard_s: float, why: str) -> Cause:
-    """It went without a word after it was last heard, and so before whatever others lost by it."""
+    """Return the cause that a machine vanished. It dates from when the machine was last heard, and so before the
+    losses that it caused in others."""
     return Cause(machine=machine, text=f"{called} has gone: {why}", words=(), lost_line=False, at_s=heard_s)
 
 
@@ -198,13 +199,13 @@ def silence(heard_s: float, now_s: float) -> str:
 
 @dataclass(kw_only=True)
 class Wait:
-    """When a wait is told: after FIRST_TOLD_S, then every TOLD_AGAIN_S."""
+    """Decides when to report a wait: after FIRST_TOLD_S, then every TOLD_AGAIN_S."""
 
     since_s: float
     _told_s: float | None = None
 
     def is_news(self, now_s: float) -> bool:
-        """Whether it is to be told now; it then counts as told."""
+        """Return whether to report the wait now; if so, it counts as reported."""
         due = self.since_s + FIRST_TOLD_S if self._told_s is None else self._told_s + TOLD_AGAIN_S
         if now_s < due:
             return False

@@ -1,8 +1,11 @@
-"""What machines that train together say, in the store at the rendezvous: each has a place there, and reads the others'.
+"""Exchange the messages of machines that train together, in the store at the rendezvous.
+
+Each machine has a place there, and reads the others'.
 
 Invariants:
-- A launcher has a place of its own, also beside another one of the same number.
-- What cannot be read is taken for nothing: it is another version's, and its author is not heard.
+
+- A launcher has its own place, even beside another launcher of the same number.
+- An unreadable message is ignored: it is from another version, and its author is not heard.
 """
 
 from __future__ import annotations
@@ -19,36 +22,36 @@ from learner.training.distributed.machines.messages import Event, LineLost, Plac
 from protocol.core.codec import ready
 
 PREFIX = "volery"
-"""Before our keys: torchrun has others in the same store."""
+"""Prefix of this program's keys: torchrun has others in the same store."""
 
 WORD = "word"
-"""Where the first machine writes."""
+"""Key under which the first machine writes."""
 
 TRY_S = 10.0
-"""How long one attempt to reach the first machine may take."""
+"""Seconds that one attempt to reach the first machine may take."""
 
 ANSWER_S = 60.0
-"""How long the store may take to answer; whoever waits for it hears of the silence before that."""
+"""Seconds that the store may take to reply; a machine that waits for it is declared gone before that."""
 
 ANY_ADDRESS = "127.0.0.1"
-"""By which the first machine reaches its own store, whatever its name means to others."""
+"""Address by which the first machine reaches its own store, whatever its name means to others."""
 
 
 class Board(Protocol):
-    """One machine's view of it."""
+    """One machine's view of the store."""
 
     def exchange(self, said: bytes) -> Event:
-        """Write what this machine says, and return what is said to it. Waits for the store."""
+        """Write this machine's message, and return what the others say. Waits for the store."""
         ...
 
 
 class NoStore(Exception):
-    """The store cannot be had; the message says why."""
+    """The store cannot be opened or reached; the message says why."""
 
 
 @dataclass(frozen=True)
 class FirstBoard:
-    """That of the first machine, which holds the store."""
+    """The view of the first machine, which holds the store."""
 
     store: TCPStore
     machines: int
@@ -56,8 +59,8 @@ class FirstBoard:
 
     @classmethod
     def open(cls, port: int, machines: int, holders: Callable[[], Collection[Place]]) -> FirstBoard:
-        """Hold the store at `port`, on all addresses of this machine. `holders`: who takes part so far; of each number
-        these and the newest are read. Raises NoStore when the port is taken.
+        """Hold the store at `port`, on all addresses of this machine. `holders` returns the places that take part so
+        far; for each number these and the newest place are read. Raises NoStore when the port is taken.
         """
         try:
             store = TCPStore(
@@ -89,14 +92,14 @@ class FirstBoard:
 
 @dataclass(frozen=True)
 class OtherBoard:
-    """That of any other machine."""
+    """The view of any other machine."""
 
     store: TCPStore
     place: Place
 
     @classmethod
     def open(cls, host: str, port: int, machine: int) -> OtherBoard:
-        """Take a place in the store at `host` and `port`. Raises NoStore when nothing answers there within TRY_S."""
+        """Take a place in the store at `host` and `port`. Raises NoStore when it does not reply within TRY_S."""
         try:
             store = TCPStore(host, port, None, False, timedelta(seconds=TRY_S), wait_for_workers=False)
             store.set_timeout(timedelta(seconds=ANSWER_S))
@@ -115,7 +118,7 @@ class OtherBoard:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what torch's errors say: the rest is a stack of C++."""
+    """Return the first line of torch's error message; the rest is a C++ stack."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

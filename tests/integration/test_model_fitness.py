@@ -94,7 +94,7 @@ def test_a_model_that_looks_at_later_tokens_is_no_causal_one(
     tmp_path: Path, make: Callable[[], PreTrainedModel], said: str, ranks: Callable[[], Ranks]
 ) -> None:
     directory = saved(make(), tmp_path / "model")
-    with pytest.raises(BadModel, match="no causal language model: a later token changes what it says") as caught:
+    with pytest.raises(BadModel, match="no causal language model: a later token changes its logits") as caught:
         load_policy(directory, ranks=ranks())
     assert said in str(caught.value)
     assert str(directory) in str(caught.value)
@@ -137,9 +137,9 @@ Spoilt = Callable[[Tensor], Tensor]
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda hidden: hidden - 0.1 * hidden.mean(0, keepdim=True), "depends on the other sequences in its batch"),
-        (lambda hidden: hidden + 0.1 * hidden.mean(1, keepdim=True), "a later token changes what it says"),
-        (lambda hidden: hidden * hidden.shape[1] ** 2, "depends on how many tokens follow"),
+        (lambda hidden: hidden - 0.1 * hidden.mean(0, keepdim=True), "depend on the other sequences in its batch"),
+        (lambda hidden: hidden + 0.1 * hidden.mean(1, keepdim=True), "a later token changes its logits"),
+        (lambda hidden: hidden * hidden.shape[1] ** 2, "depend on how many tokens follow"),
     ],
 )
 def test_a_sequence_is_computed_from_its_own_tokens_alone(

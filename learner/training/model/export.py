@@ -1,13 +1,17 @@
-"""The policy written out as a model directory, shard by shard, the chunks of its weights named on the way.
+"""Write the policy as a model directory, shard by shard, and name the chunks of its weights meanwhile.
 
-What always holds: names, shapes, order and bytes are the same on any number of ranks; an export holds the very tensors
-that the directory held, under the same names, with the same other files, so whatever served the original can serve
-the export; beside the model and its snapshot no rank holds more than is converted together, a tensor or the experts of
-one layer, and what is just being written. The directory appears whole or not at all. It is written from a snapshot
-(`learner.training.snapshot`), on any thread: training may go on beside it, which takes at most 4 bytes a parameter on a
-CPU, and as many as the export has on the host of a GPU.
+It is written from a snapshot (`learner.training.snapshot`), on any thread, so training may go on. That takes at most 4
+bytes a parameter on a CPU; for a GPU it takes the size of the export on the host. Shards are dealt to ranks in turn,
+and their tensors gathered in turn, so that all ranks write at the same time.
 
-Shards are dealt to ranks in turn, and their tensors gathered in turn, so that all ranks write at the same time.
+Invariants:
+
+- Names, shapes, order and bytes are the same on any number of ranks.
+- An export holds the same tensors as the directory, under the same names, with the same other files, so a program that
+  served the original can serve the export.
+- Besides the model and its snapshot, a rank holds only what is converted together (a tensor, or the experts of one
+  layer) and what is being written.
+- The directory appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -53,15 +57,15 @@ DTYPE_NAMES = {
 }
 
 WAITING_BYTES = 1 << 25
-"""Of what one rank alone has not yet written, when it takes the next unit: enough that no core waits for the others to
-end a unit. Where tensors are gathered it would keep a third unit in memory.
+"""Bytes that a single rank may still have to write when it takes the next unit: enough that no core waits for the
+others to end a unit. If tensors are gathered, it would keep a third unit in memory.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is gathered and converted together: a part of the model, and the tensors that it becomes in the file.
-    `kept` has this rank's slices of the part's targets, in their order.
+    """Tensors that are gathered and converted together: a part of the model, and the tensors that it becomes in the
+    file. `kept` has this rank's slices of the part's targets, in their order.
     """
 
     part: Part
@@ -71,14 +75,14 @@ class Unit:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the file."""
+        """Size in the file."""
         return sum(entry.size_bytes for entry in self.entries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What a new directory holds: its files, sorted, and the names of chunks that were computed while it was written,
-    as `learner.artifacts.chunk_names` takes them (on rank 0).
+    """The content of a new directory: its sorted files, and (on rank 0) the names of chunks that were computed while it
+    was written, as `learner.artifacts.chunk_names` takes them.
     """
 
     files: list[str]
@@ -86,7 +90,7 @@ class Exported:
 
 
 def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> Exported:
-    """Write the current weights as a model directory that loaders take. See `write_export`."""
+    """Write the current weights as a model directory for loaders. See `write_export`."""
     snapshot = take_snapshot(policy, dtype)
     try:
         return write_export(policy, snapshot, directory, dtype, max_shard_bytes)
@@ -107,7 +111,7 @@ def take_snapshot(
 
 
 def _exported(policy: Policy) -> list[Tensor]:
-    """The tensors of an export, in the order of its snapshot."""
+    """Return the tensors of an export, in the order of its snapshot."""
     if policy.attached is not None:
         parameters = dict(policy.parameters)
         return [parameters[name] for name in sorted(parameters)]  # as `lora.entries` lists them
@@ -128,8 +132,8 @@ def write_export(
     *,
     merge: bool = False,
 ) -> Exported:
-    """Write `snapshot`, of `take_snapshot`, as a model directory that loaders take. On any thread, and on all ranks.
-    With `merge`, which both were called with, an adapter is in the weights, and no file of its own.
+    """Write a `snapshot` of `take_snapshot` as a model directory for loaders. Call it on all ranks, on any thread. With
+    `merge`, which both calls must have, an adapter is in the weights and has no file of its own.
 
     Equal weights give equal bytes. `directory` must not exist (FileExistsError); it appears whole or not at all.
     Raises OSError, BadModel, Elsewhere.
@@ -164,7 +168,7 @@ def write_export(
 def _write_adapter(
     policy: Policy, attached: Attached, ranks: Ranks, snapshot: Snapshot, directory: Path, dtype: ExportDtype
 ) -> Exported:
-    """The base model's own files, and the adapter beside them."""
+    """Write the base model's own files, and the adapter beside them."""
     parameters, wanted = dict(policy.parameters), getattr(torch, dtype)
     listed = list(entries(parameters, wanted, DTYPE_NAMES[wanted]))
     with new_shared_directory(ranks, directory) as partial:
@@ -192,7 +196,7 @@ def _write_adapter(
 
 
 def cut_shards(units: Sequence[Unit], max_shard_bytes: int) -> list[list[Unit]]:
-    """Cut a list of units, in order, into shards of at most `max_shard_bytes`; a larger unit is a shard of its own."""
+    """Cut a list of units, in order, into shards of at most `max_shard_bytes`; a larger unit is its own shard."""
     shards: list[list[Unit]] = [[]]
     size = 0
     for unit in units:
@@ -229,7 +233,7 @@ def _index(shards: Sequence[Sequence[Unit]], names: Sequence[str]) -> dict[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """A shard that is to be written."""
+    """A shard to be written."""
 
     name: str
     header: bytes
@@ -247,8 +251,8 @@ def _plan(name: str, units: Sequence[Unit]) -> _Plan:
 def _write(
     policy: Policy, ranks: Ranks, plans: Sequence[_Plan], cuts: Cuts, directory: Path
 ) -> dict[str, NDArray[np.uint8]]:
-    """Gather every unit on the rank that its shard was dealt to, which writes it while the next is gathered. Returns
-    the digests of each file's pieces.
+    """Gather every unit on the rank that its shard was dealt to. That rank writes it while the next one is gathered.
+    Returns the digests of each file's pieces.
     """
     with _Writer(directory, cuts, WAITING_BYTES if ranks.count == 1 else 0) as writer:
         for number, unit in _in_turn([plan.units for plan in plans], ranks):
@@ -262,8 +266,8 @@ def _write(
 
 
 def _found(policy: Policy, unit: Unit, ranks: Ranks, to: int) -> dict[str, Tensor | Kept] | None:
-    """The tensors of the file that `unit` becomes, on rank `to`; None on the others. What is whole on this rank
-    already, and goes out as it is, the writing converts.
+    """Return on rank `to` the tensors of the file that `unit` becomes; None on the others. A tensor that is whole on
+    this rank, and goes out as it is, is converted while it is written.
     """
     like = {target: policy.by_name[target] for target in unit.part.targets}
     if unit.part.converter is None and (ranks.count == 1 or not isinstance(like[unit.part.targets[0]], DTensor)):
@@ -271,7 +275,7 @@ def _found(policy: Policy, unit: Unit, ranks: Ranks, to: int) -> dict[str, Tenso
             return {unit.entries[0].name: unit.kept[0]}
         unit.kept[0].release()
         return None
-    # Copies, since what a converter makes may be views of what it was given, and training would change those.
+    # Copies, because a converter may return views of its inputs, and training would change those.
     whole = {
         target: gathered(copied(kept, unit.dtype), like[target], ranks, to)
         for target, kept in zip(unit.part.targets, unit.kept, strict=True)
@@ -283,7 +287,7 @@ def _found(policy: Policy, unit: Unit, ranks: Ranks, to: int) -> dict[str, Tenso
 
 
 def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[int, Unit]]:
-    """Units with their shard's number: of as many shards as there are ranks one unit each, again and again."""
+    """Yield units with their shard's number: from as many shards as there are ranks one unit each, in turn."""
     for first in range(0, len(shards), ranks.count):
         numbers = range(first, min(first + ranks.count, len(shards)))
         columns = ([(number, unit) for unit in shards[number]] for number in numbers)
@@ -291,8 +295,8 @@ def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[i
 
 
 class _Writer:
-    """Writes shards one after the other, one unit behind; what fails is raised by `finish`. So many bytes of a unit may
-    be waiting when the next is taken.
+    """Writes shards one after the other, each unit while the next one is gathered; `finish` raises what failed. At most
+    `waiting_bytes` of a unit may wait when the next is taken.
     """
 
     def __init__(self, directory: Path, cuts: Cuts, waiting_bytes: int) -> None:
@@ -312,22 +316,22 @@ class _Writer:
             self._file.close()
 
     def take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor | Kept]) -> None:
-        """Write the next unit of a shard once the one before is written."""
+        """Write the next unit of a shard once the previous one is written."""
         if self._failed is None:
             try:
                 self._take(plan, unit, tensors)
             except (OSError, NotFinite) as error:
-                # Later, when all ranks have come through their collectives.
+                # Raised later, when all ranks have come through their collectives.
                 self._failed = error
 
     def finish(self) -> dict[str, NDArray[np.uint8]]:
-        """Flush everything to the disk; return the digests of each file's pieces. Raises OSError, BadModel."""
+        """Flush everything to the disk. Return the digests of each file's pieces. Raises OSError, BadModel."""
         try:
             if self._failed is not None:
                 raise self._failed
             self._close()
         except NotFinite as error:
-            raise BadModel(f"{error}, so no node could generate with it; go on from an earlier checkpoint") from error
+            raise BadModel(f"{error}, so no node could generate with it; resume from an earlier checkpoint") from error
         return self._digests
 
     def _take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor | Kept]) -> None:

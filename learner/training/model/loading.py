@@ -1,8 +1,10 @@
-"""Models made: from a directory of weights, or new ones with random weights.
+"""Load models from a directory of weights, or make new ones with random weights.
 
-What always holds: every weight comes from the directory (a missing one is an error, never a random start), in float32,
-one tensor in memory beside the model at a time; each rank reads what it keeps. Dropout is off: engines have none, and
-the policy is deterministic.
+Invariants:
+
+- Every weight comes from the directory (a missing one is an error, never a random start), in float32.
+- Besides the model one tensor is in memory at a time; each rank reads what it keeps.
+- Dropout is off: engines have none, and the policy is deterministic.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from learner.training.model.tensor_mapping import Part, read
 from learner.training.model.weight_writer import not_finite
 
 ARCHITECTURES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe"}
-"""What `make_model` makes, by the model type that a config names."""
+"""The architectures that `make_model` can make, by the model type in a config."""
 
 NO_MODEL = (
     ValueError,
@@ -42,11 +44,11 @@ NO_MODEL = (
     SafetensorError,
     StrictDataclassError,
 )
-"""What transformers raises about configs and weights that do not fit: it has no type of its own for that."""
+"""Errors that transformers raises about unfit configs and weights; it has no type of its own for that."""
 
 
 def outline(directory: ModelDirectory) -> Any:
-    """The directory's model with parameters on the meta device, which take no memory, and buffers computed.
+    """Return the directory's model with parameters on the meta device, which take no memory, and computed buffers.
 
     Raises BadModel.
     """
@@ -65,12 +67,12 @@ def outline(directory: ModelDirectory) -> Any:
 
 
 def _require_generator(config: Any, directory: ModelDirectory) -> None:
-    """Refuse what transformers makes no causal model of, or one without half of the weights. Raises BadModel."""
+    """Raise BadModel if transformers makes no causal model of the config, or one without half of the weights."""
     said = ", ".join(map(str, config.architectures or ())) or type(config).__name__
     if getattr(config, "is_encoder_decoder", False):
         raise BadModel(
             f"{directory.path} is an encoder-decoder ({said}): its decoder generates from what its encoder has read, "
-            "and here a prompt has no reader but the decoder; use a model that only decodes"
+            "but here only a decoder reads the prompt; use a model that only decodes"
         )
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise BadModel(
@@ -80,8 +82,9 @@ def _require_generator(config: Any, directory: ModelDirectory) -> None:
 
 
 def _still(config: Any) -> None:
-    """Turn dropout off, of layers as well: engines have none. In the config, since many models ask no module of theirs
-    for it but a number. Nothing else: routers also compute with their jitter where they draw nothing (Phi-3.5-MoE).
+    """Set all dropout in the config to 0, that of layers as well: engines have none. Many models ask the config for the
+    number and no module. Nothing else is changed: routers also compute with their jitter where they draw nothing
+    (Phi-3.5-MoE).
     """
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, value in part.to_dict().items():
@@ -90,20 +93,20 @@ def _still(config: Any) -> None:
 
 
 def windows_of(config: Any) -> list[int]:
-    """How far back attention sees, in tokens, in the layers of a model of this config that do not see everything."""
+    """Return how far back attention sees, in tokens, for the layers that do not see everything."""
     ends = ("window", "window_size", "attention_chunk_size")
     return [value for name, value in _fields(config) if type(value) is int and name.endswith(ends)]
 
 
 def caps_logits(config: Any) -> bool:
-    """Whether a model of this config bends its logits after the head, or those of its attention."""
+    """Return whether a model of this config caps its logits after the head, or those of its attention."""
     return any(value for name, value in _fields(config) if "logit" in name and "cap" in name)
 
 
 def first_position(model: Any) -> int:
-    """The position of a sequence's first token, as `model` counts them: the descendants of fairseq's models (RoBERTa)
-    begin behind the id of the padding token. Left to themselves they pass over every token of that id as well, which a
-    cache does not, so they are told.
+    """Return the position of a sequence's first token, as `model` counts them. The descendants of fairseq's models
+    (RoBERTa) begin after the id of the padding token. By themselves they also skip every token of that id, which a
+    cache does not, so they are given positions.
     """
     for module in model.modules():
         if hasattr(type(module), "create_position_ids_from_input_ids") and hasattr(module, "position_embeddings"):
@@ -112,13 +115,13 @@ def first_position(model: Any) -> int:
 
 
 def positions_of(model: Any) -> int | None:
-    """Tokens of the longest sequence that `model` takes, None when nothing says so."""
+    """Return how many tokens the longest sequence of `model` may have, None when nothing says so."""
     found = positions_in(model.config.to_dict())
     return None if found is None else found.tokens
 
 
 def body_of(model: Any) -> Any:
-    """What of `model` gives hidden states: all of it but the head. Some name another part than the one they have."""
+    """Return the part of `model` that gives hidden states: all but the head. Some name another part than they have."""
     if model.base_model is not model:
         return model.base_model
     return next((part for part in model.children() if isinstance(part, PreTrainedModel)), model)
@@ -145,8 +148,8 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def give_memory(model: Any) -> None:
-    """Put empty parameters into the memory of this process where `model` has them on the meta device."""
-    made: dict[int, nn.Parameter] = {}  # a tied parameter stays one
+    """Allocate empty parameters in this process's memory where `model` has them on the meta device."""
+    made: dict[int, nn.Parameter] = {}  # so that a tied parameter stays one
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
@@ -191,7 +194,7 @@ def _load(
 
 
 def _sound(values: Tensor, name: str, file: Path) -> Tensor:
-    """`values` of the tensor called `name` if all of them are finite. Raises BadModel."""
+    """Return `values` of the tensor called `name` if all of them are finite. Raises BadModel."""
     if not_finite(values):
         raise BadModel(
             f"{file}: {name!r} holds values that are not finite (NaN or infinity), so no node could generate with it; "
@@ -201,7 +204,7 @@ def _sound(values: Tensor, name: str, file: Path) -> Tensor:
 
 
 def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
-    """Turn off what dropout no config speaks of, and trade compute for memory when asked."""
+    """Turn off dropout that no config field names, and enable gradient checkpointing if asked. Raises BadModel."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -213,16 +216,16 @@ def prepare(model: Any, *, gradient_checkpointing: bool) -> None:
     except ValueError as error:
         raise BadModel(f"activation_checkpointing = true: {one_line(error)} Leave it out for this model") from error
     for module in model.modules():
-        # transformers checkpoints only what believes to be in training. The modules inside a layer do not: routers
-        # would draw their experts by chance.
+        # transformers checkpoints only modules in training mode. The modules inside a layer must not be in that mode,
+        # or routers would draw their experts by chance.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
 
 
 def make_model(directory: Path, config: Mapping[str, Any], seed: int, architecture: str = "qwen3") -> int:
-    """Write a new model with random weights into `directory` and return its number of parameters.
+    """Write a new model with random weights into `directory`, and return its number of parameters.
 
-    `config` holds fields of transformers' config of `architecture`; equal seeds give equal weights. Raises BadModel
-    when a field is unknown or unfit or a model is there already, OSError when the disk refuses.
+    `config` holds fields of transformers' config of `architecture`. Equal seeds give equal weights. Raises BadModel
+    when a field is unknown or unfit, or a model is there already; OSError when the disk fails.
     """
     if (directory / CONFIG).exists() or (directory / WEIGHTS).exists():
         raise BadModel(f"{directory} holds a model already; name another directory")
@@ -243,7 +246,7 @@ def make_model(directory: Path, config: Mapping[str, Any], seed: int, architectu
 
 
 def _save_into(model: Any, directory: Path) -> None:
-    """Save beside and move in, config last: without it a directory is not a model, so no kill leaves half of one."""
+    """Save into a directory beside, then move the files, config last: without it a kill leaves no half model."""
     directory.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".partial-", dir=directory) as name:
         partial = Path(name)
@@ -256,6 +259,6 @@ def _save_into(model: Any, directory: Path) -> None:
 
 
 def quiet_transformers() -> None:
-    """Keep progress bars and advice out of the log."""
+    """Disable progress bars and advice in the log."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,8 +1,12 @@
-"""Low-rank adapters: W + (alpha / r) B A, of which only A and B are trained (LoRA, Hu et al., arXiv 2106.09685).
+"""Train low-rank adapters: W + (alpha / r) B A, with only A and B trained (LoRA, Hu et al., arXiv 2106.09685).
 
-What always holds: the base model's weights never change, and an export holds its very files, linked and not copied, so
-that their chunks have the same names in every version and travel once; the adapter is in peft's own form, so peft and
-whatever reads its files can load an export, too. B begins at zero, so the first version is the base model.
+B begins at zero, so the first version is the base model.
+
+Invariants:
+
+- The base model's weights never change. An export holds the same files, linked and not copied, so their chunks have the
+  same names in every version and are sent once.
+- The adapter is in peft's own form, so peft, and programs that read its files, can load an export, too.
 """
 
 from __future__ import annotations
@@ -31,26 +35,26 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 PREFIX = "base_model.model."
-"""What peft puts before a module's name in its files."""
+"""Prefix of a module's name in peft's files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A model's adapter: what it is, and by the directory's names of its base model what the model calls them now."""
+    """A model's adapter. `renamed`: from the names of the base model's directory to the model's names now."""
 
     lora: Lora
     renamed: Mapping[str, str]
 
 
 def attach(model: Any, lora: Lora) -> Attached:
-    """Put adapters on the linear layers of `model`, which is still on the meta device; train nothing else.
+    """Put adapters on the linear layers of `model`, which is still on the meta device. Only they are trained.
 
-    Raises BadRequest when no layer is called as `lora.targets` says, or peft is not installed.
+    Raises BadRequest when no layer has a name in `lora.targets`, or peft is not installed.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise BadRequest("lora_rank is set, and peft is not installed: pip install 'volery[lora]'") from error
+        raise BadRequest("lora_rank is set, but peft is not installed: pip install 'volery[lora]'") from error
     before: dict[str, Tensor] = model.state_dict(keep_vars=True)
     config = LoraConfig(
         r=lora.rank,
@@ -77,14 +81,14 @@ def attach(model: Any, lora: Lora) -> Attached:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter of this name is an adapter's."""
+    """Return whether a parameter of this name is an adapter's."""
     return ".lora_A." in name or ".lora_B." in name
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Give adapters their first values: A uniform within 1 / sqrt(inputs), as peft has it, and B zero. The same for
-    the same seed on any number of ranks.
+    """Set the first values of adapters: A uniform within 1 / sqrt(inputs), as in peft, and B zero. Equal seeds give
+    equal values on any number of ranks.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
@@ -96,7 +100,7 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 
 def identity_of(directory: ModelDirectory) -> str:
-    """A digest of the base model's weights from samples of its files: a checkpoint of an adapter fits no other."""
+    """Return a digest of the base model's weights from samples of its files: an adapter's checkpoint fits no other."""
     digest = hashlib.sha256()
     for file in sorted(set(directory.files.values())):
         add_samples(digest, file)
@@ -116,7 +120,7 @@ def link_base(directory: ModelDirectory, into: Path) -> None:
 
 
 def description(lora: Lora, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What `adapter_config.json` says."""
+    """Return the content of `adapter_config.json`."""
     modules = sorted({name.split(".lora_")[0] for name in parameters})
     return {
         "peft_type": "LORA",
@@ -135,7 +139,7 @@ def description(lora: Lora, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def entries(parameters: Mapping[str, Tensor], dtype: torch.dtype, dtype_name: str) -> Iterator[tuple[str, TensorEntry]]:
-    """Yield each parameter's name with what it becomes in `adapter_model.safetensors`, in order."""
+    """Yield each parameter's name with its entry in `adapter_model.safetensors`, in order."""
     for name in sorted(parameters):
         shape = tuple(parameters[name].shape)
         yield (

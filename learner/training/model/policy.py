@@ -1,8 +1,10 @@
-"""The policy: a causal language model with float32 weights that scores sequences, whole or cut over ranks.
+"""Hold the policy: a causal language model with float32 weights that scores sequences, whole or cut over ranks.
 
-What always holds: it is deterministic; it is the same model on any number of ranks, whose names, shapes and order of
-tensors do not depend on them; only targets are scored, and the (targets, vocabulary) logits are never all in memory
-when they are many.
+Invariants:
+
+- It is deterministic.
+- It is the same model on any number of ranks: names, shapes and order of its tensors do not depend on them.
+- Only targets are scored, and the (targets, vocabulary) logits are never all in memory when they are many.
 """
 
 from __future__ import annotations
@@ -47,29 +49,30 @@ from learner.training.model.varlen_attention import NAME
 from protocol.experts import Routing
 
 ENTROPY_BLOCK = 1 << 22
-"""Logits looked at together when the entropy is summed: 16 MiB of temporaries, also for a vocabulary of 150,000."""
+"""Number of logits whose entropy is computed together: 16 MiB of temporaries, also for a vocabulary of 150,000."""
 
 LOGITS_BLOCK = 1 << 27
-"""Logits computed together, half a GiB in float32. More targets are scored in several goes, each computed again in the
-backward pass, as 16,000 positions of a vocabulary of 150,000 would take 10 GiB, and as much for their gradient."""
+"""Number of logits computed together, half a GiB in float32. More targets are scored in several blocks, each computed
+again in the backward pass. Otherwise 16,000 positions of a vocabulary of 150,000 would take 10 GiB, and as much for
+their gradient."""
 
 SAME_LOGITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
-"""Two ways to the same logits differ by rounding, about 1e-6 of the largest in float32 and 1e-2 in bfloat16; a mask or
-a scale that was ignored, by far more.
+"""Largest difference, as a fraction of the largest logit, between two ways to the same logits. Rounding makes about
+1e-6 in float32 and 1e-2 in bfloat16; a mask or a scale that was ignored makes far more.
 """
 
 REGROUPED = 4
-"""How many times as far logits of a mixture of experts may move in one layout as in another when tokens that they do
-not depend on change: it is rounding both times, and of few tokens it varies that much."""
+"""Logits of a mixture of experts may move this many times as far in one layout as in another when tokens that they do
+not depend on change. Both are rounding, which varies that much over a few tokens."""
 
 TRIED = 12
-"""Tokens of a sequence on which a model is tried: enough to fill a convolution and a block of heads."""
+"""Tokens of a sequence in the tests of a new model: enough to fill a convolution and a block of heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """For N targets: `logprobs` [N] = log_softmax(logits / T) of the target, differentiable; `entropy` [N] in nats,
-    detached.
+    """Scores of N targets: `logprobs` [N] = log_softmax(logits / T) of the target, differentiable; `entropy` [N] in
+    nats, detached.
     """
 
     logprobs: Tensor
@@ -77,8 +80,8 @@ class Scores:
 
 
 class Forward(nn.Module):
-    """What a forward pass is: the one module that is called from outside, so that what FSDP gathers around a call is
-    there for all of it.
+    """The forward pass. It is the only module that is called from outside, so that weights that FSDP gathers around a
+    call are there for all of it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -90,13 +93,15 @@ class Forward(nn.Module):
         self.replay: RouterReplay | None = None
 
     def forward(self, batch: Microbatch, temperature: float | None) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies of the batch's targets; with temperature None all logits of its predictors, twice."""
+        """Return log probabilities and entropies of the batch's targets. With a temperature of None return all logits
+        of its predictors, twice.
+        """
         if self.replay is not None:
             self.replay.force(batch.routes)
         inputs: dict[str, Any] = {"input_ids": batch.inputs, "use_cache": False}
         if batch.positions is not None:
             inputs["position_ids"] = batch.positions + self.first_position
-        elif self.first_position:  # or it would count them by itself, and pass over what looks like padding
+        elif self.first_position:  # otherwise the model counts by itself, and skips tokens that look like padding
             columns = torch.arange(batch.inputs.shape[1], device=batch.inputs.device)
             inputs["position_ids"] = (columns + self.first_position).expand(batch.inputs.shape)
         if batch.visible is not None:
@@ -109,7 +114,7 @@ class Forward(nn.Module):
             if temperature is None:
                 return logits.float(), logits.float()
             return self.scored(logits, batch.tokens, temperature)
-        # The head is the widest layer by far: it sees predictors only, no prompts and no padding.
+        # The head is the widest layer by far, so it gets only the predictors, no prompts and no padding.
         hidden = _rows(body_of(self.model)(**inputs).last_hidden_state, batch.predictors)
         head = self.model.get_output_embeddings()
         if temperature is None:
@@ -122,7 +127,7 @@ Scored = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 class Policy:
-    """A loaded model with what is needed to score sequences and to write it out again. Made by `load_policy`."""
+    """A loaded model, ready to score sequences and to be written out again. Made by `load_policy`."""
 
     def __init__(
         self,
@@ -137,7 +142,7 @@ class Policy:
         self.directory = directory
         self.parts = parts
         self.model = forward.model
-        # Once: where FSDP has gathered weights, it is these that a module shows instead.
+        # Only once: while FSDP has gathered weights, a module shows those instead.
         self.parameters: list[tuple[str, nn.Parameter]] = [
             (name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad
         ]
@@ -154,50 +159,50 @@ class Policy:
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers, tied ones counted once."""
+        """Number of trained numbers, tied ones counted once."""
         return sum(parameter.numel() for _, parameter in self.parameters)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of what the model computes but for its weights: config, tensor names, shapes."""
+        """Hex digest of everything that defines the model except its weights: config, tensor names, shapes."""
         tensors = sorted((name, list(tensor.shape)) for name, tensor in self.tensors())
         meaning: list[object] = [self.directory.meaning, tensors]
         if self.attached is not None:
-            # Checkpoints hold the adapter alone, so it matters whose it is.
+            # Checkpoints hold the adapter alone, so its base model matters.
             trained = sorted((name, list(parameter.shape)) for name, parameter in self.parameters)
             meaning += [self.attached.lora.alpha, trained, identity_of(self.directory)]
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @property
     def exported(self) -> Sequence[tuple[str, Tensor]]:
-        """The tensors that an export writes from memory: the adapter's where only one is trained, else all."""
+        """The tensors that an export writes from memory: the adapter's if only one is trained, else all."""
         return self.parameters if self.attached is not None else list(self.tensors())
 
     def score(self, batch: Microbatch, temperature: float) -> Scores:
-        """Return logprobs and entropies of the batch's N targets under the current weights at `temperature`.
+        """Return log probabilities and entropies of the batch's N targets under the current weights at `temperature`.
 
-        All ranks must score as many microbatches each; see `idle`.
+        All ranks must score equally many microbatches; see `idle`.
         """
         logprobs, entropy = self._forward(batch.to(self.ranks.device), temperature)
         return Scores(logprobs=logprobs, entropy=entropy)
 
     @property
     def routing(self) -> Routing | None:
-        """How the model routes, where routes are replayed."""
+        """The model's routing if experts are replayed, else None."""
         return None if self._forward.replay is None else self._forward.replay.routing
 
     def replayed(self) -> tuple[int, int]:
-        """Of what the last microbatch gave to replay how much was, and how much there was; see `RouterReplay`."""
+        """Return how many choices of the last microbatch were replayed, and how many were given; see `RouterReplay`."""
         return (0, 0) if self._forward.replay is None else self._forward.replay.counted()
 
     def idle(self) -> None:
-        """Take part in a pass for which this rank has no sequences: the others wait for its slices."""
+        """Take part in a pass for which this rank has no sequences, because the others need its slices."""
         logprobs, _ = self._forward(_probe(1, 2, self.vocab_size, self.layout).to(self.ranks.device), 1.0)
         if logprobs.requires_grad:
             (logprobs.sum() * 0.0).backward()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's tensors by its own names, tied ones once, under the first of their names; no adapters."""
+        """Yield the model's tensors by its own names, without adapters. Tied ones come once, under their first name."""
         seen: set[int] = set()
         for name, tensor in self._tensors.items():
             if id(tensor) not in seen:
@@ -206,14 +211,14 @@ class Policy:
 
     @property
     def by_name(self) -> Mapping[str, Tensor]:
-        """The model's tensors by all of its own names: tied ones under each of theirs; no adapters."""
+        """The model's tensors by all of its own names, without adapters. Tied ones are under each of their names."""
         return self._tensors
 
     @torch.no_grad()
     def _require_causal(self) -> None:
-        """Refuse a model whose logits are not a function of the tokens before them, in their own sequence, tried on two
-        sequences. Nodes, which have no later tokens and other neighbours, would generate from another distribution than
-        is trained. Raises BadModel.
+        """Raise BadModel if logits are not a function of the earlier tokens in their own sequence, tested on two
+        sequences. Nodes have no later tokens and other neighbours, so they would generate from another distribution
+        than the trained one.
         """
         probe = _probe(2, min(TRIED, self.positions or TRIED), self.vocab_size)
         length = probe.inputs.shape[1]
@@ -222,16 +227,16 @@ class Policy:
         tolerance = SAME_LOGITS[self.ranks.compute_dtype if self._has_experts else torch.float32]
         self._regrouped = self._moves(probe, mine + length, mine)
         if not self._regrouped <= tolerance:
-            raise self._unfit("what it says of a sequence depends on the other sequences in its batch")
+            raise self._unfit("its logits for a sequence depend on the other sequences in its batch")
         if not self._moves(probe, last, mine[:-1]) <= tolerance:
-            later = "it is no causal language model: a later token changes what it says of earlier ones"
+            later = "it is no causal language model: a later token changes its logits for earlier ones"
             raise self._unfit(later + _masked(self.model))
         shorter = self._logits(_probe(1, length // 2 + 1, self.vocab_size))
         if not self._same(shorter, logits[: len(shorter)]):
-            raise self._unfit("what it says of a token depends on how many tokens follow")
+            raise self._unfit("its logits for a token depend on how many tokens follow")
 
     def _first_logits(self, probe: Microbatch) -> Tensor:
-        """The logits (N, V) of the first batch of all. Raises BadModel where there are none, or no numbers."""
+        """Return the logits (N, V) of the first batch. Raises BadModel if there are none, or they are no numbers."""
         try:
             logits = self._logits(probe)
         except torch.OutOfMemoryError:
@@ -242,8 +247,8 @@ class Policy:
             raise self._unfit("its logits are not numbers, though its weights are")
         columns = logits.shape[1]
         if columns > self.vocab_size:
-            raise self._unfit(f"its head tells {columns} tokens apart, and {self.vocab_size} of them have an embedding")
-        self.vocab_size = columns  # the others can be read, and are never said
+            raise self._unfit(f"its head has {columns} outputs, but only {self.vocab_size} tokens have an embedding")
+        self.vocab_size = columns  # the other tokens can be read, and are never generated
         return logits
 
     def _unfit(self, why: str) -> BadModel:
@@ -251,11 +256,11 @@ class Policy:
 
     @torch.no_grad()
     def _heeds_masks(self) -> bool:
-        """Tell whether siblings may share a row, by scoring two of them both ways, and one beside two others.
+        """Return whether siblings may share a row: score two of them both ways, and test that neither sees the other.
 
-        Architectures with windows, recurrent layers or positions of their own may not honour a mask that hides
-        siblings; they get a row for each sequence. So do those with a window that a row is wider than: a mask of ours
-        takes its place, which two short sequences would not show.
+        Architectures with windows, recurrent layers or positions of their own may ignore a mask that hides siblings;
+        they get a row for each sequence. So do those with a window that is narrower than a row: a mask given from
+        outside replaces the window, which two short sequences would not show.
         """
         if any(width < MAX_SHARED_WIDTH for width in windows_of(self.model.config)):
             return False
@@ -266,19 +271,19 @@ class Policy:
             next(microbatches(pair, np.ones(2, np.bool_), 64, share_prompts=share)) for share in (True, False)
         )
         expected = self._logits(apart)
-        own = [together.predictors[together.segments == one][1:] for one in (0, 1)]  # the first is the prompt's last
+        own = [together.predictors[together.segments == one][1:] for one in (0, 1)]  # without the prompt's last one
         try:
             return self._same(self._logits(together), expected) and self._are_alone(together, own)
         except (TypeError, ValueError, AssertionError, RuntimeError):
-            return False  # it takes no masks of this shape, as architectures whose positions are in the mask
+            return False  # it takes no masks of this shape, like architectures whose positions are in the mask
 
     @torch.no_grad()
     def lay_end_to_end(self) -> bool:
-        """Let sequences lie end to end if the model gives the same logits then, and no sequence sees another; tell
+        """Let sequences lie end to end if the model then gives the same logits and no sequence sees another. Return
         whether it does.
 
         On a CPU rows of about equal width waste a twentieth of the positions, and siblings that share a prompt save
-        more than that, so this is for GPUs, whose kernels take no masks.
+        more than that. So this is for GPUs, whose kernels take no masks.
         """
         before = self.model.config._attn_implementation
         if before != "sdpa":
@@ -299,7 +304,7 @@ class Policy:
         try:
             fits = self._same(self._logits(together)[order[0]], expected) and self._are_alone(together, own)
         except (TypeError, AssertionError, RuntimeError):
-            # The architecture does not hand down what it is told of sequences, or the GPU is too old for the kernel.
+            # The architecture does not pass on where sequences begin, or the GPU is too old for the kernel.
             fits = False
         if fits:
             self.layout = Layout.END_TO_END
@@ -308,11 +313,11 @@ class Policy:
         return fits
 
     def _are_alone(self, pair: Microbatch, own: Sequence[Tensor]) -> bool:
-        """Whether each of the two sequences of `pair` keeps its logits when the other's tokens, at its `own` positions,
-        become others. Equality of both layouts' logits does not show that: in bfloat16 these differ by more.
+        """Return whether each of the two sequences of `pair` keeps its logits when the other's tokens, at its `own`
+        positions, change. Equality of the two layouts' logits does not show that: in bfloat16 they differ by more.
         """
         tolerance = SAME_LOGITS[torch.float32]
-        if self._has_experts:  # who are given other tokens together then, as they are where rows are apart
+        if self._has_experts:  # these then group other tokens together, as they do if rows are apart
             tolerance = max(tolerance, REGROUPED * self._regrouped)
         watched = [torch.nonzero(pair.segments == one)[:, 0] for one in (0, 1)]
         return all(self._moves(pair, own[one], watched[1 - one]) <= tolerance for one in (0, 1))
@@ -323,10 +328,10 @@ class Policy:
 
     @torch.no_grad()
     def _head_applies_alone(self) -> bool:
-        """Tell whether logits are the head applied to the hidden states, tried on eight tokens.
+        """Return whether logits are the head applied to the hidden states, tested on eight tokens.
 
-        Some architectures scale or cap logits after the head; those take the long way, which computes logits of every
-        position. A cap is not tried: it hardly shows on small logits, and bends the large ones.
+        Some architectures scale or cap logits after the head; these use the slow path, which computes logits of every
+        position. A cap is not tested: it hardly shows on small logits, and changes the large ones.
         """
         if self.model.get_output_embeddings() is None or caps_logits(self.model.config):
             return False
@@ -335,7 +340,7 @@ class Policy:
         try:
             found = self._logits(_probe(2, 5, self.vocab_size))
         except (AttributeError, TypeError, RuntimeError):
-            return False  # it gives no hidden states, or its head takes others
+            return False  # it returns no hidden states, or its head takes other inputs
         return found.shape == logits.shape and self._same(found, logits)
 
     def _logits(self, batch: Microbatch) -> Tensor:
@@ -361,8 +366,8 @@ def load_policy(
 ) -> Policy:
     """Load a causal LM directory (config.json and safetensors, sharded or not) with float32 weights. Raises BadModel.
 
-    `chat_template` and `stop_ids` are exported in place of the directory's own, see `Load`. With `router_replay` it
-    takes the experts of a microbatch. Every rank reads the directory; `ranks.place` came first.
+    `chat_template` and `stop_ids` replace the directory's own in exports, see `Load`. With `router_replay` the policy
+    uses the experts of a microbatch. Every rank reads the directory; call `ranks.place` first.
     """
     ranks = ranks or Ranks()
     with ranks.agreeing():
@@ -384,17 +389,17 @@ def load_policy(
     prepare(model, gradient_checkpointing=gradient_checkpointing)
     policy = Policy(forward, found, parts, ranks, attached)
     with ranks.agreeing():
-        _ = policy.fingerprint  # for which an adapter reads its base model's files
-    if compile:  # after the policy was tried on a few tokens, for which nothing need be compiled
+        _ = policy.fingerprint  # an adapter's reads the files of its base model
+    if compile:  # after the tests on a few tokens, which need no compilation
         for layer in layers_of(model):
-            # The forward and not the module: names stay, and what FSDP does around a layer is not traced.
+            # The forward and not the module, so that names stay, and FSDP's work around a layer is not traced.
             layer.forward = torch.compile(layer.forward)
         forward.scored = torch.compile(_scored, dynamic=True)
     return policy
 
 
 def _masked(model: Any) -> str:
-    """What a config says that may explain why later tokens count."""
+    """Return what a config says that may explain why later tokens count."""
     said = ", ".join(map(str, model.config.architectures or ()))
     named = f"; its config.json names {said}" if said else ""
     if getattr(model.config, "is_decoder", True):
@@ -403,13 +408,13 @@ def _masked(model: Any) -> str:
 
 
 def _tensors(model: Any, attached: Attached | None) -> dict[str, Tensor]:
-    """The model's own tensors by its own names, whatever adapters made of them."""
+    """Return the model's own tensors by its own names, even if adapters have renamed them."""
     found: dict[str, Tensor] = model.state_dict(keep_vars=True)
     return found if attached is None else {name: found[now] for name, now in attached.renamed.items()}
 
 
 def _probe(rows: int, length: int, vocab_size: int, layout: Layout = Layout.ROWS) -> Microbatch:
-    """A few tokens, to see what a model does with them."""
+    """Return a few tokens, to test how a model treats them."""
     tokens = np.arange(rows * length, dtype=np.int64) % vocab_size
     targets = np.tile(np.arange(length) >= 1, rows)
     batch = Ragged(tokens=tokens, lengths=np.full(rows, length), targets=targets)
@@ -420,11 +425,11 @@ def _probe(rows: int, length: int, vocab_size: int, layout: Layout = Layout.ROWS
 
 
 def _scored(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logprobs of `tokens` [N] and entropies of `logits` (N, V) at `temperature`, summed up in float32."""
-    logits = logits.float()  # here, since where this is compiled the wide ones are never stored
+    """Return log probabilities of `tokens` [N] and entropies of `logits` (N, V) at `temperature`, in float32."""
+    logits = logits.float()  # here, because compiled code then never stores the wide ones
     if temperature != 1.0:
         logits = logits / temperature
-    # gather - logsumexp: the (N, V) log_softmax is never stored, neither here nor for the backward pass.
+    # gather - logsumexp: the (N, V) log_softmax is never stored, not even for the backward pass.
     norms = torch.logsumexp(logits, dim=-1)
     chosen = logits.gather(1, tokens[:, None]).squeeze(1)
     return chosen - norms, _entropy(logits.detach(), norms.detach())
@@ -448,15 +453,15 @@ def _scored_by_blocks(
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return rows `index` [N] of (R, L, D) seen as (R * L, D). As an embedding, since index_add, the gradient of
-    index_select, adds row by row on CPU: slow.
+    """Return rows `index` [N] of (R, L, D) seen as (R * L, D). It is an embedding, because the gradient of index_select
+    is index_add, which adds row by row on a CPU: slow.
     """
     return torch.nn.functional.embedding(index, values.flatten(0, 1))
 
 
 @torch.no_grad()
 def _entropy(logits: Tensor, norms: Tensor) -> Tensor:
-    """H = logsumexp(l) - sum(p l) for logits (N, V) with their logsumexp [N]; returns [N]."""
+    """Return H = logsumexp(l) - sum(p l), [N], for logits (N, V) with their logsumexp [N]."""
     if torch.compiler.is_compiling():  # one kernel, without temporaries
         return norms - (torch.exp(logits - norms[:, None]) * logits).sum(dim=-1)
     rows = max(1, ENTROPY_BLOCK // logits.shape[1])

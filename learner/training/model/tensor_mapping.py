@@ -1,9 +1,13 @@
-"""Which tensors of a directory are which of a model: transformers renames, fuses or splits some architectures' on
-loading (the experts of a mixture become one tensor), and an export must undo that.
+"""Match the tensors of a directory with those of a model, in both directions.
 
-What always holds: every tensor of the model is made of tensors of the directory, and a round trip through `read` and
-`revert` gives the directory's names, shapes and numbers again; this is tried on shapes alone before anything is loaded.
-One part is handled at a time, so neither way needs a second model in memory.
+transformers renames, fuses or splits some architectures' tensors on loading (the experts of a mixture become one
+tensor), and an export must undo that. One part is handled at a time, so no direction needs a second model in memory.
+
+Invariants:
+
+- Every tensor of the model is made of tensors of the directory.
+- A round trip through `read` and `revert` gives the directory's names, shapes and numbers again. Names and shapes are
+  tested before anything is loaded.
 """
 
 from __future__ import annotations
@@ -29,9 +33,9 @@ from learner.artifacts.model_directory import BadModel, ModelDirectory
 
 @dataclass(kw_only=True)
 class Part:
-    """Tensors that are converted together. `sources` are names of the directory with the pattern that each matched,
-    `targets` names of the model, the one that the sources' names matched first; `converter` None is a plain copy of
-    one to one.
+    """Tensors that are converted together. `sources` are names in the directory, each with the pattern that it matched.
+    `targets` are names in the model; the first is the one that the sources' names matched. A `converter` of None means
+    a plain copy of one tensor to one.
     """
 
     sources: list[tuple[str, str]]
@@ -42,7 +46,7 @@ class Part:
 
 @torch.no_grad()
 def correspond(model: Any, directory: ModelDirectory) -> list[Part]:
-    """Pair the directory's tensors with the model's, in the model's order. Raises BadModel."""
+    """Match the directory's tensors with the model's, in the model's order. Raises BadModel."""
     tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
     parts = _paired(model, tensors, directory)
     filled = {id(tensors[target]) for part in parts for target in part.targets if target in tensors}
@@ -75,7 +79,7 @@ def _paired(model: Any, tensors: Mapping[str, Tensor], directory: ModelDirectory
         part = parts.setdefault(target, Part(sources=[], targets=[], converter=converter))
         part.sources.append((name, pattern or name))
         part.shapes[name] = directory.shapes[name]
-    model._weight_conversions = [one for one in transforms if one.was_used()]  # what `revert_weight_conversion` undoes
+    model._weight_conversions = [one for one in transforms if one.was_used()]  # for `revert_weight_conversion`
     for target, part in parts.items():
         made = _on_shapes(model, part, target, directory) if part.converter else {}
         part.targets = [target, *(name for name in made if name != target)]
@@ -83,19 +87,19 @@ def _paired(model: Any, tensors: Mapping[str, Tensor], directory: ModelDirectory
 
 
 def _on_shapes(model: Any, part: Part, target: str, directory: ModelDirectory) -> dict[str, Tensor]:
-    """What `part`, whose tensors are matched by the name of `target`, makes of empty tensors of its shapes."""
+    """Return what `part`, whose names matched `target`, makes of empty tensors of its shapes. Raises BadModel."""
     by_name = replace(part, targets=[target])  # a copy: one source may make several targets, and `part` keeps them all
     try:
         return read(model, by_name, lambda name: torch.empty(part.shapes[name], device="meta"))
     except (ValueError, RuntimeError, LookupError) as error:
         raise BadModel(
             f"{directory.path} could not be loaded as a causal language model: {target!r} cannot be made of "
-            f"{part.sources[0][0]!r} and its like ({error})"
+            f"{part.sources[0][0]!r} and the like ({error})"
         ) from error
 
 
 def read(model: Any, part: Part, get: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Make the model's tensors of `part` of the directory's, which `get` gives by name."""
+    """Make the model's tensors of `part` from the directory's, which `get` returns by name."""
     if part.converter is None:
         return {part.targets[0]: get(part.sources[0][0])}
     converter = deepcopy(part.converter)
@@ -107,7 +111,7 @@ def read(model: Any, part: Part, get: Callable[[str], Tensor]) -> dict[str, Tens
 
 @torch.no_grad()
 def revert(model: Any, part: Part, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Make the directory's tensors of `part` again, by name, of the model's."""
+    """Make the directory's tensors of `part`, by name, from the model's."""
     if part.converter is None:
         return {part.sources[0][0]: tensors[part.targets[0]]}
     return dict(revert_weight_conversion(model, dict(tensors)))
@@ -133,7 +137,7 @@ def _require_round_trip(model: Any, part: Part, tensors: Mapping[str, Tensor], d
 
 
 def _each_once(parts: Sequence[Part], tensors: Mapping[str, Tensor]) -> Iterator[Part]:
-    """Tied tensors once, under the first of the names that the directory has for them."""
+    """Yield tied tensors once, under the first of the names that the directory has for them."""
     seen: set[int] = set()
     for part in parts:
         if not all(id(tensors[target]) in seen for target in part.targets):

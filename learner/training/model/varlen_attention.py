@@ -1,9 +1,13 @@
-"""Attention over sequences that lie end to end in one row, without padding and without a mask.
+"""Compute attention over sequences that lie end to end in one row, without padding and without a mask.
 
-What always holds: a sequence sees itself alone, what came before and, in layers with a window, no further back than
-that; nothing of the size of all positions squared is ever made. On a GPU it is one kernel that is told where sequences
-begin (FlashAttention, arXiv 2307.08691; torch.nn.attention.varlen), in bfloat16; elsewhere one call for all sequences
-of a length. transformers calls it by name (its attention interface), and makes no mask for a name it knows no masks of.
+On a GPU it is one kernel, in bfloat16, that knows where sequences begin (FlashAttention, arXiv 2307.08691;
+torch.nn.attention.varlen). Elsewhere it is one call for all sequences of a length. transformers calls it by name (its
+attention interface), and makes no mask for a name that it has no masks for.
+
+Invariants:
+
+- A token sees only its own sequence, only earlier tokens and itself, and in layers with a window only that window.
+- Nothing of the size of all positions squared is ever made.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from transformers import AttentionInterface
 NAME = "end_to_end"
 
 SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
-"""Whether the kernel takes fewer heads of keys and values than of queries, as it does from torch 2.12 on."""
+"""Whether the kernel takes fewer heads of keys and values than of queries, as it does since torch 2.12."""
 
 
 def end_to_end_attention(
@@ -36,9 +40,10 @@ def end_to_end_attention(
     max_length_q: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: `query` (1, H, N, D), `key` and `value` (1, K, N, D) of fewer heads; `cu_seq_lens_q`
-    int32 [S + 1], where the S sequences begin and the last ends; the longest has `max_length_q` positions. Returns
-    (1, N, H, D).
+    """Return attention (1, N, H, D), called by transformers.
+
+    `query` is (1, H, N, D); `key` and `value` are (1, K, N, D), with fewer heads. `cu_seq_lens_q` int32 [S + 1] says
+    where the S sequences begin and the last one ends; the longest has `max_length_q` positions.
     """
     assert cu_seq_lens_q is not None, "every microbatch is told where its sequences begin"
     assert max_length_q is not None
@@ -61,7 +66,7 @@ def end_to_end_attention(
 def _by_length(
     query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
-    """(1, H, N, D), sequences of one length together."""
+    """Return attention (1, H, N, D), computing sequences of equal length together."""
     lengths = ends.diff().tolist()
     places: dict[int, list[int]] = defaultdict(list)
     for place, length in enumerate(lengths):

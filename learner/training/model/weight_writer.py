@@ -1,13 +1,16 @@
-"""Weight files, converted, named and written piece by piece on all cores.
+"""Write weight files piece by piece on all cores: convert, hash and write each piece.
 
-What always holds: a file's bytes are its header and its tensors in the order given, whoever was faster; each piece is
-named from the very memory that it was written from, so what is published need not be read again; pieces are where
-the publication cuts; memory beside the tensors handed in is a piece for each thread; a number that is not finite is
-never written: no node could generate with it.
+Each thread takes a piece through all three steps while it is in its core's cache. Converting a whole tensor first would
+take new memory, for which a virtual machine may wait longer than for its disk. A thread holds a snapshot only while it
+converts a piece, so training does not wait for the disk.
 
-Each thread takes a piece through all three while it is in its core's cache: converting a whole tensor first would take
-new memory, which a virtual machine may wait for longer than for its disk. Of a snapshot it holds what it converts and
-no more: whoever waits until it was read does not wait for the disk.
+Invariants:
+
+- A file's bytes are its header and its tensors in the order given, whatever order the threads finish in.
+- Each piece is hashed from the same memory that it was written from, so it need not be read again for publication.
+- Pieces end where the publication cuts.
+- Memory besides the given tensors is one piece for each thread.
+- A number that is not finite is never written, because no node could generate with it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ from torch import Tensor
 from learner.training.snapshot import Kept
 
 SERIAL = 31 * 1024
-"""Elements converted at a time: from 32 K on torch would start threads of its own, beside ours."""
+"""Elements converted at a time: from 32 K on torch would start its own threads."""
 
 DIGEST_BYTES = 32
 
 WRITE_BACK_BYTES = 1 << 24
-"""Sent to the disk together: piece by piece costs a fifth more of the processor, all at the end a third more time."""
+"""Bytes sent to the disk together. Piece by piece takes a fifth more processor time; all at the end a third more time.
+"""
 
 
 INFINITY = {
@@ -42,7 +46,7 @@ INFINITY = {
     torch.bfloat16: (torch.int16, 0x7F80),
     torch.float16: (torch.int16, 0x7C00),
 }
-"""What infinity is when its bits are read as an integer: comparing those takes a tenth of the time."""
+"""Bits of infinity read as an integer: comparing integers takes a tenth of the time."""
 
 
 class NotFinite(ArithmeticError):
@@ -50,23 +54,23 @@ class NotFinite(ArithmeticError):
 
 
 def not_finite(values: Tensor) -> bool:
-    """Whether `values`, of any dtype, hold a NaN or an infinity; without memory of their size."""
+    """Return whether `values`, of any dtype, hold a NaN or an infinity. Takes no memory of their size."""
     if not values.is_floating_point() or not values.numel():
         return False
     if values.dtype in INFINITY and values.device.type == "cpu" and values.is_contiguous():
         integer, infinity = INFINITY[values.dtype]
         bits = values.detach().view(integer).numpy()
         negative = bits.view(bits.dtype.str.replace("i", "u")).max()
-        # As integers positive numbers rise up to infinity, with NaN beyond; unsigned, negative ones do as well.
+        # As integers, positive numbers rise up to infinity, with NaN beyond; negative ones do so as unsigned integers.
         return bool(bits.max() >= infinity or negative >= infinity | 1 << 8 * values.dtype.itemsize - 1)
-    if values.dtype.itemsize == 1:  # torch finds no least and largest of 8-bit floats
+    if values.dtype.itemsize == 1:  # torch has no minimum and maximum of 8-bit floats
         values = values.float()
     return not all(bool(one.isfinite()) for one in torch.aminmax(values))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Numbers from `first` up to `last` of a tensor, as `dtype`."""
+    """The numbers from `first` up to `last` of a tensor, as `dtype`."""
 
     name: str
     values: Kept
@@ -76,10 +80,10 @@ class _Part:
 
 
 class WeightFile:
-    """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
+    """One file, whose tensors are given in order. `cuts` are the ends of its pieces; the last is the file's end."""
 
     def __init__(self, path: Path, header: bytes, cuts: Sequence[int], threads: ThreadPoolExecutor) -> None:
-        """Raises OSError."""
+        """Create the file and write its header. Raises OSError."""
         self._path = path
         self._threads = threads
         self._ends: Iterator[int] = iter(cuts)
@@ -93,7 +97,7 @@ class WeightFile:
         self.add("header", torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
 
     def add(self, name: str, tensor: Tensor | Kept, dtype: torch.dtype) -> None:
-        """Append `tensor`, called `name`, as `dtype`; it must not change before `settle` has returned for it.
+        """Append `tensor`, called `name`, as `dtype`. It must not change before `settle` has returned for it.
 
         Raises:
             ValueError: the cuts are not those of a file with this tensor.
@@ -103,7 +107,7 @@ class WeightFile:
         while first < values.numel:
             last = min(values.numel, first + (self._end - self._reached) // dtype.itemsize)
             if last == first:
-                raise ValueError(f"a cut at {self._end} lies inside an element, or {name!r} lies behind the last")
+                raise ValueError(f"a cut at {self._end} lies inside an element, or {name!r} comes after the last cut")
             self._parts.append(_Part(name=name, values=values, first=first, last=last, dtype=dtype))
             count, first = last - first, last
             self._reached += count * dtype.itemsize
@@ -114,7 +118,7 @@ class WeightFile:
                 self._start, self._end = self._end, next(self._ends, self._end)
 
     def settle(self, waiting_bytes: int = 0) -> None:
-        """Return once all whole pieces are written, but for the last `waiting_bytes` of them. Raises OSError,
+        """Return once all whole pieces are written, except for the last `waiting_bytes` of them. Raises OSError,
         NotFinite.
         """
         while self._awaited < len(self._digests) and self._given[-1] - self._given[self._awaited] >= waiting_bytes:
@@ -122,20 +126,20 @@ class WeightFile:
             self._awaited += 1
 
     def finish(self) -> NDArray[np.uint8]:
-        """Flush to the disk and close; return the SHA-256 of each piece, uint8 (P, 32). Raises OSError, NotFinite.
+        """Flush to the disk and close. Return the SHA-256 of each piece, uint8 (P, 32). Raises OSError, NotFinite.
 
         Raises:
             ValueError: fewer tensors were given than the cuts have room for.
         """
         self.settle()
         if self._reached != self._end:
-            raise ValueError(f"{self._path} ends at {self._reached} bytes, and its header speaks of more")
+            raise ValueError(f"{self._path} ends at {self._reached} bytes, but its header announces more")
         os.fsync(self._handle)
         self.close()
         return np.frombuffer(b"".join(one.result() for one in self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
     def close(self) -> None:
-        """Close as it is."""
+        """Close the file as it is."""
         if self._handle >= 0:
             os.close(self._handle)
         self._handle = -1
@@ -152,9 +156,9 @@ class WeightFile:
 
 
 def _begin_write_back(handle: int, offset: int, size: int) -> None:
-    """Let the system send these bytes to the disk from now on: left to the end, it would idle while we compute."""
+    """Let the system begin to send these bytes to the disk, which would otherwise idle while this process computes."""
     if _libc_sync_file_range is not None:
-        # posix_fadvise would also throw out what was written, and wait for all cores to do so.
+        # posix_fadvise would also drop the pages from memory, and wait for all cores to do so.
         _libc_sync_file_range(
             handle, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(SYNC_FILE_RANGE_WRITE)
         )
@@ -162,11 +166,11 @@ def _begin_write_back(handle: int, offset: int, size: int) -> None:
 
 SYNC_FILE_RANGE_WRITE = 2
 
-_libc_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)  # Linux has it
+_libc_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)  # only on Linux
 
 
 class _Buffer(threading.local):
-    """Memory of a thread, as large as its largest piece."""
+    """A thread's memory, as large as its largest piece."""
 
     data: Tensor = torch.empty(0, dtype=torch.uint8)
 
@@ -175,7 +179,7 @@ _buffer = _Buffer()
 
 
 def _bytes_of(parts: Sequence[_Part], size_bytes: int) -> NDArray[np.uint8]:
-    """The parts as they are in the file; valid until this thread asks again. Raises NotFinite."""
+    """Return the parts as they are in the file; valid until this thread calls it again. Raises NotFinite."""
     if len(_buffer.data) < size_bytes:
         _buffer.data = torch.empty(size_bytes, dtype=torch.uint8)
     offset = 0
@@ -183,7 +187,7 @@ def _bytes_of(parts: Sequence[_Part], size_bytes: int) -> NDArray[np.uint8]:
         place = _buffer.data[offset : offset + (part.last - part.first) * part.dtype.itemsize]
         misplaced = offset % part.dtype.itemsize
         offset += len(place)
-        if misplaced:  # behind a tensor of odd size; no view of the buffer can begin there
+        if misplaced:  # after a tensor of odd size; no view of the buffer can begin there
             with part.values.reading(part.first, part.last) as values:
                 converted = values.to(part.dtype)
                 place.copy_(converted.view(torch.uint8))
@@ -201,7 +205,7 @@ def _convert(values: Tensor, into: Tensor) -> None:
 
 
 def copied(kept: Kept, dtype: torch.dtype) -> Tensor:
-    """All of `kept` as `dtype`, flat, in memory of its own, without threads of torch's."""
+    """Return all of `kept` as `dtype`, flat, in new memory, without torch's threads."""
     made = torch.empty(kept.numel, dtype=dtype)
     with kept.reading() as values:
         _convert(values, made)

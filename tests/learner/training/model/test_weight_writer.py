@@ -81,5 +81,5 @@ def test_a_number_that_the_format_has_no_room_for_is_never_written(tmp_path: Pat
 
 def test_a_file_that_was_given_too_little_is_never_finished(tmp_path: Path) -> None:
     """A header that speaks of more than was written makes a file that nobody can read."""
-    with pytest.raises(ValueError, match="ends at 47 bytes, and its header speaks of more"):
+    with pytest.raises(ValueError, match="ends at 47 bytes, but its header announces more"):
         write(tmp_path / "weights", [47, 87], [(torch.randn(10), torch.float32)])

@@ -1,17 +1,18 @@
-"""Moves the chunks of a version between peers, in a pipeline: a peer passes on what it has while it fetches the rest.
-Cores decide which chunk is asked of which peer and whose request is answered next.
+"""Move the chunks of a version between peers in a pipeline: a peer relays the chunks it has while it fetches the rest.
+
+Pure cores decide which chunk to request from which peer, and which request to answer next.
 
 - `audience`: what the serving side knows of a version that this node fetches or seeds
 - `chunk_cache`: chunks stored a moment ago, still in memory
-- `chunk_picker`: which chunk is asked of which peer next: rarest first, in bounded windows
-- `chunk_server`: the chunks that other peers request
-- `disk_turns`: where the disk is asked: small chunks in the turn in which they come, large ones in a thread
+- `chunk_picker`: decides which chunk to request from which peer: rarest first, in bounded windows
+- `chunk_server`: answers other peers' requests for chunks
+- `disk_turns`: decides where the disk is used: at once for small chunks, in a thread for large ones
 - `exchange`: fetches one version at a time, and seeds the versions that begin here
-- `fetch`: one version on its way here
+- `fetch`: one version that this node fetches
 - `link`: the conversation with one peer
-- `question_rates`: how often a peer may ask
-- `seed`: one version on its way out, of which this node is the source
+- `question_rates`: limits how often a peer may ask
+- `seed`: one version that this node seeds as its source
 - `serving`: answers other peers' questions
-- `super_seeding`: to which peer the source gives each chunk first
-- `upload_queue`: whose request is answered next
+- `super_seeding`: decides to which peer the source gives each chunk first
+- `upload_queue`: decides which request is answered next
 """

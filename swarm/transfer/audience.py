@@ -1,8 +1,8 @@
-"""What the serving side knows of a version that this node fetches or scatters, and is asked about it.
+"""Define what the serving side asks about a version that this node fetches or seeds, and what it reports about it.
 
-`Serving` answers whoever asks; what of a version is worth showing to whom, and whose request matters most, is known to
-the part of this node that hears what others hold. This is the line between them: `Serving` notes what happens, and asks
-before it tells. Nothing here waits.
+`Serving` answers peers. The part of this node that hears what others hold knows which chunks to show to which peer, and
+which request matters most. This is the interface between the two: `Serving` reports events, and asks before it answers.
+Nothing here waits.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from swarm.transfer.chunk_picker import OfChunk, OfPeer, PeerGained, PeerHas
 
 
 class Followed(OfPeer):
-    """`peer` wants this version of us."""
+    """`peer` wants this version from us."""
 
 
 class Unfollowed(OfPeer):
-    """`peer` has left, or wants something else."""
+    """`peer` has left, or wants another version."""
 
 
 class Asked(OfChunk):
-    """`peer` has requested `chunk` of us."""
+    """`peer` has requested `chunk` from us."""
 
 
 class Begun(OfChunk):
@@ -38,41 +38,41 @@ class Sent(OfChunk):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Idle:
-    """The uplink has room, and nothing that was requested is left to fill it."""
+    """The uplink has room, and no waiting request to fill it."""
 
 
 Note = Followed | Unfollowed | Asked | Begun | Sent | Idle
 
 
 class ExchangeView(Protocol):
-    """Those who follow one version here. Chunks are indices into its chunk table."""
+    """The part of this node that follows one version. Chunks are indices into the version's chunk table."""
 
     def take_note(self, note: Note) -> None:
-        """Something happened on the serving side."""
+        """Note an event on the serving side."""
 
     def index_of(self, cid: Cid) -> int | None:
-        """The chunk called `cid`, None when it is none of this version's."""
+        """Return the index of the chunk called `cid`; None if this version has none of that name."""
 
     def select_shown(self, peer: PeerId, held: int) -> int:
-        """Which of the chunks `held` (bit i is chunk i) `peer` is to know of."""
+        """Return which of the chunks `held` to show to `peer`. Bit i is chunk i."""
 
     def knows(self, peer: PeerId, chunk: int) -> bool:
-        """Whether it would be no news to `peer` that we hold `chunk`, which it holds itself."""
+        """Return whether `peer` need not hear that we hold `chunk`, because it holds it itself."""
 
     def num_holders(self, chunk: int) -> int:
-        """How many others are known to hold `chunk`."""
+        """Return how many others are known to hold `chunk`."""
 
     def num_held(self, peer: PeerId) -> int:
-        """How many chunks `peer` is known to hold; 0 if nothing is known of it."""
+        """Return how many chunks `peer` is known to hold; 0 if nothing is known of it."""
 
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
-        """Whether we have asked `peer` to ask us for `chunk`."""
+        """Return whether we have offered `chunk` to `peer`, so that it should request it."""
 
 
 class ExchangedVersion(ExchangeView):
-    """A version that peers are asked about, and its own `ExchangeView` for those who follow it here.
+    """A version about which peers are asked, and its own `ExchangeView` for the peers that follow it here.
 
-    `wants_everything`: whether peers are to tell of chunks, too, that they know we hold.
+    `wants_everything`: whether peers must also report chunks that they know we hold.
     """
 
     wants_everything: bool
@@ -94,4 +94,4 @@ class ExchangedVersion(ExchangeView):
 
     @abstractmethod
     def hear(self, event: PeerHas | PeerGained) -> None:
-        """A peer said what it holds of this version."""
+        """Hear from a peer what it holds of this version."""

@@ -1,8 +1,12 @@
-"""Chunks that were stored a moment ago, still in memory: the ones that others ask for next.
+"""Keep chunks that were stored a moment ago in memory: peers ask for these next.
 
-A new chunk is asked for by every neighbour within a second or two; this spares a turn of a thread, a read from the disk
-and a hash for each of them. What always holds: what is here was verified, and is at most
-`RECENT_BYTES`; the oldest goes first.
+Every neighbour asks for a new chunk within a second or two. The cache spares a turn of a thread, a read from the disk
+and a hash for each of them.
+
+Invariants:
+
+- Cached chunks were verified.
+- They take at most `RECENT_BYTES`; the oldest is dropped first.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ RECENT_BYTES = 32 * MIB
 
 
 class RecentChunks:
-    """See the module's paragraph."""
+    """Keep the newest chunks, up to RECENT_BYTES."""
 
     def __init__(self) -> None:
         self._chunks: dict[Cid, bytes | memoryview] = {}
@@ -30,5 +34,5 @@ class RecentChunks:
             self._size -= len(self._chunks.pop(next(iter(self._chunks))))
 
     def get(self, cid: Cid) -> bytes | memoryview | None:
-        """Return the chunk if it is still here."""
+        """Return the chunk, or None if it is no longer here."""
         return self._chunks.get(cid)

@@ -1,4 +1,4 @@
-"""Which chunk to ask from whom: rarest first, bounded windows, one fetch of one set of chunks.
+"""Decide which chunk to request from which peer: rarest first, in bounded windows, for one fetch of one set of chunks.
 
     free --ask--> asked --arrived--> held
       ^            |  \\--overdue, or endgame: recall--> recalled --arrived--> held
@@ -6,17 +6,22 @@
       +------------+--refused, missing, corrupt; broke-----+-- returned
                       silent too long, peer gone
 
-A pure core. What always holds: a peer is only asked for what it said it holds, and has at most its window of requests
-outstanding; a chunk is asked of one peer at a time, and of a second one only when the first is overdue and did not even
-answer its being recalled, and then whoever loses is told; a chunk that was refused or failed is free at
-once to be asked elsewhere, and of the same peer after a pause; a peer that breaks its word `MAX_FAILURES` times more
-often than it makes up for it is ignored for the rest of this fetch, one that sends wrong bytes at once. While nothing
-is outstanding and nobody holds what is missing, the plan is starved, and says so. Ties between equally rare chunks are
-broken at random, so that peers that start together fetch different chunks and then exchange them.
+A pure core. Ties between equally rare chunks are broken at random, so that peers that start together fetch different
+chunks and then exchange them.
 
-An event costs the work of the peer it is about: each neighbour keeps its chunks in a heap by rarity, in which a chunk
-that became less rare is moved when it comes up, and one that is no longer wanted dropped. Only a peer's leaving costs
-as much as it held, and `Tick` as much as is outstanding.
+The cost of an event depends only on the peer that it is about. Each neighbour keeps its chunks in a heap by rarity. A
+chunk that has become less rare is moved when it comes up, and one that is no longer wanted is dropped. Only a peer's
+departure costs as much as it held, and `Tick` as much as is outstanding.
+
+Invariants:
+
+- A peer is only asked for chunks that it said it holds, and has at most its window of requests outstanding.
+- A chunk is requested from one peer at a time. A second peer is asked only when the first is overdue and did not even
+  answer a recall. The peer that loses then gets a Cancel.
+- A chunk that was refused or failed is free at once to be requested elsewhere, and from the same peer after a pause.
+- A peer that breaks `MAX_FAILURES` more promises than it makes up for is ignored for the rest of this fetch. One that
+  sends wrong bytes is ignored at once.
+- While nothing is outstanding and no neighbour holds the missing chunks, the plan is starved, and says so.
 """
 
 from __future__ import annotations
@@ -35,37 +40,39 @@ WINDOW = 3
 """Requests outstanding at one peer until its rate is known."""
 
 MIN_WINDOW, MAX_WINDOW = 2, 8
-"""One on its way while another is being sent; eight of 128 KiB cover 30 ms at 280 Mbit/s from one peer alone."""
+"""Requests. The least is one on its way while another is being sent. Eight of 128 KiB cover 30 ms at 280 Mbit/s from
+one peer alone."""
 
 HORIZON_S = 1.0
-"""The window is what a peer sends us in so long, and one more: several times the round trip over links that are full,
-with what stands in the routers before them (0.1 to 0.3 s). A server that cannot keep up says BUSY, which narrows it."""
+"""Seconds. The window is what a peer sends us in this time, and one more: several times the round trip over full links,
+with the queues of their routers (0.1 to 0.3 s). A peer that cannot keep up says BUSY, which narrows the window."""
 
 MAX_FAILURES = 3
-"""Broken promises (time-outs, missing after HAVE, broken streams) before a peer is ignored for this fetch."""
+"""Broken promises (timeouts, Missing after HAVE, broken streams) before a peer is ignored for this fetch."""
 
 FAILURE_PAUSE_S = 2.0
-"""Before a peer that broke its word is asked again: others that hold the chunk are asked first."""
+"""Seconds before a peer that broke a promise is asked again: other holders of the chunk are asked first."""
 
 PATIENCE_S, PATIENCE_LATENCIES = 3.0, 4.0
-"""Without a byte for so long, or for so many of its usual latencies, a peer that owes us chunks is not coming."""
+"""A peer that owes us chunks is given up after so many seconds without a byte, or after so many of its usual latencies
+if that is longer."""
 
 OVERDUE_S = 1.0
-"""Beyond a peer's usual latency, before its chunk is recalled, and once more before a second peer is asked as well:
-sooner, and one chunk in twenty-five came twice."""
+"""Seconds beyond a peer's usual latency before its chunk is recalled, and again before a second peer is asked as well.
+With less, one chunk in twenty-five came twice."""
 
 ENDGAME_GAIN_S = 0.1
-"""In the endgame a chunk is recalled when it would come so much sooner from elsewhere: more than a Cancel's way."""
+"""Seconds. In the endgame a chunk is recalled if another peer would send it so much sooner. A Cancel takes less."""
 
 ENDGAME_S = 0.3
-"""In the endgame, what was recalled and has not come by then is asked of a second peer as well: a round trip over full
-links is over, so it is being sent, slowly, or its sender is no more."""
+"""Seconds. In the endgame, a recalled chunk that has not come by then is requested from a second peer as well. A round
+trip over full links is over, so the chunk is being sent slowly, or its sender is gone."""
 
 MAX_SECOND_ASKS = 4
-"""Chunks asked of two peers at once; each may cost its bytes twice."""
+"""Chunks requested from two peers at once; each may cost its bytes twice."""
 
 FIRST_LATENCY_S = 0.3
-"""Thought of a peer that was never asked: a round trip over links that are full, with what stands in the routers."""
+"""Seconds assumed for a peer that was never asked: a round trip over full links, with the queues of their routers."""
 
 SMOOTHING = 0.2
 """Weight of the newest latency or interval in its moving average: five chunks are remembered."""
@@ -75,14 +82,14 @@ _RANKS = 1 << MAX_CHUNKS.bit_length()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfPeer:
-    """Base of events and effects that say no more than of whom they are."""
+    """Base of events and effects that name only their peer."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfChunk:
-    """Base of those that are of one chunk (its index) between a peer and us."""
+    """Base of events and effects about one chunk (its index) between a peer and us."""
 
     peer: PeerId
     chunk: int
@@ -105,7 +112,7 @@ class PeerGained:
 
 
 class PeerGone(OfPeer):
-    """`peer` cannot be asked any more; what was asked of it is free again."""
+    """`peer` cannot be asked any more; its requests are free again."""
 
 
 class Arrived(OfChunk):
@@ -114,7 +121,7 @@ class Arrived(OfChunk):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """`peer` answered busy: not before `retry_at` (seconds, the caller's clock)."""
+    """`peer` answered BUSY: ask again at `retry_at` (seconds, the caller's clock) at the earliest."""
 
     peer: PeerId
     chunk: int
@@ -122,11 +129,11 @@ class Refused:
 
 
 class Returned(OfChunk):
-    """`peer` gave back the request for `chunk` that we recalled: it had not begun."""
+    """`peer` returned the request for `chunk` that we recalled: it had not begun to send it."""
 
 
 class Broke(OfPeer):
-    """What carried the chunks of `peer` broke: of what was asked of it, nothing will come."""
+    """The stream with the chunks of `peer` broke: none of its requests will be answered."""
 
 
 class Missing(OfChunk):
@@ -138,12 +145,12 @@ class Corrupt(OfChunk):
 
 
 class Heard(OfPeer):
-    """Bytes came from `peer`, if only a part of a chunk."""
+    """Bytes came from `peer`, perhaps only a part of a chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """Time has passed: who was busy may be asked again, who is silent is given up."""
+    """Time has passed: peers that were busy may be asked again, and silent ones are given up."""
 
 
 Event = PeerHas | PeerGained | PeerGone | Arrived | Refused | Returned | Broke | Missing | Corrupt | Heard | Tick
@@ -154,20 +161,20 @@ class Ask(OfChunk):
 
 
 class Cancel(OfChunk):
-    """Effect: `chunk`, asked of `peer` and not answered, is no longer wanted of it. If it comes, it is taken."""
+    """Effect: cancel the open request for `chunk` to `peer`. If the chunk comes all the same, it is taken."""
 
 
 class Recall(OfChunk):
-    """Effect: ask `peer` to give `chunk` back if it has not begun to send it. It answers Returned, or Arrived."""
+    """Effect: ask `peer` to return `chunk` if it has not begun to send it. It answers Returned, or Arrived."""
 
 
 class GiveUp(OfPeer):
-    """Effect: `peer` has been silent too long; what was asked of it is free. Break off what carries its chunks."""
+    """Effect: `peer` has been silent too long, and its requests are free. Break off the stream with its chunks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ignore:
-    """Effect: `peer` is not asked again in this fetch, and what was asked of it is free: break it off."""
+    """Effect: `peer` is not asked again in this fetch, and its requests are free. Break off its stream."""
 
     peer: PeerId
     corrupt: bool
@@ -183,9 +190,11 @@ Effect = Ask | Cancel | Recall | GiveUp | Ignore | Complete
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Neighbour:
-    """What is known of one peer. `queue` is a heap of (holders, rank) keys, at least one for each chunk it could be
-    asked for; `asked` maps what is outstanding to when it was asked; `heard_at` is when bytes of chunks came, or were
-    first due, `told_at` when it last said what it holds.
+    """The state of one peer.
+
+    `queue` is a heap of (holders, rank) keys, at least one for each chunk that could be requested from it. `asked` maps
+    each outstanding chunk to the time of its request. `heard_at` is when bytes of chunks last came, or were first due.
+    `told_at` is when it last said what it holds.
     """
 
     peer: PeerId
@@ -216,12 +225,12 @@ class _Neighbour:
 
 
 class ChunkPicker:
-    """See the module's paragraph.
+    """Plan the requests of one fetch.
 
     Args:
         missing: indices of the chunks still to fetch.
-        rng: breaks ties; injected so that a simulation repeats.
-        window: requests outstanding at one peer at first; at most `max_window` when its rate is known.
+        rng: breaks ties. It is injected so that a simulation can be repeated.
+        window: requests outstanding at one peer at first. Once its rate is known, `max_window` is the most.
     """
 
     def __init__(
@@ -237,7 +246,7 @@ class ChunkPicker:
             self._rank[chunk] = rank
         self._holders = [0] * self._size
         self._neighbours: dict[PeerId, _Neighbour] = {}
-        self._failures: Counter[PeerId] = Counter()  # outlives a peer's leaving, or leaving would clear its name
+        self._failures: Counter[PeerId] = Counter()  # kept when a peer leaves, or leaving would clear its name
         self._ignored: set[PeerId] = set()
         self._asked: dict[int, list[PeerId]] = {}
         self._num_known = 0
@@ -246,51 +255,51 @@ class ChunkPicker:
 
     @property
     def missing(self) -> frozenset[int]:
-        """Chunks that have not arrived."""
+        """The chunks that have not arrived."""
         return frozenset(self._missing)
 
     @property
     def num_missing(self) -> int:
-        """How many chunks have not arrived."""
+        """The number of chunks that have not arrived."""
         return len(self._missing)
 
     def lacks(self, chunk: int) -> bool:
-        """Whether `chunk` is to be fetched, and has not arrived."""
+        """Return whether `chunk` is to be fetched, and has not arrived."""
         return chunk in self._missing
 
     @property
     def starved(self) -> bool:
-        """Whether chunks are missing that nobody here holds, and nothing else is left to do."""
+        """Whether chunks are missing that no neighbour holds, and nothing else is left to do."""
         return bool(self._missing) and not self._asked and not self._num_known
 
     @property
     def endgame(self) -> bool:
-        """Whether everything that is missing has been asked of somebody."""
+        """Whether every missing chunk has been requested from a peer."""
         return len(self._asked) == len(self._missing) > 0
 
     def num_holders(self, chunk: int) -> int:
-        """How many neighbours are known to hold `chunk`; 0 for one that the plan is not about."""
+        """Return how many neighbours are known to hold `chunk`; 0 for a chunk outside the plan."""
         return self._holders[chunk] if chunk < self._size else 0
 
     def num_held(self, peer: PeerId) -> int:
-        """How many chunks `peer` is known to hold; 0 if it is no neighbour."""
+        """Return how many chunks `peer` is known to hold; 0 if it is no neighbour."""
         neighbour = self._neighbours.get(peer)
         return 0 if neighbour is None else neighbour.num_held
 
     def holds(self, peer: PeerId, chunk: int) -> bool:
-        """Whether `peer` is known to hold `chunk`."""
+        """Return whether `peer` is known to hold `chunk`."""
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and chunk < self._size and bool(neighbour.holds[chunk])
 
     def news(self, peer: PeerId, chunks: Iterable[int]) -> tuple[int, ...]:
-        """Those of `chunks` that `peer` is not known to hold."""
+        """Return those of `chunks` that `peer` is not known to hold."""
         if (neighbour := self._neighbours.get(peer)) is None:
             return tuple(chunks)
         holds, size = neighbour.holds, self._size
         return tuple([chunk for chunk in chunks if chunk >= size or not holds[chunk]])
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        """Handle one event at time `now` (seconds, monotonic); return the effects in order."""
         effects = self._take(event, now)
         if not self._missing:
             if not self._finished:
@@ -420,9 +429,9 @@ class ChunkPicker:
         return effects
 
     def _settle(self, peer: PeerId, chunk: int) -> _Neighbour | None:
-        """Take a request off the books; None when it was not, or no longer, asked of this peer.
+        """Remove a request; return None if it was not, or no longer, outstanding at this peer.
 
-        A chunk that is now asked of nobody is free, and may be asked of all who hold it.
+        A chunk that is then requested from nobody is free, and may be requested from all that hold it.
         """
         neighbour = self._neighbours.get(peer)
         if neighbour is None or neighbour.asked.pop(chunk, None) is None:
@@ -440,7 +449,7 @@ class ChunkPicker:
         return neighbour
 
     def _ask(self, neighbour: _Neighbour, now: float, effects: list[Effect]) -> None:
-        """Ask for the rarest chunks that are free, up to the window; when none is free, help with those asked."""
+        """Request the rarest free chunks, up to the window; if none is free, help with those already requested."""
         room = neighbour.window - len(neighbour.asked)
         if room <= 0 or neighbour.busy_until > now:
             return
@@ -462,12 +471,12 @@ class ChunkPicker:
 
     def _begin(self, neighbour: _Neighbour, chunk: int, now: float, effects: list[Effect]) -> None:
         if not neighbour.asked:
-            neighbour.heard_at = max(neighbour.heard_at, now)  # silence counts from here
+            neighbour.heard_at = max(neighbour.heard_at, now)  # the timeout counts from here
         neighbour.asked[chunk] = now
         effects.append(Ask(peer=neighbour.peer, chunk=chunk))
 
     def _help(self, neighbour: _Neighbour, now: float, effects: list[Effect]) -> None:
-        """Endgame: ask for the chunk back that would come latest, if it would come much sooner from here."""
+        """In the endgame, recall the chunk that would come latest, if it would come much sooner from this neighbour."""
         latest, worst = now + neighbour.latency + ENDGAME_GAIN_S, -1
         for chunk, askers in self._asked.items():
             first = self._neighbours[askers[0]]
@@ -479,7 +488,7 @@ class ChunkPicker:
             self._recall(worst, self._neighbours[self._asked[worst][0]], now, effects)
 
     def _due(self, neighbour: _Neighbour, chunk: int, now: float) -> float:
-        """When `chunk` is expected of `neighbour`; what is late already is thought to take as long again."""
+        """Return when `chunk` is expected from `neighbour`; a late chunk is assumed to take as long again."""
         due = neighbour.asked[chunk] + neighbour.latency
         return due if due > now else now + (now - due)
 
@@ -503,7 +512,7 @@ class ChunkPicker:
         return effects
 
     def _urge(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
-        """If `chunk` is overdue: ask for it back, and when even that is not answered, ask a second holder as well."""
+        """If `chunk` is overdue, recall it; if even that is not answered, ask a second holder as well."""
         if (recalled_at := first.recalled.get(chunk)) is not None:
             if now - recalled_at > (ENDGAME_S if self.endgame else OVERDUE_S + first.latency):
                 self._ask_second(chunk, first, now, effects)
@@ -511,7 +520,7 @@ class ChunkPicker:
             self._recall(chunk, first, now, effects)
 
     def _fail(self, neighbour: _Neighbour, now: float) -> list[Effect]:
-        """Nothing asked of it will come: all of it is free. One broken promise, however many chunks."""
+        """Free all requests of a neighbour that will not answer them: one broken promise, however many chunks."""
         for chunk in list(neighbour.asked):
             self._settle(neighbour.peer, chunk)
         neighbour.busy_until = max(neighbour.busy_until, now + FAILURE_PAUSE_S)
@@ -531,14 +540,16 @@ class ChunkPicker:
             self._begin(second, chunk, now, effects)
 
     def _doubts(self, other: _Neighbour, now: float) -> tuple[int, bool, int, float]:
-        """The least is likeliest to send soon. Who has vanished owes nothing, and would look freest of all: a chunk was
-        asked of three such peers, one after the other, and its fetcher done 3 s after all others (of 300, simulated).
+        """Return a key; the least is likeliest to send soon.
+
+        A peer that has vanished has no open requests, and would look freest of all. In one simulation a chunk was
+        requested from three such peers, one after the other, and its fetcher was done 3 s after all others (of 300).
         """
         is_silent = now - max(other.heard_at, other.told_at) > PATIENCE_S
         return self._failures[other.peer], is_silent, len(other.asked), other.latency
 
     def _others(self, chunk: int, first: _Neighbour, now: float) -> list[_Neighbour]:
-        """Who else holds `chunk`, and has room."""
+        """Return the other peers that hold `chunk` and have room."""
         return [
             other
             for other in self._neighbours.values()

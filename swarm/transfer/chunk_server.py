@@ -1,10 +1,15 @@
-"""The chunks that other peers request (CHUNKS): whose turn it is, and the bytes.
+"""Serve the chunks that other peers request (CHUNKS): whose turn it is, and the bytes.
 
-What always holds: only bytes that were verified leave this node; a peer costs at most one upload at a time; whose turn
-it is, and who is refused instead of being kept waiting, is decided in `upload_queue`; an upload that is not taken in
-time is broken off, so nobody can hold memory for ever; a disk that fails costs the chunk, not the node.
+`upload_queue` decides whose turn it is, and which request is refused instead of being kept waiting.
 
-Loops: one task per stream consumes what the peer requests; a second one sends answers, woken by the queue.
+Loops: one task per stream consumes the peer's requests; a second one sends answers, woken by the queue.
+
+Invariants:
+
+- Only bytes that were verified leave this node.
+- A peer costs at most one upload at a time.
+- An upload that is not taken in time is broken off, so nobody can hold memory for ever.
+- A disk that fails costs the chunk, not the node.
 """
 
 from __future__ import annotations
@@ -35,33 +40,33 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.interface import StreamBroken, Transport
 
 UPLOAD_TIMEOUT_S = 120.0
-"""A 4 MiB chunk that three others share 1 Mbit/s with; who takes longer has long given up on it."""
+"""Seconds: a 4 MiB chunk while three others share 1 Mbit/s with it. A slower peer has long given up on the chunk."""
 
 MAX_ANSWERS = 64
-"""Answers waiting on one CHUNKS stream: eight windows of requests. Who leaves more unread is not listening."""
+"""Answers waiting on one CHUNKS stream: eight windows of requests. A peer that leaves more unread is not listening."""
 
 MEMBER_REQUESTS = Rate(per_s=2000.0, burst=4000.0)
-"""Requests for chunks, and their withdrawal, of one member: 2 Gbit/s of chunks of 128 KiB."""
+"""Requests and cancellations of chunks by one member: 2 Gbit/s in chunks of 128 KiB."""
 
 STRANGER_REQUESTS = Rate(per_s=200.0, burst=400.0)
 STRANGERS_REQUESTS = Rate(per_s=1000.0, burst=2000.0)
-"""Of one stranger, and of all."""
+"""The same for one stranger, and for all strangers together."""
 
 STRANGER_UPLOADS = 4
-"""Chunks that all strangers together may wait for, or be sent, at once: a third of MAX_UPLOADS, so that members have
-the others, however slowly strangers read."""
+"""Chunks that all strangers together may wait for, or be sent, at once: a third of MAX_UPLOADS. So members have the
+other uploads, however slowly strangers read."""
 
 REQUEST_RATE, UPLOADS = "request_rate", "uploads"
-"""Budgets by the names under which refusals are told."""
+"""Budgets, by the names under which refusals are reported."""
 
 REPEATED_RETRY_MS = 1000
-"""Told to a peer that requests again what it is owed already: it should wait for that. And to a stranger for whom there
-is no place."""
+"""Milliseconds. Sent to a peer that repeats an open request, and should wait for that one. Sent as well to a stranger
+for which there is no place."""
 
 
 @dataclass(kw_only=True)
 class Served:
-    """Chunks and bytes handed to one peer since this node started."""
+    """Chunks and bytes sent to one peer since this node started."""
 
     chunks: int = 0
     size_bytes: int = 0
@@ -69,14 +74,14 @@ class Served:
 
 @dataclass(kw_only=True, eq=False)
 class _Outlet:
-    """One CHUNKS stream: what was requested on it and not answered, and what is to be answered next."""
+    """One CHUNKS stream: the requests on it without an answer, and the answers to send next."""
 
     frames: FrameStream
     requested: set[Cid] = field(default_factory=set)
     answers: deque[exchange.ChunkAnswer] = field(default_factory=deque)
     upload: Cid | None = None
     upload_ends_at: float = math.inf
-    """Of an upload that no task waits for: the latest."""
+    """The latest end of an upload that no task waits for."""
     ended: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
     peer: PeerId = field(init=False)
@@ -90,21 +95,21 @@ class _Outlet:
         self.wake.set()
 
     def begin(self, cid: Cid) -> None:
-        """Have a task send it."""
+        """Have a task send this chunk."""
         self.upload = cid
         self.wake.set()
 
     def end(self) -> None:
-        """Its opener says no more; what it is still owed follows."""
+        """Note that the peer ended its side; answers that it is still owed follow."""
         self.ended = True
         self.wake.set()
 
 
 @dataclass(kw_only=True)
 class ChunkServer:
-    """Answers requests for chunks. `views`: of versions that are fetched or seeded here, which it notes things to.
+    """Answer requests for chunks. `views`: the versions that are fetched or seeded here, which get notes of events.
 
-    `trouble` is told, in a sentence, of what is wrong with our own disk.
+    `trouble` is called with a sentence about problems of our own disk.
     """
 
     transport: Transport
@@ -126,7 +131,7 @@ class ChunkServer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether chunks were requested that are not sent yet."""
+        """Whether requested chunks are still to be sent."""
         return bool(self._outlets)
 
     def tick(self) -> None:
@@ -139,7 +144,7 @@ class ChunkServer:
         self._note_idleness()
 
     async def serve(self, frames: FrameStream) -> None:
-        """Serve one CHUNKS stream, in two halves: this task hears what is requested and withdrawn, another answers."""
+        """Serve one CHUNKS stream: this task hears requests and cancellations, and another sends answers."""
         outlet = _Outlet(frames=frames)
         try:
             with first_cause():
@@ -153,7 +158,7 @@ class ChunkServer:
             self._forget(outlet)
 
     def _take_at_once(self, outlet: _Outlet, body: bytes) -> bool:
-        """Take a request, unless its peer asks too often."""
+        """Handle a request unless its peer asks too often; return whether it was handled."""
         request = decode(exchange.ChunkRequest, body, outlet.frames.limit)
         if len(outlet.answers) >= MAX_ANSWERS // 2 or not self._rates.admits(outlet.peer):
             return False
@@ -168,7 +173,7 @@ class ChunkServer:
             case exchange.Cancel() if cid in outlet.requested and cid != outlet.upload:
                 self._queue(Withdrawn(peer=outlet.peer, cid=cid))
             case exchange.Cancel():
-                pass  # it is on its way, or was answered before we read this
+                pass  # the chunk is on its way, or was answered before we read this
 
     def _request(self, outlet: _Outlet, cid: Cid) -> None:
         if len(outlet.answers) >= MAX_ANSWERS:
@@ -188,13 +193,13 @@ class ChunkServer:
             self._queue(Requested(peer=outlet.peer, cid=cid, size=size))
 
     def _has_place_for(self, peer: PeerId) -> bool:
-        """Whether one more chunk may be on its way to `peer`, which may be a stranger."""
+        """Return whether one more chunk may be on its way to `peer`, which may be a stranger."""
         if self.transport.is_trusted(peer):
             return True
         return sum(not self.transport.is_trusted(other) for other, _ in self._outlets) < STRANGER_UPLOADS
 
     def _queue(self, event: Event) -> None:
-        """Tell the queue, and perform what follows."""
+        """Report an event to the queue, and perform the effects."""
         for effect in self._uploads.handle(event, trio.current_time()):
             peer, cid = effect.peer, effect.cid
             match effect:
@@ -209,7 +214,7 @@ class ChunkServer:
                     self._outlets.pop((peer, cid)).answer(exchange.Missing(cid=cid))
 
     async def _keep_answering(self, outlet: _Outlet) -> None:
-        """Send answers, and uploads when their turn has come, until the opener has ended and is owed nothing."""
+        """Send answers, and uploads in their turn, until the peer has ended its side and is owed nothing."""
         while True:
             outlet.wake = trio.Event()
             if trio.current_time() > outlet.upload_ends_at:
@@ -230,18 +235,18 @@ class ChunkServer:
                 await outlet.wake.wait()
 
     def _start(self, outlet: _Outlet, cid: Cid) -> bool:
-        """Send a chunk that is in memory, without a task; False where that cannot be done."""
+        """Send a chunk that is in memory, without a task; return False if that is impossible."""
         if (data := self.recent.get(cid)) is None:
             return False
 
         def done() -> None:
-            if outlet.upload == cid:  # else its stream was given up a moment ago
+            if outlet.upload == cid:  # otherwise its stream was given up a moment ago
                 outlet.upload_ends_at = math.inf
                 self._sent(outlet, cid, len(data))
 
         parts = exchange.chunk_head(cid, len(data)), data
         outlet.upload, outlet.upload_ends_at = cid, trio.current_time() + UPLOAD_TIMEOUT_S
-        with suppress(StreamBroken):  # which the task that hears finds out as well
+        with suppress(StreamBroken):  # the task that hears requests finds out as well
             if outlet.frames.start(parts, partial(self._moved, outlet.peer), done):
                 return True
         outlet.upload_ends_at = math.inf
@@ -274,7 +279,7 @@ class ChunkServer:
         self._uploaded(outlet, cid)
 
     def _uploaded(self, outlet: _Outlet, cid: Cid) -> None:
-        """An upload is over, well or not: its lane is free."""
+        """Note that an upload is over, whether it succeeded or not: its lane is free."""
         outlet.upload = None
         outlet.requested.discard(cid)
         if outlet.ended and not outlet.requested:
@@ -289,7 +294,7 @@ class ChunkServer:
                 audience.take_note(Idle())
 
     def _forget(self, outlet: _Outlet) -> None:
-        """The stream is over: nobody waits for what was requested on it."""
+        """Drop what was requested on a stream that is over."""
         upload, outlet.upload = outlet.upload, None
         for cid in outlet.requested - {upload}:
             self._queue(Withdrawn(peer=outlet.peer, cid=cid))

@@ -1,10 +1,12 @@
-"""Where the disk is asked: small chunks in the turn in which they come, large ones in a thread.
+"""Decide where the disk is used: at once in the scheduler's thread for small chunks, in another thread for large ones.
 
-A turn of a thread costs a quarter of a millisecond of processor time, which is more than hashing and writing 128 KiB
-into the system's memory. A disk that makes writers wait would hold up everything else, so one job that was slow sends
-all of them to threads for a while.
+A turn of a thread costs a quarter of a millisecond of processor time. That is more than hashing 128 KiB and writing
+them into the system's memory takes. But a disk that makes writers wait would hold up everything else. So after one slow
+job all jobs go to threads for a while.
 
-What always holds: at most one job in PAUSE_S takes longer than SLOW_S in the scheduler's thread.
+Invariants:
+
+- At most one job in PAUSE_S takes longer than SLOW_S in the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -20,35 +22,35 @@ from protocol.core.limits import KIB
 T = TypeVar("T")
 
 SMALL_BYTES = 256 * KIB
-"""Of the size up to which chunks are hashed and written in 0.3 ms; a larger one is better done beside other work."""
+"""Size up to which a chunk is hashed and written in 0.3 ms; a larger one is better handled beside other work."""
 
 SLOW_S = 0.02
-"""So long everything else may wait for one chunk."""
+"""Seconds for which one chunk may hold up everything else."""
 
 PAUSE_S = 10.0
-"""For so long a disk that was slow is asked in threads."""
+"""Seconds for which a disk that was slow is used only in threads."""
 
 
 class DiskTurns:
-    """See the module's paragraph."""
+    """Run jobs on the disk, each where it costs least."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._slow_until = 0.0
 
     async def run(self, size: int, job: Callable[..., T], *arguments: object) -> T:
-        """Return what `job` does with `arguments`, which are `size` bytes; raise what it raises."""
+        """Return what `job` returns for `arguments`, which are `size` bytes; raise what it raises."""
         if not self.is_quick(size):
             return await trio.to_thread.run_sync(job, *arguments)
         await trio.lowlevel.checkpoint_if_cancelled()
         return self.run_here(job, *arguments)
 
     def is_quick(self, size: int) -> bool:
-        """Whether a job on `size` bytes may be done in this turn."""
+        """Return whether a job on `size` bytes may run in this turn."""
         return size <= SMALL_BYTES and self._clock() >= self._slow_until
 
     def run_here(self, job: Callable[..., T], *arguments: object) -> T:
-        """Do it in this turn, and see how long it takes."""
+        """Run the job in this turn, and note how long it takes."""
         began = self._clock()
         try:
             return job(*arguments)

@@ -1,10 +1,15 @@
-"""Fetches one version at a time from whichever peers hold its chunks, and seeds those that begin here.
+"""Fetch one version at a time from the peers that hold its chunks, and seed the versions that begin here.
 
-With every connected peer there is one conversation (`swarm.transfer.link`). What always holds: the scheduler decides
-and this file performs; a chunk is verified before it is stored, announced or relayed; when a fetch ends, nothing of it
-is outstanding anywhere; a peer that sends wrong bytes is reported and not asked again for this version.
+There is one conversation with every connected peer (`swarm.transfer.link`).
 
-Loops: `run` consumes connection events, and runs a link for each peer; one task tells what was gained, one ticks.
+Loops: `run` consumes connection events, and runs a link for each peer. One task reports gains, and one ticks.
+
+Invariants:
+
+- The plan decides, and this module performs.
+- A chunk is verified before it is stored, announced or relayed.
+- When a fetch ends, none of its requests is outstanding anywhere.
+- A peer that sends wrong bytes is reported and not asked again for this version.
 """
 
 from __future__ import annotations
@@ -45,35 +50,35 @@ from swarm.transfer.super_seeding import SuperSeeder
 from swarm.transport.interface import PeerConnected, PeerDisconnected, Report, Transport
 
 TICK_S = 0.1
-"""How often those who were busy, are silent or do not move are looked at again."""
+"""Seconds between two checks of peers that were busy, are silent or do not move."""
 
 IDLE_TICK_S = 1.0
-"""The same while nothing is fetched, seeded or requested: a node that waits for work wakes the processor seldom."""
+"""The same while nothing is fetched, seeded or requested: a node that waits for work seldom wakes the processor."""
 
 GATHER_S, GATHER_CHUNKS = 0.2, 12
-"""How long, and up to how many, chunks that arrived are gathered before others are told. What the source itself gave is
-told at once, with all that was gathered: nobody else has it, and all wait for it. In the simulation of eight peers the
-rest can wait for 0.3 s and nothing is lost, and that takes less than half as many messages."""
+"""Arrived chunks are gathered for so many seconds, or up to this number, before other peers are told. A chunk from the
+source itself is announced at once, with all that was gathered: no other peer has it, and all wait for it. In the
+simulation of eight peers the rest can wait for 0.3 s without loss, and that takes less than half as many messages."""
 
 STARVED_S = 10.0
-"""How long a fetch waits while nobody here holds what is missing: a peer that reconnects is back by then."""
+"""Seconds that a fetch waits while no neighbour holds the missing chunks: a peer that reconnects is back by then."""
 
 MAX_SEEDS = 4
-"""Versions scattered at a time: the newest, and those that slow followers are still fetching."""
+"""Versions seeded at a time: the newest, and those that slow followers are still fetching."""
 
 
 @dataclass(kw_only=True)
 class ChunkExchange:
-    """See the module's paragraph.
+    """Fetch and seed versions by their chunks.
 
     Args:
-        tell_gained: called with the manifest when chunks of it were stored, soon after.
-        report: told of faults.
-        serving: this node's serving side, which learns from us what is worth telling and sending first. Needed to
-            `seed`; without it all that is held is shown to everybody, and requests are answered as they come.
-        rng: breaks the scheduler's ties.
+        tell_gained: called with the manifest soon after chunks of it were stored.
+        report: called for faults of peers.
+        serving: this node's serving side, which learns from us what to announce and send first. It is needed to `seed`.
+            Without it all held chunks are shown to everybody, and requests are answered as they come.
+        rng: breaks ties of the plan.
 
-    `fetched_bytes`, and by peer `fetched_from`, are of chunks that were missing; `duplicate_bytes` came besides.
+    `fetched_bytes`, and `fetched_from` by peer, count chunks that were missing; `duplicate_bytes` counts the others.
     """
 
     transport: Transport
@@ -90,7 +95,7 @@ class ChunkExchange:
     _seeds: dict[ManifestHash, VersionSeed] = field(default_factory=dict)
     _gains: list[SignedManifest] = field(default_factory=list)
     _begun: trio.Event = field(default_factory=trio.Event)
-    """Something is fetched or seeded since the last tick."""
+    """Set when something is fetched or seeded since the last tick."""
     _news: trio.Event = field(default_factory=trio.Event)
     _disk: DiskTurns = field(default_factory=DiskTurns)
     _enough: trio.Event = field(default_factory=trio.Event)
@@ -115,15 +120,15 @@ class ChunkExchange:
                             self._unlink(peer)
                         case _:
                             pass
-                # We did not keep up with the events, and missed who left; who came is told by the next channel.
+                # We did not keep up with the events, and missed departures. The next channel names all that are here.
                 for peer in self._links.keys() - self.transport.connected_peers():
                     self._unlink(peer)
 
     async def fetch(self, signed: SignedManifest, chunks: Collection[int] | None = None) -> Fetched:
-        """Fetch what is missing of the files of `signed`, or of `chunks`; return once the store holds them all.
+        """Fetch the missing chunks of the files of `signed`, or of `chunks`; return once the store holds them all.
 
-        The store must have begun the version. Cancel to give up: what has arrived stays. Raises Starved, what the
-        store raises, or PeerError when the manifest itself is wrong; and LocalProtocolError while another is fetched.
+        The store must have begun the version. Cancel to give up: chunks that have arrived stay. Raises Starved, what
+        the store raises, PeerError if the manifest itself is wrong, and LocalProtocolError while another is fetched.
         """
         if self.fetching is not None:
             raise LocalProtocolError("one version is fetched at a time")
@@ -145,9 +150,9 @@ class ChunkExchange:
         return Fetched(by_peer=fetch.by_peer, givers=fetch.givers)
 
     def seed(self, signed: SignedManifest, chunks: Collection[int] | None = None) -> None:
-        """Be the source of `signed`: give every chunk, or of `chunks` alone, once to whoever passes it on soonest.
+        """Be the source of `signed`: give each chunk, or each of `chunks`, once to the peer that relays it soonest.
 
-        Best called before the version is announced. Chunks beyond `chunks` are shown to everybody at once, as is
+        Best called before the version is announced. Chunks outside `chunks` are shown to everybody at once, and so is
         everything once it was given. The store must hold the version, or hold it before anybody wants it.
         """
         if self.serving is None:
@@ -163,7 +168,7 @@ class ChunkExchange:
         self._begun.set()
 
     def _attend(self, fetch: VersionFetch) -> None:
-        """From now on others are served what we fetch with what the plan knows; also after it is complete."""
+        """Let the plan decide how the fetched version is served to others, also after it is complete."""
         if self.serving is not None:
             if self._latest is not None and self._latest.hash not in self._seeds:
                 self.serving.dismiss(self._latest.hash)
@@ -173,12 +178,12 @@ class ChunkExchange:
         self._latest = fetch
 
     def _listen(self, peer: PeerId) -> None:
-        """What `peer` holds of a version that we seed has become interesting."""
+        """Ask `peer` from now on what it holds of a version that we seed."""
         if (link := self._links.get(peer)) is not None:
             link.wanted.set()
 
     def feed(self, event: Event, of: VersionFetch | None) -> None:
-        """Give `event` to the plan of `of`, if that is still what is fetched, and perform what follows."""
+        """Give `event` to the plan of `of`, if that is still fetched, and perform the effects."""
         if of is None or of is not self.fetching:
             return
         spoken_to: set[PeerLink] = set()
@@ -209,7 +214,7 @@ class ChunkExchange:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether chunks come, or may be given."""
+        """Whether chunks are fetched, seeded or requested."""
         serves = self.serving is not None and self.serving.is_busy
         return self.fetching is not None or bool(self._seeds) or serves
 
@@ -233,7 +238,7 @@ class ChunkExchange:
     def _look_for_hunger(self, fetch: VersionFetch) -> None:
         if trio.current_time() - fetch.fed_at > STARVED_S:
             missing, total = fetch.plan.num_missing, fetch.num_chunks
-            fetch.fail(Starved(f"nobody here whom we may ask holds {missing} of its {total} chunks."))
+            fetch.fail(Starved(f"no neighbour that we may ask holds {missing} of its {total} chunks."))
 
     def _note_gain(self, fetch: VersionFetch, giver: PeerId) -> None:
         self._gains.append(fetch.signed)
@@ -261,42 +266,42 @@ class ChunkExchange:
     # For the links.
 
     def version_for(self, peer: PeerId) -> ExchangedVersion | None:
-        """What `peer` is to tell us about: what we fetch, else the newest that we seed to it."""
+        """Return the version about which `peer` must tell us: the one we fetch, else the newest that we seed to it."""
         if self.fetching is not None:
             return self.fetching
         return next((seed for seed in reversed(self._seeds.values()) if peer in seed.core.targets), None)
 
     def version_named(self, manifest: ManifestHash) -> ExchangedVersion | None:
-        """The version called `manifest`, if it is fetched or seeded here."""
+        """Return the version with this manifest, if it is fetched or seeded here."""
         if self.fetching is not None and self.fetching.hash == manifest:
             return self.fetching
         return self._seeds.get(manifest)
 
     def forget_peer(self, link: PeerLink) -> None:
-        """Nothing is known any more of what this peer holds."""
+        """Forget what this peer holds."""
         if self._links.get(link.peer) is link:
             self.feed(PeerGone(peer=link.peer), self.fetching)
             for seed in self._seeds.values():
                 seed.feed(PeerGone(peer=link.peer))
 
     async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
-        """Keep a chunk that came from `peer`, and let the plan hear what came of it."""
+        """Store a chunk that came from `peer`, and report the result to the plan."""
         is_new = fetch.plan.lacks(chunk)
         failure = await self._disk.run(len(data), self._put, fetch, chunk, data)
         self._heed(fetch, chunk, data, peer, is_new=is_new, failure=failure)
 
     def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
-        """The same in this turn, which is for `can_store_now` to allow."""
+        """Do the same in this turn, if `can_store_now` allows it."""
         is_new = fetch.plan.lacks(chunk)
         failure = self._disk.run_here(self._put, fetch, chunk, data)
         self._heed(fetch, chunk, data, peer, is_new=is_new, failure=failure)
 
     def can_store_now(self, fetch: VersionFetch, size: int) -> bool:
-        """Whether the disk takes so many bytes in no time, and nobody has the version locked meanwhile."""
+        """Return whether the disk takes so many bytes at once, and the version is not locked meanwhile."""
         return self._disk.is_quick(size) and not self.store.is_locked(fetch.hash)
 
     def _put(self, fetch: VersionFetch, chunk: int, data: memoryview) -> Exception | None:
-        """Store a chunk, on any thread; return what kept us from it."""
+        """Store a chunk, on any thread; return the error if that failed."""
         try:
             self.store.put(fetch.hash, chunk, data)
         except (PeerError, StoreError, OSError) as error:
@@ -313,11 +318,11 @@ class ChunkExchange:
         is_new: bool,
         failure: Exception | None,
     ) -> None:
-        """Let the plan hear what came of a chunk from `peer`, and count it."""
+        """Report the result of a chunk from `peer` to the plan, and count it."""
         if isinstance(failure, PeerError) and failure.fault is Fault.CORRUPT_CHUNK:
             self.feed(Corrupt(peer=peer, chunk=chunk), fetch)
             return
-        if failure is not None:  # a disk, or the right bytes, of which the manifest is wrong: not this peer's fault
+        if failure is not None:  # a disk, or right bytes under a wrong manifest: not this peer's fault
             fetch.fail(failure)
             return
         if is_new:

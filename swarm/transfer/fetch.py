@@ -1,6 +1,6 @@
-"""One version on its way here: what is fetched, by which plan, and from whom its bytes came.
+"""Hold the state of one fetch: the version, its plan, and the peers that its bytes came from.
 
-`swarm.transfer.exchange` performs what the plan decides.
+`swarm.transfer.exchange` performs the plan's decisions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from swarm.transfer.chunk_picker import ChunkPicker, Event, PeerGained, PeerHas
 
 
 class Starved(Exception):
-    """Nobody who is connected, and whom we would still ask, holds the missing chunks."""
+    """No connected peer that we would still ask holds the missing chunks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """Bytes that one fetch took, by the peer they came from.
+    """The bytes of one fetch, by the peer that they came from.
 
-    `givers` are the chunks of the version that came from peers, with those of fetches of it just before this one.
+    `givers` maps each chunk of the version that came from a peer to that peer. It includes fetches of the same version
+    just before this one.
     """
 
     by_peer: dict[PeerId, int]
@@ -32,7 +33,7 @@ class Fetched:
 
 
 class VersionFetch(ExchangedVersion):
-    """One version on its way here. `feed` gives an event to `plan`, while the version is fetched."""
+    """One version that this node fetches. `feed` gives an event to `plan` while the version is fetched."""
 
     wants_everything = False
 
@@ -47,17 +48,17 @@ class VersionFetch(ExchangedVersion):
         self.givers: dict[int, PeerId] = {}
 
     def fail(self, error: Exception) -> None:
-        """End the fetch with `error`; the first one counts."""
+        """End the fetch with `error`; the first error counts."""
         self.failure = self.failure or error
         self.done.set()
 
     def hear(self, event: PeerHas | PeerGained) -> None:
         self._feed(event, self)
 
-    # For those who fetch it from us meanwhile.
+    # For peers that fetch it from us meanwhile.
 
     def take_note(self, note: Note) -> None:
-        if isinstance(note, Begun):  # it will not tell us, who hold it
+        if isinstance(note, Begun):  # the peer will not tell us: it knows that we hold the chunk
             self.hear(PeerGained(peer=note.peer, chunks=(note.chunk,)))
 
     def select_shown(self, peer: PeerId, held: int) -> int:

@@ -1,10 +1,13 @@
-"""The conversation with one peer: a control stream that tells what it holds, and a data stream for chunks asked of it.
+"""Converse with one peer: a control stream says what the peer holds, and a data stream carries requested chunks.
 
-The data stream is opened when first needed and kept for the next version. What always holds: when a conversation ends,
-nothing is outstanding at that peer.
+The data stream is opened when first needed, and kept for the next version.
 
-Loops: `run` keeps the control stream, on which `_hear_holdings` consumes Have and Gained; `_tell_wants` is woken when
-something else is wanted, `_carry` when something is to be requested, and `_exchange_chunks` consumes answers.
+Loops: `run` keeps the control stream, on which `_hear_holdings` consumes Have and Gained. `_tell_wants` is woken when
+another version is wanted, `_carry` when there is something to request, and `_exchange_chunks` consumes answers.
+
+Invariants:
+
+- When a conversation ends, no request is outstanding at that peer.
 """
 
 from __future__ import annotations
@@ -28,25 +31,26 @@ from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
 
 BREAK_GRACE_S = 0.5
-"""After a data stream broke: if its connection is gone as well, which shows by then, the peer broke no promise."""
+"""Seconds after a data stream broke. If its connection is gone as well, which shows by then, the peer broke no promise.
+"""
 
 REOPEN_DELAY_S = 1.0
-"""Before a control stream is opened again: short enough for a version. Twice as long after each refusal in a row, up to
-REFUSED_MOST_S: a peer may exchange no chunks at all."""
+"""Seconds before a control stream is opened again: short enough for a version. The pause doubles with each refusal in a
+row, up to REFUSED_MOST_S: a peer may exchange no chunks at all."""
 
 REFUSED_MOST_S = 8.0
-"""Shorter than a fetch is patient (`swarm.transfer.exchange.STARVED_S`): a peer may only have begun to serve."""
+"""Seconds. Shorter than a fetch waits (`swarm.transfer.exchange.STARVED_S`): a peer may only have begun to serve."""
 
 FAULT_PAUSE_S = 30.0
-"""The same after the peer broke the protocol: it will again, and each time is reported."""
+"""Seconds of the same pause after the peer broke the protocol: it will do so again, and each time is reported."""
 
 SPARE_HAVES = 4
-"""Haves beyond one for each Want before a peer is thought to flood us: honest ones send none. Each costs us 0.1 ms, or
-0.3 s where there are 500,000 chunks."""
+"""Haves beyond one for each Want before a peer counts as flooding us: honest peers send none. Each costs us 0.1 ms, or
+0.3 s if there are 500,000 chunks."""
 
 
 class LinkOwner(Protocol):
-    """What a link needs of the exchange that it belongs to: `swarm.transfer.exchange.ChunkExchange`."""
+    """The parts of its exchange (`swarm.transfer.exchange.ChunkExchange`) that a link uses."""
 
     @property
     def transport(self) -> Transport: ...
@@ -58,30 +62,30 @@ class LinkOwner(Protocol):
     def fetching(self) -> VersionFetch | None: ...
 
     def version_for(self, peer: PeerId) -> ExchangedVersion | None:
-        """What `peer` is to tell us about."""
+        """Return the version about which `peer` must tell us."""
 
     def version_named(self, manifest: ManifestHash) -> ExchangedVersion | None:
-        """The version called `manifest`, if it is fetched or seeded here."""
+        """Return the version with this manifest, if it is fetched or seeded here."""
 
     def feed(self, event: Event, of: VersionFetch | None) -> None:
-        """Give `event` to the plan of `of`, if that is still what is fetched, and perform what follows."""
+        """Give `event` to the plan of `of`, if that is still fetched, and perform the effects."""
 
     def forget_peer(self, link: PeerLink) -> None:
-        """Nothing is known any more of what this peer holds."""
+        """Forget what this peer holds."""
 
     async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
-        """Keep a chunk that came from `peer`, and let the plan hear what came of it."""
+        """Store a chunk that came from `peer`, and report the result to the plan."""
 
     def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
-        """The same in this turn, which is for `can_store_now` to allow."""
+        """Do the same in this turn, if `can_store_now` allows it."""
 
     def can_store_now(self, fetch: VersionFetch, size: int) -> bool:
-        """Whether the disk takes so many bytes in no time."""
+        """Return whether the disk takes `size` bytes at once."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Owed:
-    """A request that has not been answered. After a Cancel it still has one answer: the chunk, or Missing."""
+    """A request without an answer. After a Cancel one answer is still due: the chunk, or Missing."""
 
     fetch: VersionFetch
     chunk: int
@@ -91,7 +95,7 @@ class _Owed:
 
 @dataclass(kw_only=True, eq=False)
 class PeerLink:
-    """One connected peer, and what is to be said to it. See the module's paragraph."""
+    """Ask one connected peer for holdings and chunks, and receive its answers."""
 
     peer: PeerId
     owner: LinkOwner
@@ -108,16 +112,16 @@ class PeerLink:
     heard_bytes: int = 0
 
     def request(self, fetch: VersionFetch, chunk: int) -> None:
-        """Ask for a chunk, at the next `flush`."""
+        """Request a chunk, at the next `flush`."""
         cid = fetch.chunk(chunk).name
-        if (owed := self.owed.get(cid)) is not None:  # cancelled a moment ago: its one answer is still to come
+        if (owed := self.owed.get(cid)) is not None:  # cancelled a moment ago: its one answer is still due
             owed.wanted = True
             return
         self.owed[cid] = _Owed(fetch=fetch, chunk=chunk)
         self.outbox.append(exchange.Request(cid=cid))
 
     def cancel(self, cid: Cid, *, wanted: bool) -> None:
-        """Ask for a request back, at the next `flush`; `wanted` says whether the chunk may come all the same."""
+        """Cancel a request at the next `flush`; `wanted` says whether the chunk may come all the same."""
         if (owed := self.owed.get(cid)) is not None:
             owed.wanted = wanted
             if not owed.cancelled:
@@ -125,35 +129,35 @@ class PeerLink:
                 self.outbox.append(exchange.Cancel(cid=cid))
 
     def flush(self) -> None:
-        """Send what is to be said of requests: at once where there is a stream with room, else when there is."""
+        """Send requests and cancellations: at once if there is a stream with room, else once there is."""
         if self.outbox and self.data is not None:
-            with suppress(StreamBroken):  # which ends the conversation elsewhere
+            with suppress(StreamBroken):  # it ends the conversation elsewhere
                 if self.data.post(self.outbox):
                     self.outbox = []
         if self.outbox:
             self.asking.set()
 
     def break_off(self) -> None:
-        """Nothing is owed any more, and what carried it is torn down."""
+        """Drop all requests, and end the data stream that carried them."""
         if self.owed:
             self.forget()
             self.carrier.cancel()
 
     def hang_up(self) -> None:
-        """Nothing can be asked of this peer until it has said again what it holds."""
+        """Stop asking this peer until it has said again what it holds."""
         if self.talks:
             self.talks = False
             self.forget()
             self.owner.forget_peer(self)
 
     def forget(self) -> None:
-        """Owe nothing, and be owed nothing. What still comes over the data stream answers nobody's request."""
+        """Drop all requests. An answer that still comes over the data stream belongs to none of them."""
         self.owed.clear()
         self.outbox.clear()
         self.data = None
 
     def has_heard(self) -> bool:
-        """Whether bytes have come since we asked last."""
+        """Return whether bytes have come since the last call."""
         before, self.heard_bytes = self.heard_bytes, 0 if self.data is None else self.data.received_bytes
         return self.heard_bytes != before
 
@@ -204,7 +208,7 @@ class PeerLink:
         def hear(body: bytes) -> bool:
             nonlocal about
             frame = decode(exchange.ExchangeFrame, body, frames.limit)
-            if not self.talks:  # unlinked in the moment in which this frame came
+            if not self.talks:  # the peer was unlinked just as this frame came
                 return False
             match frame:
                 case exchange.Have(manifest=manifest, bitmap=bitmap):
@@ -221,13 +225,13 @@ class PeerLink:
                         known = tuple(chunk for chunk in gained if chunk < about.num_chunks)
                         about.hear(PeerGained(peer=self.peer, chunks=known))
             if self.haves_left < 0 or self.gains_left < 0:
-                raise PeerError(Fault.OVERSIZED, "says what it holds again and again, unasked")
+                raise PeerError(Fault.OVERSIZED, "repeats what it holds without being asked")
             return True
 
         await frames.receive_each(hear)
 
     async def _carry(self) -> None:
-        """Keep a data stream while there is something to request; one that broke is replaced when there is again."""
+        """Keep a data stream while there is something to request, and replace a broken one when there is again."""
         while True:
             while not self.outbox:
                 self.asking = trio.Event()
@@ -245,7 +249,7 @@ class PeerLink:
                 self.owner.feed(Broke(peer=self.peer), self.owner.fetching)
 
     async def _exchange_chunks(self) -> None:
-        """Requests out, chunks in, over one stream, until the peer ends it in good order."""
+        """Send requests and receive chunks over one stream, until the peer ends it in good order."""
         stream = await self.owner.transport.open_stream(self.peer, exchange.CHUNKS)
         async with open_frames(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames, trio.open_nursery() as nursery:
             self.data, self.heard_bytes = frames, 0
@@ -254,7 +258,7 @@ class PeerLink:
             try:
                 while (answer := await frames.receive_each(self._take_at_once)) is not None:
                     if self.data is not frames:
-                        raise StreamBroken("nothing is owed on this data stream any more")
+                        raise StreamBroken("an answer came on a data stream whose requests were dropped")
                     if (chunk := exchange.split_chunk(answer)) is not None:
                         await self._take_chunk(*chunk)
                     else:
@@ -275,7 +279,7 @@ class PeerLink:
                 await self.asking.wait()
 
     def _take_at_once(self, answer: bytes) -> bool:
-        """Take a chunk that need not wait for the disk."""
+        """Take a chunk that need not wait for the disk; return whether it was taken."""
         if (chunk := exchange.split_chunk(answer)) is None or (owed := self.owed.get(chunk[0])) is None:
             return False
         if not self.owner.can_store_now(owed.fetch, len(chunk[1])):
@@ -303,14 +307,14 @@ class PeerLink:
             self.owner.feed(event, owed.fetch)
 
     def _settle(self, cid: Cid) -> _Owed:
-        """A request was answered."""
+        """Return the answered request."""
         if (owed := self.owed.pop(cid, None)) is None:
             raise PeerError(Fault.BROKEN_PROMISE, "answered a request that was not made")
         return owed
 
 
 def _indices(bitmap: bytes, count: int) -> frozenset[int]:
-    """The chunks that a Have marks, of the `count` that there are."""
+    """Return the chunks that a Have marks, among `count` chunks."""
     return frozenset(
         index
         for byte_index, byte in enumerate(bitmap)

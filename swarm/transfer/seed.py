@@ -1,6 +1,6 @@
-"""One version on its way out, of which this node is the source: what of it is shown to whom.
+"""Seed one version as its source: show each chunk to the right followers.
 
-Which peer is given which chunk first is decided in `swarm.transfer.super_seeding`; this performs it.
+`swarm.transfer.super_seeding` decides which peer is given which chunk first; this module performs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarm.transfer.super_seeding import Listen, Offer, Show, SuperSeeder
 
 
 class VersionSeed(ExchangedVersion):
-    """One version on its way out, of which this node is the source."""
+    """One version that this node seeds as its source."""
 
     wants_everything = True
 
@@ -33,7 +33,7 @@ class VersionSeed(ExchangedVersion):
         self._open = _bits(chunk for chunk in range(self.num_chunks) if core.shows(chunk))
 
     def feed(self, event: scatter.Event) -> None:
-        """Give `event` to the core and perform what follows."""
+        """Give `event` to the core and perform the effects."""
         if isinstance(event, Unfollowed):
             self._offered.pop(event.peer, None)
         for effect in self.core.handle(event, trio.current_time()):
@@ -69,7 +69,10 @@ class VersionSeed(ExchangedVersion):
 
 
 def _bits(chunks: Iterable[int]) -> int:
-    """A bitmap of these chunks, in one integer. By way of bytes: adding up half a million powers of two took 2.4 s."""
+    """Return a bitmap of these chunks as one integer.
+
+    It is built from bytes, because adding up half a million powers of two took 2.4 s.
+    """
     marked = bytearray()
     for chunk in chunks:
         if chunk // 8 >= len(marked):

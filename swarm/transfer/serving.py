@@ -1,10 +1,14 @@
-"""Answers to other peers' questions: what this node knows (ASK), and which chunks it holds (EXCHANGE).
+"""Answer other peers' questions: what this node knows (ASK), and which chunks it holds (EXCHANGE).
 
-What always holds: a peer costs at most a bounded number of streams; a version that has an `ExchangeView` (because it is
-being fetched or seeded here) is shown as that says. Requests for the chunks themselves go to `chunk_server`.
+Requests for the chunks themselves go to `chunk_server`.
 
-Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, woken by
-the peer's wanting something else, and by `tell_gained` for what that cannot say at once.
+Loops: one task per stream consumes the peer's questions. A second one per EXCHANGE stream reports holdings. It is woken
+when the peer wants another version, and when `tell_gained` could not send something at once.
+
+Invariants:
+
+- A peer has at most a bounded number of streams.
+- A version with an `ExchangeView` (because it is fetched or seeded here) is shown as that view decides.
 """
 
 from __future__ import annotations
@@ -33,34 +37,34 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Report, Stream, StreamBroken, Transport, ignore_report
 
 MAX_STREAMS_PER_PEER = 32
-"""Serving streams one peer may hold open: one for holdings, one for chunks, and questions, with room."""
+"""Serving streams that one peer may hold open: one for holdings, one for chunks, and questions, with some to spare."""
 
 MAX_GAINED = 4096
-"""Chunks named in one Gained, its bound on the wire."""
+"""Chunks named in one Gained, its limit on the wire."""
 
 MEMBER_QUESTIONS = Rate(per_s=100.0, burst=500.0)
-"""Questions, and wants of holdings, of one member. An honest one asks some four when a version comes, a manifest of 64
-MiB in 16 pieces, and else every few seconds; the smallest models have ten versions a second. Whoever asks more is
-answered no faster."""
+"""Questions, and Wants of holdings, of one member. An honest one asks about four when a version comes, or 16 for a
+manifest of 64 MiB in 16 pieces, and otherwise one every few seconds. The smallest models have ten versions a second. A
+member that asks more often is answered no faster."""
 
 STRANGER_QUESTIONS = Rate(per_s=5.0, burst=50.0)
-"""Of one stranger: joining takes three, and the token of an invite is not guessed at five a second."""
+"""The same for one stranger. Joining takes three, and nobody guesses an invite's token at five tries a second."""
 
 STRANGERS_QUESTIONS = Rate(per_s=100.0, burst=500.0)
-"""Of all strangers together: a hundredth of a core."""
+"""The same for all strangers together: a hundredth of a core."""
 
 QUESTION_RATE = "question_rate"
-"""The budget of questions, by the name under which refusals are told."""
+"""The budget of questions, by the name under which refusals are reported."""
 
 FEW_BITS = 64
-"""Up to so many, taking them out of a bitmap one by one is quicker than looking through all of its bytes."""
+"""Number of bits up to which taking them out of a bitmap one by one is quicker than looking through all its bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What this node tells whoever asks: its genesis, the newest announcement it believes, the peers it knows.
+    """The answers to peers' questions: our genesis, the newest announcement that we believe, and the peers we know.
 
-    A learner also answers who asks for its `terms`, with the join token that came with the question.
+    A learner also answers a peer that asks for its `terms`, by the join token that came with the question.
     """
 
     genesis: bytes
@@ -71,10 +75,10 @@ class Knowledge:
 
 @dataclass(kw_only=True, eq=False)
 class _Follower:
-    """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what it was told, what is `left` for
-    the task that tells, and what wakes that.
+    """One EXCHANGE stream: what its peer wants, and what it was told.
 
-    `told` is a bitmap in one integer: what is new of 100,000 chunks is then found in microseconds.
+    `asked`: whether the peer still waits for its Have. `left`: a message for the reporting task, which `wake` wakes.
+    `told` is a bitmap in one integer, so that what is new of 100,000 chunks is found in microseconds.
     """
 
     peer: PeerId
@@ -90,12 +94,12 @@ class _Follower:
 
 @dataclass(kw_only=True)
 class Serving:
-    """Registers itself with `transport` by `start`; thereafter every stream is a task of the transport's.
+    """Answer other peers. `start` registers with `transport`, which then runs a task for every stream.
 
     Args:
-        report: told of peers that do not keep to the protocol.
-        trouble: told, in a sentence, of what is wrong with our own disk.
-        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
+        report: called for peers that break the protocol.
+        trouble: called with a sentence about each problem of our own disk.
+        piece_bytes: bytes of a piece of a manifest, the same for all nodes of the swarm.
     """
 
     transport: Transport
@@ -127,7 +131,7 @@ class Serving:
 
     @property
     def served_bytes(self) -> int:
-        """Bytes of chunks sent, to all peers."""
+        """Bytes of chunks sent to all peers."""
         return sum(served.size_bytes for served in self.served.values())
 
     def start(self) -> None:
@@ -137,40 +141,40 @@ class Serving:
         self.transport.handle(exchange.CHUNKS, self._handler(self._chunks.serve))
 
     def tell_gained(self, manifest: ManifestHash) -> None:
-        """Tell those who want `manifest` that more of it is held, or to be shown, now."""
+        """Tell the peers that want `manifest` that more of it is held now, or may be shown."""
         for follower in self._followers:
             if follower.manifest == manifest:
                 self._tell(follower)
 
     def show(self, manifest: ManifestHash, peer: PeerId) -> None:
-        """The same for `peer` alone."""
+        """Do the same for `peer` only."""
         for follower in self._followers:
             if follower.peer == peer and follower.manifest == manifest:
                 self._tell(follower)
 
     @property
     def is_busy(self) -> bool:
-        """Whether chunks were requested that are not sent yet."""
+        """Whether requested chunks are still to be sent."""
         return self._chunks.is_busy
 
     def tick(self) -> None:
-        """Look for uploads that do not move; to be called several times a second. `ChunkExchange` does."""
+        """Look for uploads that do not move. `ChunkExchange` calls this several times a second."""
         self._chunks.tick()
 
     def attend(self, manifest: ManifestHash, audience: ExchangeView) -> None:
-        """From now on `audience` says how `manifest` is shown; it is told who follows it already."""
+        """Let `audience` decide from now on how `manifest` is shown, and tell it which peers follow it already."""
         self.audiences[manifest] = audience
         for follower in list(self._followers):
             if follower.manifest == manifest:
                 audience.take_note(Followed(peer=follower.peer))
 
     def dismiss(self, manifest: ManifestHash) -> None:
-        """`manifest` has no audience any more: all of it that is held is shown to everybody."""
+        """Remove the audience of `manifest`: from now on all held chunks of it are shown to everybody."""
         if self.audiences.pop(manifest, None) is not None:
             self.tell_gained(manifest)
 
     def _handler(self, serve: Callable[[FrameStream], Awaitable[None]]) -> Callable[[Stream], Awaitable[None]]:
-        """`serve` for a stream that is counted, and whose faults are reported before they end it."""
+        """Return `serve` as a handler that counts the stream, and reports its faults before they end it."""
 
         async def handle(stream: Stream) -> None:
             if self._streams[stream.remote] >= MAX_STREAMS_PER_PEER:
@@ -210,7 +214,7 @@ class Serving:
     # What is held.
 
     async def _tell_holdings(self, frames: FrameStream) -> None:
-        """Two halves: this task hears what is wanted, another tells what is held and gained."""
+        """Serve one EXCHANGE stream: this task hears Wants, and another reports what is held and gained."""
         want: exchange.Want | None = await frames.receive(exchange.Want)
         if want is None:
             return
@@ -244,8 +248,9 @@ class Serving:
             audience.take_note(change(peer=follower.peer))
 
     async def _keep_told(self, follower: _Follower) -> None:
-        """Say what could not be said at once: a Have for what is wanted, and Gained until something is wanted anew, if
-        only the same again.
+        """Send what could not be sent at once: a Have for each Want, then Gained until the next Want.
+
+        A Want for the same version again also gets a Have.
         """
         while True:
             follower.wake = trio.Event()
@@ -257,17 +262,17 @@ class Serving:
                 await follower.wake.wait()
 
     def _tell(self, follower: _Follower) -> None:
-        """Say what is new, at once where its stream has room."""
+        """Report news, at once if the stream has room."""
         while not follower.is_telling and follower.left is None and (news := self._news_for(follower)) is not None:
             follower.left = news
-            with suppress(StreamBroken):  # which the task finds out as well
+            with suppress(StreamBroken):  # the reporting task finds out as well
                 if follower.frames.post([news]):
                     follower.left = None
         if follower.left is not None:
             follower.wake.set()
 
     def _news_for(self, follower: _Follower) -> exchange.Have | exchange.Gained | None:
-        """What is to be said next; None when all has been said."""
+        """Return the next message; None if all has been said."""
         while True:
             audience = self.audiences.get(follower.manifest)
             bitmap = self.store.have_bitmap(follower.manifest)
@@ -291,7 +296,7 @@ class Serving:
 
 @contextmanager
 def _counted(counts: Counter[PeerId], peer: PeerId) -> Iterator[None]:
-    """One more of `peer` while the block lasts; peers with none are not remembered."""
+    """Count one more stream of `peer` while the block lasts; peers with none are not remembered."""
     counts[peer] += 1
     try:
         yield
@@ -302,7 +307,7 @@ def _counted(counts: Counter[PeerId], peer: PeerId) -> Iterator[None]:
 
 
 def _lowest_bits(bitmap: int, limit: int) -> list[int]:
-    """Indices of the lowest `limit` bits that are set."""
+    """Return the indices of the lowest `limit` bits that are set."""
     if bitmap.bit_count() <= FEW_BITS:
         few: list[int] = []
         while bitmap and len(few) < limit:

@@ -1,22 +1,28 @@
-"""To whom the source gives each chunk first: once, to the peer expected to pass it on soonest.
+"""Decide to which peer the source gives each chunk first: once, to the peer expected to relay it soonest.
 
     fresh --offer--> given to one peer --another peer announces it--> replicated
       ^                 |
       +-- the peer left, or did not ask for it
 
-A pure core, used by the node that everybody else is waiting for. An offer is not a message of its own: the source's
-HAVE and GAINED to a follower show what it was offered, so that this is the rarest chunk the follower knows, which it
-asks for at once. What always holds: a chunk is offered to one peer only, until that peer was seen to have passed it on
-or the uplink has nothing better to do; a peer has at most its credit of chunks that it was given and nobody else has
-announced, so one that never passes anything on is starved of offers by itself; a chunk whose every holder has left is
-given again; once every chunk was given, or was offered and the uplink waits for those who are to take it, everything
-is shown to everybody (`opened`), and whoever holds least is served first: it may reach few others (eight peers behind
-routers of all kinds were done at 1.22 of the bound in the simulation instead of 1.26).
+A pure core, used by the node that everybody else is waiting for. An offer is not a message of its own. The source's
+HAVE and GAINED to a follower show the chunk that it was offered. So this is the rarest chunk that the follower knows,
+and it asks for it at once.
 
-The peer chosen has the least (chunks given to it and not yet passed on + 1) x lag, where lag is how long it usually
-takes from a chunk's being sent to it until somebody else announces it. That measures uplink, downlink, processor and
-honesty in one figure, without a speed test. Offers are made `ahead` of the uplink, so that it never waits for a round
-trip; when nobody has credit left the uplink is spare, and gives second copies of what has waited longest.
+The chosen peer has the least (chunks given to it and not yet relayed + 1) x lag. The lag is how long it usually takes
+from sending a chunk to it until another peer announces it. That measures uplink, downlink, processor and honesty in one
+figure, without a speed test. Offers are made `ahead` of the uplink, so that it never waits for a round trip. When no
+peer has credit left, the uplink has capacity to spare, and gives second copies of the chunks that have waited longest.
+
+Invariants:
+
+- A chunk is offered to one peer only, until that peer was seen to have relayed it, or the uplink has nothing better to
+  do.
+- A peer has at most its credit of chunks that it was given and no other peer has announced. So a peer that never relays
+  anything gets no more offers.
+- A chunk whose every holder has left is given again.
+- Everything is shown to everybody (`opened`) once every chunk was given, or was offered and the uplink waits for the
+  peers to take it. From then on the peer that holds least is served first: it may reach few others. (Eight peers behind
+  routers of all kinds were done at 1.22 of the bound in the simulation instead of 1.26.)
 """
 
 from __future__ import annotations
@@ -34,14 +40,15 @@ from swarm.transfer.audience import Asked, Begun, Followed, Idle, Note, Sent, Un
 from swarm.transfer.chunk_picker import OfChunk, OfPeer, PeerGained, PeerGone, PeerHas, Tick
 
 CREDIT = 6
-"""Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""
+"""Chunks of one peer that no other peer has announced. They are lost if it dies, so it has no more than keep it busy
+for a round trip."""
 
 MAX_CREDIT = 20
-"""The same when round trips are long: more would hide that the relays cannot keep up."""
+"""The same when round trips are long: more would hide that the relaying peers cannot keep up."""
 
 AHEAD = 12
-"""Chunks offered and not yet sent, over all peers: three lanes, and three times as many on their way to being asked
-for. With fewer the uplink paused now and then between unequal peers."""
+"""Chunks offered and not yet sent, over all peers: three lanes, and three times as many that are about to be requested.
+With fewer the uplink paused now and then between unequal peers."""
 
 MAX_AHEAD = 32
 """The same when the uplink was seen to wait: 4 MiB of 128 KiB chunks cover 300 ms at 100 Mbit/s."""
@@ -50,29 +57,30 @@ UNASKED = 5
 """Offers that a peer has not asked for yet: on their way, or more than its window takes."""
 
 MAX_TARGETS = 16
-"""Followers that are offered chunks: enough uplinks to multiply anything ours can give, few enough to listen to."""
+"""Followers that are offered chunks: enough uplinks to multiply all that ours can give, few enough to listen to."""
 
 FIRST_LAG_S = 0.05
-"""Thought of a peer that was given nothing yet: less than anybody achieves, so that each is tried."""
+"""Seconds assumed for a peer that was given nothing yet: less than any peer achieves, so that each is tried."""
 
 SMOOTHING = 0.3
 """Weight of the newest lag in its moving average: an uplink that collapses is noticed after three chunks."""
 
 OFFER_PATIENCE_S = 2.0
-"""An offer that was not asked for by then is withdrawn; the peer has it already, or does not want it."""
+"""Seconds after which an offer that was not asked for is withdrawn: the peer has the chunk, or does not want it."""
 
 SHOWN_AFTER_S, SHOWN_AFTER_LAGS = 10.0, 5.0
-"""What was given so long ago, or so many of the targets' usual lags, is shown to every follower: whom it has not
-reached by then has no better way to it. Sooner, in a large swarm, those whom it is about to reach come to the source
-for it: of a thousand peers that fetched chunks of 1 MiB, they took a tenth of its uplink."""
+"""A chunk that was given so many seconds ago, or so many of the targets' usual lags, is shown to every follower.
+Followers that it has not reached by then have no better way to it. If it is shown sooner in a large swarm, followers
+that it is about to reach come to the source for it. With a thousand peers that fetched chunks of 1 MiB, these took a
+tenth of the source's uplink."""
 
 SHOWN_PER_S = 100
-"""Followers told so a second at most: one message each, every ten seconds to a thousand. Ten times a second to each,
-these were an eighth of a version of 102 MiB."""
+"""Followers told of such chunks in a second at most, by one message each: every ten seconds to a thousand. With ten
+messages a second to each, these took an eighth of the bytes of a version of 102 MiB."""
 
 MAX_KEPT_LOOKED_AT = 256
-"""Of what peers keep, the oldest, when a second copy is to be given. A peer that keeps all of a large model, since it
-is alone, would have each chunk cost as much as all before it."""
+"""Kept chunks, the oldest, that are considered when a second copy is given. A peer that is alone and keeps all of a
+large model would otherwise make each chunk cost as much as all before it."""
 
 Event = PeerHas | PeerGained | PeerGone | Note | Tick
 
@@ -83,13 +91,13 @@ class Offer(OfChunk):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Show:
-    """Effect: show these chunks to every follower, those to come included."""
+    """Effect: show these chunks to every follower, also to later ones."""
 
     chunks: tuple[int, ...]
 
 
 class Listen(OfPeer):
-    """Effect: hear from now on what `peer` holds; it is a target."""
+    """Effect: `peer` is a target; hear from now on what it holds."""
 
 
 Effect = Offer | Show | Listen
@@ -97,7 +105,7 @@ Effect = Offer | Show | Listen
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Relay:
-    """One target. `offered` is what it was offered and not sent, `kept` what it was sent and nobody else announced."""
+    """One target. `offered`: chunks offered and not sent. `kept`: chunks sent that no other peer has announced."""
 
     peer: PeerId
     holds: set[int] = field(default_factory=set)
@@ -109,23 +117,24 @@ class _Relay:
     paused_until: float = 0.0
 
     def cost(self, now: float) -> float:
-        """When a chunk given now is expected to be announced by somebody else. What is kept long says so before it is
-        passed on: a collapsed uplink is noticed at once.
+        """Return in how many seconds another peer is expected to announce a chunk given now.
+
+        A chunk that is kept long counts before it is relayed, so that a collapsed uplink is noticed at once.
         """
         kept_s = now - next(iter(self.kept.values())) if self.kept else 0.0
         return (len(self.offered) + len(self.kept) + 1) * max(self.lag, kept_s)
 
     def note_lag(self, lag: float) -> None:
-        """Somebody else has announced a chunk `lag` seconds after we had sent it to this peer."""
+        """Note that another peer has announced a chunk `lag` seconds after we had sent it to this one."""
         self.lag = lag if not self.known else self.lag + SMOOTHING * (lag - self.lag)
         self.known = True
 
 
 class SuperSeeder:
-    """See the module's paragraph.
+    """Decide which chunk to offer to which follower.
 
     Args:
-        chunks: what is to be given away, in this order. Chunks beyond these are shown to everybody from the start.
+        chunks: the chunks to give away, in this order. Other chunks are shown to everybody from the start.
         rng: chooses among equals, and the targets among many followers.
     """
 
@@ -147,29 +156,32 @@ class SuperSeeder:
 
     @property
     def targets(self) -> Collection[PeerId]:
-        """The followers that are offered chunks, and whose holdings we must hear of."""
+        """The followers that are offered chunks, and that must tell us what they hold."""
         return self._relays.keys()
 
     def num_holders(self, chunk: int) -> int:
-        """How many targets are known to hold `chunk`."""
+        """Return how many targets are known to hold `chunk`."""
         return self._holders.get(chunk, 0)
 
     def num_held(self, peer: PeerId) -> int:
-        """How many of the chunks `peer` is known to hold; 0 unless we hear of all followers, who are equal then."""
+        """Return how many of the chunks `peer` is known to hold.
+
+        Return 0 for all peers if not every follower is a target, so that they count as equal.
+        """
         relay = self._relays.get(peer)
         return 0 if relay is None or len(self._relays) < len(self._followers) else len(relay.holds)
 
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
-        """Whether `chunk` was offered to `peer` and has not been sent yet."""
+        """Return whether `chunk` was offered to `peer` and has not been sent yet."""
         relay = self._relays.get(peer)
         return relay is not None and chunk in relay.offered
 
     def shows(self, chunk: int) -> bool:
-        """Whether everybody may know that we hold `chunk`."""
+        """Return whether everybody may know that we hold `chunk`."""
         return self.opened or chunk in self._shown or chunk not in self._all
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        """Handle one event at time `now` (seconds, monotonic); return the effects in order."""
         effects: list[Effect] = []
         match event:
             case PeerGained(peer=peer, chunks=chunks):
@@ -233,7 +245,7 @@ class SuperSeeder:
                 continue
             self._hold(relay, chunk)
             giver = self._giver.get(chunk)
-            if relay.offered.pop(chunk, None) is not None:  # it came from elsewhere, before we had sent it
+            if relay.offered.pop(chunk, None) is not None:  # it came from another peer, before we had sent it
                 relay.asked.discard(chunk)
                 if giver == relay.peer:
                     del self._giver[chunk]
@@ -246,8 +258,9 @@ class SuperSeeder:
             self._holders[chunk] += 1
 
     def _replicated(self, chunk: int, now: float) -> None:
-        """Somebody beside the one that was given `chunk` holds it, or may ask for it: its credit is free. Where it
-        has lost it meanwhile (a node that started again with an empty store), it is given again.
+        """Free the credit for `chunk`: a peer other than the one that was given it holds it, or may ask for it.
+
+        If the holder has lost it meanwhile (a node that restarted with an empty store), the chunk is given again.
         """
         first = self._relays[self._giver.pop(chunk)]
         sent_at = first.kept.pop(chunk, None)
@@ -265,14 +278,14 @@ class SuperSeeder:
             self._give_again(chunk)
 
     def _give_again(self, chunk: int) -> None:
-        """What nobody holds, and nobody is being given, is given again, before all else."""
+        """Give a chunk again, before all others, if no peer holds it or is being given it."""
         if not self._holders[chunk] and chunk not in self._giver:
             self._fresh.appendleft(chunk)
 
     # Giving.
 
     def _sent(self, peer: PeerId, chunk: int, now: float) -> None:
-        """It holds `chunk` now, and says so in a moment."""
+        """Note that `peer` holds `chunk` now; it will say so in a moment."""
         relay = self._relays.get(peer)
         if relay is None or chunk not in self._holders:
             return
@@ -288,7 +301,7 @@ class SuperSeeder:
             self._replicated(chunk, now)
 
     def _withdraw(self, now: float) -> None:
-        """Take back offers that nobody asked for: the peer has it already, or does not want it."""
+        """Take back offers that no peer asked for: it has the chunk already, or does not want it."""
         for relay in self._relays.values():
             if not relay.asked:
                 for chunk, since in list(relay.offered.items()):
@@ -306,7 +319,7 @@ class SuperSeeder:
             self._replicated(chunk, now)
 
     def _show_old(self, now: float) -> list[Effect]:
-        """Show what was given long ago. Whoever was given it has lost its credit for it, for good."""
+        """Show chunks that were given long ago. They no longer count against the credit of the peers that got them."""
         old: list[int] = []
         if now < self._shows_at:
             return []
@@ -324,7 +337,10 @@ class SuperSeeder:
         return [Show(chunks=tuple(old))]
 
     def _shown_after_s(self) -> float:
-        """By the median lag: one relay that tires says nothing about how far chunks have come."""
+        """Return after how many seconds given chunks are shown, by the median lag.
+
+        One slow target says nothing about how far chunks have come.
+        """
         lags = sorted(relay.lag for relay in self._relays.values() if relay.known)
         return max(SHOWN_AFTER_S, SHOWN_AFTER_LAGS * lags[len(lags) // 2]) if lags else SHOWN_AFTER_S
 
@@ -346,15 +362,17 @@ class SuperSeeder:
         return [Show(chunks=tuple(sorted(self._all - self._shown)))]
 
     def _is_giving(self, now: float) -> bool:
-        """Whether something offered is still on its way out. What a peer takes too long over holds nobody else up."""
+        """Return whether an offer is still on its way out. A peer that takes too long over one holds up nobody else."""
         return any(
             now - since < OFFER_PATIENCE_S for relay in self._relays.values() for since in relay.offered.values()
         )
 
     def _next(self, now: float, in_hand: int) -> Offer | None:
-        """A fresh chunk for whom it serves best; with uplink to spare a second copy, or a fresh one beyond credit."""
+        """Return a fresh chunk for the best target; if the uplink has capacity to spare, a second copy, or a fresh
+        chunk beyond credit.
+        """
         while self._fresh and (self._holders[self._fresh[0]] or self._fresh[0] in self._giver):
-            self._fresh.popleft()  # somebody brought it, or is being given it
+            self._fresh.popleft()  # another peer brought it, or it is being given
         if not self._fresh:
             return None
         ready = [
@@ -380,7 +398,7 @@ class SuperSeeder:
         return Offer(peer=relay.peer, chunk=chunk)
 
     def _second(self, ready: list[_Relay], now: float) -> Offer | None:
-        """A second copy of what has been kept longest, to the relay with the least in hand that lacks it."""
+        """Return a second copy of the chunk kept longest, for the target with the least in hand that lacks it."""
         others = [relay for relay in self._relays.values() if len(ready) > 1 or relay is not ready[0]]
         for _, chunk, first in islice(merge(*map(_oldest, others)), MAX_KEPT_LOOKED_AT):
             lacking = [
@@ -396,7 +414,7 @@ class SuperSeeder:
         return None
 
     def _credit(self) -> int:
-        """More than CREDIT only if, at our pace, even the quickest relay's usual lag needs more."""
+        """Return more than CREDIT only if, at our pace, even the quickest target's usual lag needs more."""
         lags = [relay.lag for relay in self._relays.values() if relay.known]
         if len(self._sent_at) < 2 or not lags:
             return CREDIT
@@ -405,5 +423,5 @@ class SuperSeeder:
 
 
 def _oldest(relay: _Relay) -> Iterator[tuple[float, int, PeerId]]:
-    """What is kept, by when it was sent, ascending."""
+    """Yield the kept chunks by when they were sent, ascending."""
     return ((since, chunk, relay.peer) for chunk, since in relay.kept.items())

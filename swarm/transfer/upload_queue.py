@@ -1,15 +1,21 @@
-"""Whose request is answered next: few uploads at a time, what was promised first, what is rare, then who is behind.
+"""Decide which request is answered next: few uploads at a time; promised chunks, rare chunks, then peers that lag.
 
     asked --begin--> sending --sent--> over
       |                 \\--stalled: goes on, but its lane is given to another
       +-- refused (queue full, or too long a wait), or withdrawn
 
-A pure core. What always holds: at most `LANES` uploads that move are under way, fewer on a slow uplink, since more
-would only divide it and delay first copies, and at most `MAX_UPLOADS` in all; at most one of them goes to the same
-peer; at most `MAX_WAITING` requests wait, and of one peer `MAX_WAITING_PER_PEER`; without room, or if the wait would be
-longer than `MAX_WAIT_S`, a request is refused at once rather than kept in a silent queue, unless it asks for what this
-node offered, or its peer is so far behind that the least urgent of those waiting is refused instead; an upload that
-does not move, or does not take its share while the uplink has some to spare, no longer holds a lane.
+A pure core. An upload occupies a lane while it moves. The lanes are few, because more uploads would only divide the
+uplink and delay first copies.
+
+Invariants:
+
+- At most `LANES` uploads that move are in progress, fewer on a slow uplink, and at most `MAX_UPLOADS` in all.
+- At most one upload goes to the same peer.
+- At most `MAX_WAITING` requests wait, and at most `MAX_WAITING_PER_PEER` of one peer.
+- Without room, or if the wait would exceed `MAX_WAIT_S`, a request is refused at once rather than kept in a silent
+  queue. There are two exceptions. A request for a chunk that this node offered is kept. If its peer is far behind, the
+  least urgent waiting request is refused instead.
+- An upload that does not move, or that lags behind its share while the uplink has capacity to spare, holds no lane.
 """
 
 from __future__ import annotations
@@ -23,77 +29,80 @@ LANES = 3
 """Uploads at a time: one keeps the uplink busy, a second follows without a gap, a third makes up for a slow reader."""
 
 LANE_S = 0.1
-"""A lane beyond the first for each chunk that the uplink sends in so long: one that needs longer for a chunk has no gap
-between two worth filling. Each lane delays the first copy that others could pass on, and keeps some 64 KiB standing in
-the routers before us, behind which requests wait, and acknowledgements, without which nothing comes. At 50 Mbit/s and
-128 KiB there are three, at 10 Mbit/s one: three there made the last of 250 unequal peers a tenth later (one seed), and
-two the last of 8 on emulated links, 1.21 of the bound and not 1.15 (medians of three)."""
+"""Seconds. There is one lane beyond the first for each chunk that the uplink sends in this time. If a chunk takes
+longer, the gap between two chunks is not worth filling. Each lane delays the first copy that others could relay. It
+also keeps about 64 KiB standing in the routers before us. Requests wait behind these bytes, and so do acknowledgements,
+without which nothing arrives. At 50 Mbit/s and 128 KiB there are three lanes, at 10 Mbit/s one. With three at 10 Mbit/s
+the last of 250 unequal peers was done a tenth later (one seed). With two the last of 8 on emulated links was done at
+1.21 of the bound and not 1.15 (medians of three)."""
 
 MAX_UPLOADS = 12
-"""With those that have given up their lane: so many chunks are in memory, and slow readers served, at once."""
+"""With uploads that have lost their lane: the chunks in memory, and the slow readers served, at once."""
 
 MAX_WAITING = 16
-"""Requests waiting: a third of a second of 128 KiB chunks at 50 Mbit/s; beyond it BUSY sends the peer elsewhere."""
+"""Waiting requests: a third of a second of 128 KiB chunks at 50 Mbit/s; beyond it BUSY sends the peer elsewhere."""
 
 MAX_WAITING_PER_PEER = 8
-"""A peer's largest window of requests."""
+"""Waiting requests of one peer: its largest window of requests."""
 
 MAX_WAIT_S = 0.3
-"""A request that would wait longer is better asked of another holder."""
+"""Seconds. A request that would wait longer is better sent to another holder."""
 
 BEHIND = 16
-"""Without room, a request of who holds so many chunks fewer takes the place of the one that would be served last. Every
-place taken costs a round trip, so equals do not: two windows and more are behind. While it was always the last to come
-that was refused, who joined late found full queues everywhere: one of a hundred simulated peers got 84 of its 250
-Mbit/s, and was done at 1.083 of the bound instead of 1.049."""
+"""Chunks. Without room, a request of a peer that holds so many chunks fewer takes the place of the one that would be
+served last. Every place taken costs a round trip, so peers that hold about equally many do not displace each other:
+only two windows and more count as behind. When the last request to arrive was always the one refused, peers that joined
+late found full queues everywhere. One of a hundred simulated peers got 84 of its 250 Mbit/s, and was done at 1.083 of
+the bound instead of 1.049."""
 
 OVERLONG_S = 2.0
-"""A request that has waited so long, because rarer ones came before it all the time, goes first."""
+"""Seconds. A request that has waited so long, because rarer ones always came before it, goes first."""
 
 COMMON = 2
-"""A chunk that so many neighbours hold spreads without us. What is rarer goes first; beyond, the peer that holds least:
-by rarity alone, who is behind wants what is common, is served last, and falls further behind. With 250 peers of unequal
-uplinks the last was done a tenth sooner in the simulation, with 100 hardly (one or two seeds)."""
+"""Holders. A chunk that so many neighbours hold spreads without us. Rarer chunks go first; beyond, the peer that holds
+least. By rarity alone, a peer that is behind wants common chunks, is served last, and falls further behind. With 250
+peers of unequal uplinks the last was done a tenth sooner in the simulation, with 100 hardly (one or two seeds)."""
 
 MIN_WAITING = 2
-"""So many may wait however slow the uplink is, so that it is never idle between two requests."""
+"""Requests that may wait however slow the uplink is, so that it is never idle between two requests."""
 
 STALL_S, STALL_FACTOR = 0.1, 3.0
-"""An upload of which nothing moved for so long, and for so many times what the measured uplink explains, is waiting for
-its reader, or for a lost packet to be sent again. TCP does that for 0.2 s at least."""
+"""An upload that has not moved for STALL_S, and for STALL_FACTOR times what the measured uplink explains, waits for its
+reader, or for a lost packet to be resent. TCP takes at least 0.2 s to resend."""
 
 SLOW_S, SLOW_FACTOR, UNDERUSED = 0.06, 2.0, 0.9
-"""After so long, an upload that got on less than half as far as its share of the uplink, which has been used less than
-nine tenths of late, waits for its reader as well, though it moves: two readers at 10 and 20 Mbit/s held two of the
-three lanes of a source at 50, which then sent 40; and a reader whose acknowledgements wait behind what it uploads takes
-12 Mbit/s of 100."""
+"""After SLOW_S, an upload that moves also counts as waiting for its reader if it got less than half as far as its share
+of the uplink allows. That applies while the uplink carries less than nine tenths of its best rate. Two readers at 10
+and 20 Mbit/s held two of the three lanes of a source at 50, which then sent 40. A reader whose acknowledgements wait
+behind its own uploads takes 12 Mbit/s of 100."""
 
 UNKNOWN_STALL_S = 0.5
-"""The same while the uplink has not been measured."""
+"""Seconds without movement after which an upload counts as stalled while the uplink has not been measured."""
 
 MIN_RETRY_S, MAX_RETRY_S = 0.1, 2.0
-"""When a peer that was refused may come again: when about half of what waits now is gone."""
+"""Seconds after which a refused peer may come again: when about half of the waiting bytes are gone, within bounds."""
 
 MAX_SERVED = 1024
-"""Peers of whom it is remembered when they were served last; then all are forgotten, and equal."""
+"""Peers for which it is remembered when they were served last. Beyond, all are forgotten, and equal."""
 
 SMOOTHING = 0.1
 """Weight of a slower measurement of the uplink; a faster one counts at once."""
 
 MEASURE_S = 0.25
-"""Without a break so long must the uplink be busy to be measured: a single chunk may go into buffers at once."""
+"""Seconds for which the uplink must be busy without a break to be measured: one chunk may go into buffers at once."""
 
 BEST_CHUNKS, MAX_SPAN_S = 4, 1.0
-"""The best rate is one at which so many chunks left, or what left in so long: beside that, what fits into the routers
-before us is little. On 10 Mbit/s a chunk may vanish in them at once."""
+"""The best rate is measured over so many chunks, or over so many seconds: compared with that, the bytes that fit into
+the routers before us are few. At 10 Mbit/s a chunk may vanish in them at once."""
 
 BEST_OF_S = 10.0
-"""The best rate is that of the last two spans of so long; first measures, which include buffers, do not count."""
+"""Seconds. The best rate is that of the last two spans of this length. First measures include buffers and do not count.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfRequest:
-    """Base of events and effects that are of one request: for the chunk `cid`, by `peer`."""
+    """Base of events and effects about one request: for the chunk `cid`, by `peer`."""
 
     peer: PeerId
     cid: Cid
@@ -101,18 +110,18 @@ class OfRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requested(OfRequest):
-    """`peer` wants a chunk of `size` bytes that is held."""
+    """`peer` requests a chunk of `size` bytes that this node holds."""
 
     size: int
 
 
 class Withdrawn(OfRequest):
-    """`peer` no longer wants it."""
+    """`peer` no longer wants the chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moved:
-    """So many bytes of what is being sent to `peer` have left, and more is to come."""
+    """`size` bytes of the upload to `peer` have left, and more follow."""
 
     peer: PeerId
     size: int
@@ -120,7 +129,7 @@ class Moved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """What was begun for `peer` is over, whether all of it was sent or not."""
+    """The upload to `peer` is over, whether all of it was sent or not."""
 
     peer: PeerId
 
@@ -134,18 +143,18 @@ Event = Requested | Withdrawn | Moved | Sent | Tick
 
 
 class Begin(OfRequest):
-    """Effect: send this chunk to `peer` now; say Sent when that is over."""
+    """Effect: send this chunk to `peer` now, and report Sent when that is over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refuse(OfRequest):
-    """Effect: tell `peer` that it should ask elsewhere, or here again after `retry_s`."""
+    """Effect: tell `peer` to ask elsewhere, or here again after `retry_s`."""
 
     retry_s: float
 
 
 class Drop(OfRequest):
-    """Effect: tell `peer` that what it withdrew will not come."""
+    """Effect: tell `peer` that the chunk it withdrew will not come."""
 
 
 Effect = Begin | Refuse | Drop
@@ -160,7 +169,10 @@ class _Waiting:
 
 @dataclass(kw_only=True, slots=True)
 class _Upload:
-    """One under way: what of its `size` has not left, how much left last, at `moved_at`; `slow` ones stay stalled."""
+    """One upload. `left` of its `size` bytes have not left; the last `piece` left at `moved_at`.
+
+    A `slow` upload stays stalled when it moves.
+    """
 
     size: int
     left: int
@@ -181,12 +193,12 @@ def _unknown(cid: Cid) -> int:
 
 @dataclass(kw_only=True)
 class UploadQueue:
-    """See the module's paragraph.
+    """Decide which waiting request an upload begins for, and which requests are refused.
 
     Args:
-        num_holders: how many other peers are known to hold a chunk.
-        is_promised: whether this node offered a chunk to a peer, that is, asked it to ask.
-        num_held: how many chunks of what the chunk is part of a peer is known to hold.
+        num_holders: number of other peers that are known to hold a chunk.
+        is_promised: whether this node offered a chunk to a peer. An offer asks the peer to request the chunk.
+        num_held: number of chunks of the same version that a peer is known to hold.
     """
 
     num_holders: Callable[[Cid], int] = _unknown
@@ -219,7 +231,7 @@ class UploadQueue:
 
     @property
     def lanes_now(self) -> int:
-        """By the best rate of late: what is slow just now may wait for a reader, and needs more lanes, not fewer."""
+        """Lanes by the best recent rate: an uplink that is slow now may wait for a reader, and needs more lanes."""
         best = self._best_of_late
         return min(1 + int(LANE_S * best / self._size), self.lanes) if best else self.lanes
 
@@ -230,11 +242,11 @@ class UploadQueue:
 
     @property
     def waiting(self) -> list[tuple[PeerId, Cid]]:
-        """Who waits for what, in the order of asking."""
+        """The peers that wait and the chunks that they wait for, in the order of asking."""
         return list(self._waiting)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        """Handle one event at time `now` (seconds, monotonic); return the effects in order."""
         effects: list[Effect] = []
         match event:
             case Requested(peer=peer, cid=cid, size=size):
@@ -270,7 +282,7 @@ class UploadQueue:
         return len(self._waiting) < MIN_WAITING or self._wait_s() <= MAX_WAIT_S
 
     def _refuse_one(self, peer: PeerId, cid: Cid, now: float) -> Refuse:
-        """There is one too many since `peer` asked: its own, unless it is far behind and not beyond its share."""
+        """Refuse one request too many: that of `peer`, unless `peer` is far behind and not above its share."""
         refused = peer, cid
         if sum(key[0] == peer for key in self._waiting) <= MAX_WAITING_PER_PEER:
             last = max(self._waiting, key=lambda key: (self._urgency(key, now), self._turn(key)))
@@ -282,7 +294,7 @@ class UploadQueue:
         return Refuse(peer=refused[0], cid=refused[1], retry_s=self._retry_s())
 
     def _wait_s(self) -> float:
-        """How long a request that came now would wait; nothing is known of an uplink that was never measured."""
+        """Return how long a request that came now would wait; 0 if the uplink was never measured."""
         return self._waiting_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
 
     def _retry_s(self) -> float:
@@ -320,7 +332,7 @@ class UploadQueue:
         return effects
 
     def _urgency(self, key: tuple[PeerId, Cid], now: float) -> tuple[bool, bool, int, int]:
-        """Promised, then overlong waits, the rarest, who holds least: the least goes first."""
+        """Return a key, least first: promised chunks, then overlong waits, the rarest chunk, the peer with fewest."""
         peer, cid = key
         return (
             not self.is_promised(peer, cid),
@@ -330,11 +342,11 @@ class UploadQueue:
         )
 
     def _turn(self, key: tuple[PeerId, Cid]) -> tuple[int, int]:
-        """Among equally urgent ones: who was served longest ago, first come."""
+        """Return a key among equally urgent requests: the peer served longest ago, then the first to come."""
         return self._served.get(key[0], 0), self._waiting[key].order
 
     def _move(self, peer: PeerId, size: int | None, now: float) -> None:
-        """`size` bytes have left, or all that was left of it."""
+        """Note that `size` bytes of the upload have left, or all that was left of it."""
         if (upload := self._sending.get(peer)) is None:
             return
         moved = upload.left if size is None else min(size, upload.left)

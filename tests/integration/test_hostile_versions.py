@@ -395,5 +395,5 @@ def test_the_good_ones_are_good() -> None:
     outcome = live(Hostile(announcement=signed(packed(TREE))))
     assert (outcome.faults, outcome.arrived, outcome.hung_up) == (Counter(), 0, False)
     assert len(outcome.troubles) == 1
-    assert "nobody here whom we may ask holds" in outcome.troubles[0], "it looks for the chunks of what it believes"
+    assert "no neighbour that we may ask holds" in outcome.troubles[0], "it looks for the chunks of what it believes"
     assert open_manifest(GOOD.raw, SWARM.authority).manifest == GOOD.manifest

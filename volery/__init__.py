@@ -1,27 +1,28 @@
-"""What authors of tasks, rewards and objectives import. The only names of the program that are public.
+"""Offer the names that authors of tasks, rewards and objectives import: the only public names of the program.
 
-`volery new task my-task` writes a task to start from. These names are what one is made of; `help(volery.Problem)` and
-the like say more.
+`volery new task my-task` writes a task to start from. A task is made of these names; `help(volery.Problem)` and the
+like say more.
 
-- A task is any object with the attributes of `Task`: a name, a fingerprint, problems by index, rewards. An index asks
-  the same for ever. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are what it may be besides.
-- A `Problem` is what one index asks: a prompt of text, or of `ChatMessage`s, and perhaps a reference answer. `Chat`
+- A task is any object with the attributes of `Task`: a name, a fingerprint, problems by index, rewards. An index always
+  gives the same problem. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are optional additions.
+- A `Problem` is the content of one index: a prompt of text or of `ChatMessage`s, and perhaps a reference answer. `Chat`
   says whether text passes through the model's chat template.
-- A `Completion` is what the policy said. In a task of several turns it has a `Turn` for each thing said before, with
-  the `Answer` to it: text or messages.
-- A reward is a number of at most `MAX_REWARD` either way; 1.0 is fully right. `CANNOT_SAY` is the reward of which
-  nobody can say what it is. `Reward` is what `reward` returns: one, or several by their names.
-- `reward` may be `async def`. A `Judge` is a language model, and a `RewardService` an HTTP service, to ask there.
+- A `Completion` is the policy's reply. In a task of several turns it has a `Turn` for each earlier reply, with the
+  `Answer` to it: text or messages.
+- A reward is a number between -`MAX_REWARD` and `MAX_REWARD`; 1.0 is fully right. `CANNOT_SAY` is the reward of a
+  completion that nobody can judge. `Reward` is what `reward` returns: one reward, or several by their names.
+- `reward` may be `async def`. It may then ask a `Judge`, which is a language model, or a `RewardService`, which is an
+  HTTP service.
 - A `TaskKind` is what a `swarm.toml` names: it builds the task from `TaskArguments`, and declares each `Option`.
-- `TaskError` is for what a person can correct. Say what failed, why, and what to do next.
-- An objective is made of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see docs/objectives.md.
-- `volery.testing` tries out whether a task keeps its promises.
+- `TaskError` is for problems that a person can correct. Say what failed, why, and what to do next.
+- An objective consists of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see docs/objectives.md.
+- `volery.testing` checks whether a task keeps its promises.
 
-Nothing is defined here: each name is loaded from where it lives when it is first used, so that `import volery` is quick
-and never imports torch. Names of objectives import torch when they are used, which is in the trainer alone.
+Nothing is defined here. Each name is loaded from its module when it is first used, so `import volery` is quick and
+never imports torch. Names of objectives import torch when they are used, which happens only in the trainer.
 
-The rule: a name here keeps its meaning within a minor version. A name that is to go works with a warning for one minor
-version first. Every other module may change with any version.
+The rule: a name here keeps its meaning within a minor version. Before a name is removed, it works with a warning for
+one minor version. Every other module may change with any version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m volery` is `volery`."""
+"""Run `volery` as `python -m volery`."""
 
 from node.cli.main import main
 

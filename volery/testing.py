@@ -1,13 +1,13 @@
-"""Tests for a task of one's own, before anybody trains on it.
+"""Check a task of your own, before anybody trains on it.
 
-`check_task` tries a task's promises out and raises AssertionError, in plain sentences, where one is broken:
+`check_task` checks a task's promises. If one is broken, it raises AssertionError and says which in plain sentences:
 
     from volery.testing import check_task
 
     def test_my_task():
         check_task("python:my_task:MY_TASK")
 
-`TaskChecks` makes a test of pytest of each promise:
+`TaskChecks` makes a pytest test of each promise:
 
     from volery.testing import TaskChecks
 
@@ -16,16 +16,16 @@
 
 The promises:
 
-- The same index asks the same problem, also in another process.
-- Training and held-out prompts do not meet, whatever the seed.
+- The same index gives the same problem, also in another process.
+- No prompt is both for training and held out, whatever the seed.
 - The fingerprint changes with the problems.
-- Every answer is worth a number within MAX_REWARD, and the same again.
-- The reference answer is worth most, and an empty one less.
+- Every completion has a reward within MAX_REWARD, and the same reward each time.
+- The reference answer has the highest reward, and an empty completion a lower one.
 - Prompts can be written in tokens.
-- In a task of several turns the same words are answered alike, an episode ends when the policy says nothing useful, and
-  every turn's transcript begins with the one before.
+- In a task of several turns, the same reply gets the same answer. An episode ends when the policy says nothing useful.
+  Every turn's transcript begins with that of the turn before.
 
-Seconds for a problem and for a reward are reported, and held to limits if you give some.
+Seconds for a problem and for a reward are reported, and must keep to limits if you give some.
 
 `volery tasks check SPEC` does the same on the command line.
 """

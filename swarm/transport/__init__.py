@@ -1,12 +1,13 @@
-"""The port through which everything else reaches other peers, and small things that each user of the port needs. No
-implementation lies here.
+"""Define the interface through which all other code reaches peers, and small helpers for its users.
 
-- `connection_events`: who is connected, told to everybody who asked
-- `error_groups`: what ended a nursery, instead of the group around it
-- `event_rate`: how often something may happen: so many at once, and then so many a second
+The implementations lie elsewhere.
+
+- `connection_events`: connection events for all subscribers
+- `error_groups`: the exception that ended a nursery, instead of the group around it
+- `event_rate`: a limit on how often something may happen: a burst, and then a number per second
 - `flood`: broadcast by flooding to all neighbours
-- `framing`: messages on a stream, each behind its length
-- `interface`: the port, and `Report`, by which it is said that a peer did something wrong
-- `reach_evidence`: what a node knows of how it is reached, piece by piece
+- `framing`: messages on a stream, each after its length
+- `interface`: the transport interface, and `Report`, which reports a peer's faults
+- `reach_evidence`: the evidence of how a node can be reached
 - `receive_buffer`: bytes of one stream that have arrived and were not read yet
 """

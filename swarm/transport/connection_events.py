@@ -1,7 +1,10 @@
-"""Who is connected, told to everybody who asked: connection events fanned out to bounded channels.
+"""Send connection events to all subscribers, each through a bounded channel.
 
-What always holds: a channel starts with a `PeerConnected` for every peer connected at that moment, and from then on
-sees every change in order; a subscriber that falls EVENT_QUEUE behind is closed rather than told half the story.
+Invariants:
+
+- A channel starts with a `PeerConnected` for every peer that is connected at that moment. Then it gets every change in
+  order.
+- A subscriber that falls EVENT_QUEUE events behind is closed, so that it never misses an event unnoticed.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ class EventHub:
         self._subscribers: list[trio.MemorySendChannel[ConnectionEvent]] = []
 
     def connected_peers(self) -> frozenset[PeerId]:
-        """The peers connected now."""
+        """Return the peers that are connected now."""
         return frozenset(self._connected)
 
     def subscribe(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
-        """Return a new channel of events, beginning with who is connected."""
+        """Return a new channel of events. It begins with the peers that are connected."""
         send, receive = trio.open_memory_channel[ConnectionEvent](max(EVENT_QUEUE, 2 * len(self._connected)))
         for event in self._connected.values():
             send.send_nowait(event)
@@ -32,12 +35,12 @@ class EventHub:
         return receive
 
     def connect(self, event: PeerConnected) -> None:
-        """Record and tell that a peer is connected."""
+        """Record that a peer is connected, and notify the subscribers."""
         self._connected[event.peer] = event
         self._tell(event)
 
     def disconnect(self, peer: PeerId) -> None:
-        """Record and tell that a peer is gone."""
+        """Record that a peer is gone, and notify the subscribers."""
         del self._connected[peer]
         self._tell(PeerDisconnected(peer=peer))
 

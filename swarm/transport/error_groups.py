@@ -1,9 +1,12 @@
-"""What ended a nursery, instead of the group around it.
+"""Raise the exception that ended a nursery, instead of the group around it.
 
-Our loops die of one cause (a broken stream, a full disk) and their siblings are only cancelled; callers want to catch
-the cause by its own type. Used around a nursery whose tasks may raise such a cause. What always holds: an error is
-never hidden behind a cancellation, nor a mistake of ours behind a broken line; what else went wrong at the same time
-stands in the notes of the exception that is raised.
+A nursery of our loops ends by one cause (a broken stream, a full disk), and the other tasks are only cancelled. Callers
+want to catch the cause by its own type, so they use `first_cause` around a nursery whose tasks may raise one.
+
+Invariants:
+
+- A cancellation never hides an error, and a broken connection never hides an error of ours.
+- The notes of the raised exception list the errors that happened at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from swarm.transport.interface import TransportError
 
 @contextmanager
 def first_cause() -> Iterator[None]:
-    """Raise the gravest exception of an ExceptionGroup instead of the group; of several as grave, the first."""
+    """Raise the most severe exception of an ExceptionGroup instead of the group; the first of equally severe ones."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -32,13 +35,13 @@ def first_cause() -> Iterator[None]:
         try:
             raise cause
         finally:
-            # `raise` has made the group its context, which holds the cause itself: put back what it was raised in.
+            # `raise` made the group the context of the cause, and the group contains the cause. Restore the original.
             cause.__context__ = context
             del cause, leaves, context
 
 
 def _rank(error: BaseException) -> int:
-    """Ctrl-C before all others; then what is nobody's everyday trouble; a line that broke; a cancellation."""
+    """Return an error's rank, most severe first: Ctrl-C, unexpected errors, broken connections, cancellations."""
     match error:
         case trio.Cancelled():
             return 3

@@ -1,11 +1,12 @@
-"""Limits how often something may happen: so many at once, and then so many a second.
+"""Limit how often something may happen: a burst at once, and then a number per second.
 
-A pure core. Where a peer does something too often, whoever reads from it waits before reading on: back-pressure slows
-the peer down, loses nothing, and an honest peer that had a burst notices nothing but that.
+If a peer does something too often, its reader waits before it reads on. This back-pressure slows the peer down and
+loses nothing; an honest peer after a burst notices only a delay.
 
 Invariants:
-- In any stretch of `t` seconds at most `burst + per_s * t` units pass without waiting.
-- A bucket that was left alone for `burst / per_s` seconds is as good as new.
+
+- In any interval of `t` seconds at most `burst + per_s * t` units pass without waiting.
+- A bucket that was not used for `burst / per_s` seconds is like a new one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """`burst` units at once, and `per_s` a second in the long run."""
+    """A limit: `burst` units at once, and `per_s` units per second in the long run."""
 
     per_s: float
     burst: float
@@ -28,20 +29,20 @@ class Rate:
 
 @dataclass(kw_only=True)
 class Bucket:
-    """What one peer, or a group of peers, has left of a rate. A new one is full."""
+    """The units of a rate that one peer, or a group of peers, has left. A new bucket is full."""
 
     rate: Rate
     _spent: float = 0.0
     _at: float = 0.0
 
     def charge(self, cost: float, now: float) -> float:
-        """Spend `cost` units at time `now` (seconds, never going back); return how long to wait before the next."""
+        """Spend `cost` units at time `now` (seconds, never decreasing). Return the seconds to wait before the next."""
         self._refill(now)
         self._spent += cost
         return max(0.0, (self._spent - self.rate.burst) / self.rate.per_s)
 
     def admit(self, now: float, cost: float = 1.0) -> bool:
-        """Spend `cost` units if that many are left; else spend nothing, and return False."""
+        """Spend `cost` units if that many are left; otherwise spend nothing and return False."""
         self._refill(now)
         if self._spent + cost > self.rate.burst:
             return False
@@ -49,12 +50,12 @@ class Bucket:
         return True
 
     def has_room(self, now: float, cost: float = 1.0) -> bool:
-        """Whether `admit` would spend so much."""
+        """Return whether `admit` would spend `cost` units."""
         self._refill(now)
         return self._spent + cost <= self.rate.burst
 
     def is_full(self, now: float) -> bool:
-        """Whether nothing is spent, so that a new bucket would do as well."""
+        """Return whether nothing is spent, so that a new bucket could replace this one."""
         self._refill(now)
         return not self._spent
 
@@ -65,10 +66,10 @@ class Bucket:
 
 @dataclass(kw_only=True)
 class Buckets(Generic[Key]):
-    """A bucket for each key. At most `most` are remembered; then the one that was used longest ago is forgotten.
+    """A bucket for each key. At most `most` are kept; then the least recently used one is forgotten.
 
-    Forgetting favours whoever it was: with more than `most` keys at once each has a full burst now and then. Callers
-    that must hold against many keys have one more bucket for all of them.
+    A forgotten key gets a full burst again: with more than `most` keys at once, each has one now and then. Callers that
+    must limit many keys need one more bucket for all of them.
     """
 
     rate: Rate
@@ -105,14 +106,14 @@ class Graded(Generic[Key]):
         self._together = Bucket(rate=self.strangers)
 
     def admit(self, peer: Key, now: float, *, is_member: bool) -> bool:
-        """Count one thing that `peer` did, if it need not wait; else count nothing, and return False."""
+        """Count one action of `peer` if it need not wait; otherwise count nothing and return False."""
         if is_member:
             return self._members.of(peer).admit(now)
         own = self._strangers.of(peer)
         return own.has_room(now) and self._together.admit(now) and own.admit(now)
 
     def charge(self, peer: Key, now: float, *, is_member: bool) -> float:
-        """Count one thing that `peer` did; return how long to wait before it may do the next."""
+        """Count one action of `peer`. Return the seconds to wait before its next one."""
         if is_member:
             return self._members.of(peer).charge(1.0, now)
         return max(self._strangers.of(peer).charge(1.0, now), self._together.charge(1.0, now))

@@ -1,16 +1,20 @@
-"""Broadcast by flooding: everybody passes what is new and valid on to all its neighbours.
+"""Broadcast by flooding: each node forwards new, valid broadcasts to all its neighbours.
 
     /volery/gossip/1, one stream per neighbour and direction
     frame = u16 size (big endian) | 8 random id bytes | u8 n | topic (n bytes, UTF-8) | data
 
-What always holds: a broadcast is validated by its subscribers before it is delivered or passed on, nobody passes on a
-topic it does not subscribe to (it could not judge it), a frame travels through a node once, and a neighbour is listened
-to no faster than the bounds below. A neighbour's queue drops its oldest broadcast when full: they carry state.
+Why not gossipsub: there is one announcement per publication, and neighbours are few (all of up to 32 peers, about 10 in
+larger swarms). So a flood costs about 10 to 32 KiB per node and message. It reaches all nodes in one pass without
+waiting for a mesh to form, and also works for late joiners and for three nodes in a row. py-libp2p's gossipsub lost 88
+of 100 messages in a burst. A flood needs only streams and therefore works over any transport.
 
-Why not gossipsub: announcements are one message per publication, and neighbours are few (all up to 32 peers, about 10
-above), so a flood costs some 10 to 32 KiB per node and message, reaches everybody in one pass without waiting for a
-mesh to form, and serves late joiners and lines of three nodes alike; py-libp2p's gossipsub lost 88 of 100 messages in
-a burst. It needs only streams and therefore works over any transport.
+Invariants:
+
+- Subscribers validate a broadcast before the node delivers or forwards it.
+- A node forwards only topics to which it subscribes, because it cannot validate others.
+- A frame travels through a node once.
+- A node accepts broadcasts of a neighbour no faster than RATE.
+- A neighbour's queue drops its oldest broadcast when it is full: broadcasts carry state, so the newest matters.
 """
 
 from __future__ import annotations
@@ -47,27 +51,27 @@ MAX_TOPIC_BYTES = 255
 MAX_FRAME_BYTES = ID_BYTES + 1 + MAX_TOPIC_BYTES + MAX_ANNOUNCEMENT_BYTES
 
 NEIGHBOUR_QUEUE = 256
-"""Frames waiting for one neighbour: 256 KiB at most, a burst of every peer's status at once."""
+"""Frames that wait for one neighbour: 256 KiB at most, enough for a status of every peer at the same time."""
 
 SEEN_FRAMES = 16_384
-"""Frames remembered: minutes of traffic; a broadcast that comes round later than that would be passed on once more."""
+"""Number of remembered frames: minutes of traffic. A broadcast that returns later than that is forwarded again."""
 
 RATE = Rate(per_s=50.0, burst=500.0)
-"""Broadcasts accepted from one neighbour. An honest one passes on a few a second; what is over is dropped."""
+"""Broadcasts accepted from one neighbour. An honest one forwards a few per second; those above the rate are dropped."""
 
 WRITE_DEADLINE_S = 10.0
 REOPEN_S = 1.0
-"""A neighbour that takes nothing for ten seconds gets a new stream a second later, with whatever is newest by then."""
+"""If a neighbour reads nothing for ten seconds, a new stream is opened a second later, for the frames queued then."""
 
 
 class Seen:
-    """Remembers the last SEEN_FRAMES keys."""
+    """The last SEEN_FRAMES keys."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, None] = OrderedDict()
 
     def add(self, key: bytes) -> bool:
-        """Remember the key; False when it was known."""
+        """Remember the key. Return False if it was known."""
         if key in self._keys:
             return False
         self._keys[key] = None
@@ -77,20 +81,20 @@ class Seen:
 
 
 def encode_frame(identifier: bytes, topic: str, data: bytes) -> bytes:
-    """Return one frame. Raises LocalProtocolError when topic or data are too large."""
+    """Return one frame. Raise LocalProtocolError if topic or data are too large."""
     name = topic.encode()
     if len(data) > MAX_ANNOUNCEMENT_BYTES:
         raise LocalProtocolError(
-            f"a broadcast of {len(data)} bytes is over the {MAX_ANNOUNCEMENT_BYTES} that gossip carries"
+            f"a broadcast has {len(data)} bytes, but gossip carries at most {MAX_ANNOUNCEMENT_BYTES}"
         )
     if len(name) > MAX_TOPIC_BYTES:
-        raise LocalProtocolError(f"a topic of {len(name)} bytes is over {MAX_TOPIC_BYTES}")
+        raise LocalProtocolError(f"a topic has {len(name)} bytes, at most {MAX_TOPIC_BYTES} are allowed")
     body = identifier + bytes([len(name)]) + name + data
     return len(body).to_bytes(2, "big") + body
 
 
 def decode_body(body: bytes) -> tuple[str, bytes]:
-    """Return (topic, data) of a frame without its size. Raises PeerError."""
+    """Return (topic, data) of a frame whose size field was removed. Raises PeerError."""
     topic_end = ID_BYTES + 1 + (body[ID_BYTES] if len(body) > ID_BYTES else 0)
     if len(body) < topic_end or len(body) <= ID_BYTES:
         raise PeerError(Fault.MALFORMED, f"a broadcast of {len(body)} bytes ends inside its topic")
@@ -104,7 +108,8 @@ def decode_body(body: bytes) -> tuple[str, bytes]:
 
 
 def _seen_key(body: bytes) -> bytes:
-    """Of the whole body: were it the id alone, a neighbour could block a broadcast by sending rubbish under its id."""
+    """Return the key of a frame. It covers the whole body: with the id alone, a neighbour could block a broadcast by
+    sending garbage with its id."""
     return hashlib.sha256(body).digest()[:16]
 
 
@@ -131,9 +136,9 @@ class Flood:
     """One node's part in the flood.
 
     Args:
-        transport: carries the streams.
-        nursery: home of one sending task per neighbour.
-        random_id: makes ids; injected so that a simulation can repeat itself.
+        transport: transport that carries the streams.
+        nursery: nursery of the sending tasks, one per neighbour.
+        random_id: function that makes ids, injected so that a simulation can be repeated.
     """
 
     def __init__(
@@ -152,30 +157,30 @@ class Flood:
         transport.handle(GOSSIP_PROTOCOL, self._receive)
 
     def add_peer(self, peer: PeerId) -> None:
-        """Start passing on to `peer`; to be called before anybody can learn that it is connected."""
+        """Start forwarding to `peer`. Call this before the peer's connection is announced to subscribers."""
         neighbour = self._neighbours[peer] = _Neighbour()
         self._nursery.start_soon(self._pass_on, peer, neighbour)
 
     def remove_peer(self, peer: PeerId) -> None:
-        """Stop passing on to `peer`."""
+        """Stop forwarding to `peer`."""
         self._neighbours.pop(peer).scope.cancel()
         self._buckets.pop(peer, None)
 
     def publish(self, topic: str, data: bytes) -> None:
-        """Queue a broadcast for every neighbour. Raises LocalProtocolError when it is too large."""
+        """Queue a broadcast for every neighbour. Raise LocalProtocolError if it is too large."""
         frame = encode_frame(self._random_id(), topic, data)
         self._seen.add(_seen_key(frame[2:]))
         for neighbour in self._neighbours.values():
             neighbour.offer(frame)
 
     def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
-        """Return a channel of the broadcasts on `topic` that pass; see `Transport.subscribe`."""
+        """Return a channel of the broadcasts on `topic` that pass `validate`; see `Transport.subscribe`."""
         send, receive = trio.open_memory_channel[Broadcast](BROADCAST_QUEUE)
         self._subscriptions.append(_Subscription(topic=topic, validate=validate, send=send, receive=receive))
         return receive
 
     async def _pass_on(self, peer: PeerId, neighbour: _Neighbour) -> None:
-        """Send what is queued for `peer`, over a stream that is opened for the first frame and again when it breaks."""
+        """Send the frames queued for `peer`. The stream is opened for the first frame, and again after it breaks."""
         with neighbour.scope:
             while True:
                 while not neighbour.queue:
@@ -194,7 +199,7 @@ class Flood:
                     with trio.move_on_after(WRITE_DEADLINE_S) as deadline:
                         await stream.send_all(neighbour.queue.popleft())
                     if deadline.cancelled_caught:
-                        raise StreamBroken(f"{peer} took no broadcast for {WRITE_DEADLINE_S:.0f} s")
+                        raise StreamBroken(f"{peer} read no broadcast for {WRITE_DEADLINE_S:.0f} s")
                 neighbour.wake = trio.Event()
                 await neighbour.wake.wait()
         finally:
@@ -202,7 +207,7 @@ class Flood:
                 await stream.abort()
 
     async def _receive(self, stream: Stream) -> None:
-        """Take frames from one neighbour until it ends its stream. Raises PeerError on the first malformed one."""
+        """Read frames from one neighbour until it ends its stream. Raise PeerError on the first malformed one."""
         buffer = bytearray()
         while data := await stream.receive_some(MAX_FRAME_BYTES):
             buffer += data
@@ -232,7 +237,7 @@ class Flood:
                 neighbour.offer(frame)
 
     def _deliver(self, subscription: _Subscription, broadcast: Broadcast) -> None:
-        """Hand over, the oldest making room; a subscriber that has closed its channel is forgotten."""
+        """Deliver a broadcast; drop the oldest if the channel is full. Forget a subscriber that closed its channel."""
         try:
             try:
                 subscription.send.send_nowait(broadcast)
@@ -244,7 +249,7 @@ class Flood:
 
 
 class Flooding(ABC):
-    """What every transport makes of its connection events, its handlers and the flood in one way."""
+    """Base of transports: connection events, handlers and the flood, which are the same for each."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.hub = EventHub()
@@ -269,15 +274,15 @@ class Flooding(ABC):
         return self.flood.subscribe(topic, validate)
 
     def note_connected(self, event: PeerConnected) -> None:
-        """Pass broadcasts on to a peer, and tell that it is connected, in this order."""
+        """Start forwarding broadcasts to a peer, then announce its connection."""
         self.flood.add_peer(event.peer)
         self.hub.connect(event)
 
     def note_disconnected(self, peer: PeerId) -> None:
-        """The last connection to `peer` is gone."""
+        """Stop forwarding to `peer` and announce that its last connection is gone."""
         self.flood.remove_peer(peer)
         self.hub.disconnect(peer)
 
     @abstractmethod
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        """See `swarm.transport.interface.Transport`."""
+        """Open a stream; see `swarm.transport.interface.Transport`."""

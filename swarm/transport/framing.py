@@ -1,9 +1,12 @@
-"""Messages on a stream: a u32 big-endian length, then the bytes.
+"""Send and receive messages on a stream, each as a u32 big-endian length and then the bytes.
 
-What always holds: a length over the limit is refused before anything is allocated; what we send is within the bounds of
-its type, or a LocalProtocolError; a stream that ends inside a frame is broken, never a short message; a send that is
-cancelled aborts the stream, since half a frame may be under way; receiving can always be cancelled, and gives up its
-turn for every IN_A_ROW frames that were here already, so a peer that writes fast cannot hold it.
+Invariants:
+
+- A length over the limit is refused before anything is allocated.
+- A message that we send is within the bounds of its type; otherwise LocalProtocolError is raised.
+- A stream that ends inside a frame is broken. It never yields a short message.
+- A cancelled send aborts the stream, since half a frame may be sent already.
+- Receiving can always be cancelled. After IN_A_ROW frames it lets other tasks run, so a fast peer cannot block them.
 """
 
 from __future__ import annotations
@@ -25,28 +28,29 @@ PREFIX = struct.Struct(">I")
 PREFIX_BYTES = PREFIX.size
 MAX_LENGTH = (1 << 32) - 1
 TAKEN_AT_ONCE = 64
-"""Frames taken in one turn of the transport: small ones cost a tenth of a millisecond each."""
+"""Frames taken in one turn of the transport. Small ones cost a tenth of a millisecond each."""
 
 IN_A_ROW = 16
-"""Frames received in one turn. A turn of the scheduler costs as much as a small message, and most come in twos."""
+"""Frames received in one turn. A turn of the scheduler costs as much as a small message, and most messages come in
+pairs."""
 
 READ_BYTES = 256 * 1024
-"""Asked for in one read, or one frame of the largest size where that is less; a transport may return less."""
+"""Bytes requested in one read, or one frame of the largest size if that is less. A transport may return fewer."""
 
 
 @asynccontextmanager
 async def open_frames(stream: Stream, limit: int) -> AsyncIterator[FrameStream]:
-    """Messages over `stream`: closed in good order when the block ends, torn down when it raises or is cancelled."""
+    """Yield messages over `stream`. Close it when the block ends; abort it if the block fails or is cancelled."""
     try:
         yield FrameStream(stream, limit)
         await stream.aclose()
-    except BaseException:  # also where it was cancelled: the other side must not wait for more
+    except BaseException:  # also on cancellation: the other side must not wait for more
         await abort(stream)
         raise
 
 
 async def abort(stream: Stream) -> None:
-    """Tear `stream` down, also while being cancelled."""
+    """Abort `stream`, even while being cancelled."""
     with trio.CancelScope(shield=True):
         await stream.abort()
 
@@ -54,11 +58,11 @@ async def abort(stream: Stream) -> None:
 class FrameStream:
     """A stream that carries messages. One task may send while another receives.
 
-    Args:
-        stream: what carries the bytes; closing it stays with its owner.
-        limit: most bytes of one incoming frame; may be changed between two frames.
+    `received_bytes` also grows inside a frame, so a task that waits for a large frame sees its progress.
 
-    `received_bytes` grows inside a frame as well: who waits for a large one sees that it is coming.
+    Args:
+        stream: stream that carries the bytes; its owner closes it.
+        limit: largest size of one incoming frame in bytes; it may be changed between two frames.
     """
 
     def __init__(self, stream: Stream, limit: int) -> None:
@@ -75,36 +79,37 @@ class FrameStream:
 
     @property
     def received_bytes(self) -> int:
-        """All that have come."""
+        """Bytes that have arrived so far."""
         return self.stream.num_arrived
 
     async def send(self, message: msgspec.Struct) -> None:
-        """Send one message. Raises StreamBroken, or LocalProtocolError when a field is out of bounds; aborts the stream
-        when cancelled.
+        """Send one message. If cancelled, abort the stream.
+
+        Raises StreamBroken, or LocalProtocolError if a field is out of bounds.
         """
         await self.send_bytes(encode(require_bounds(message)))
 
     def post(self, messages: Sequence[msgspec.Struct]) -> bool:
-        """Send several small messages without waiting; False, and nothing is sent, when the stream is full.
+        """Send several small messages without waiting. Return False, and send nothing, if the stream is full.
 
-        Raises StreamBroken, or LocalProtocolError when a field is out of bounds.
+        Raises StreamBroken, or LocalProtocolError if a field is out of bounds.
         """
         return self.stream.post(_frames(messages))
 
     def start(
         self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
     ) -> bool:
-        """Send one message that is encoded already, without waiting; see `Stream.start`. Raises StreamBroken."""
+        """Send one encoded message without waiting; see `Stream.start`. Raises StreamBroken."""
         return self.stream.start((PREFIX.pack(_checked(sum(map(len, parts)))), *parts), note_progress, done)
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
-        """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
+        """Send several messages in one write. If cancelled, abort the stream. Raises StreamBroken."""
         await self._write(_frames(messages))
 
     async def send_bytes(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
-        """Send one message that is encoded already, in parts. Raises StreamBroken; aborts the stream when cancelled.
+        """Send one encoded message in parts. If cancelled, abort the stream. Raises StreamBroken.
 
-        `note_progress` is told how many bytes of a large one have left, whenever some have, but for the last.
+        During a large message, `note_progress` is called with the number of bytes just sent, except for the last.
         """
         await self._write(PREFIX.pack(_checked(sum(map(len, parts)))), *parts, note_progress=note_progress)
 
@@ -116,7 +121,7 @@ class FrameStream:
             raise
 
     async def receive(self, kind: Any) -> Any:
-        """Wait for the next message and decode it as `kind`; None after the other side's end of stream.
+        """Wait for the next message and decode it as `kind`. Return None after the other side's end of stream.
 
         Cancelling loses nothing. Raises StreamBroken, or PeerError for a frame that is too long or no such message.
         """
@@ -124,7 +129,7 @@ class FrameStream:
         return None if body is None else decode(kind, body, self.limit)
 
     async def receive_bytes(self) -> bytes | None:
-        """Wait for the next frame; None after the other side's end of stream.
+        """Wait for the next frame and return it. Return None after the other side's end of stream.
 
         Cancelling loses nothing. Raises StreamBroken or PeerError(OVERSIZED).
         """
@@ -152,10 +157,10 @@ class FrameStream:
                 return None
 
     async def receive_each(self, take: Callable[[bytes], bool]) -> bytes | None:
-        """Give each frame to `take` until it does not take one, and return that one; None after the end of stream.
+        """Pass each frame to `take` until that returns False, and return that frame; None after the end of stream.
 
-        Where the transport can, `take` is called in the turn in which a frame comes, and nobody is woken. So it must
-        not wait, and when it returns False it has changed nothing. What it raises is raised here. Otherwise as
+        If the transport supports it, `take` is called in the turn in which a frame arrives, and no task is woken. So
+        `take` must not wait, and must change nothing if it returns False. Its errors are raised here, as are those of
         `receive_bytes`.
         """
         self._take = take
@@ -169,7 +174,7 @@ class FrameStream:
             self.stream.on_arrival = None
 
     def _on_arrival(self) -> bool:
-        """Take what has come, while somebody waits in `receive_each`; False when that one has to be woken."""
+        """Take the arrived frames while a task waits in `receive_each`. Return False if the task must be woken."""
         self._is_nudged = True
         num_taken = 0
         try:
@@ -180,14 +185,17 @@ class FrameStream:
                     if num_taken > TAKEN_AT_ONCE or not self._take(body):
                         self._left = body
                         return False
-        except Exception as error:  # where nobody could handle it
+        except Exception as error:  # nothing here can handle it: the waiting task raises it
             self._failure = error
             return False
         self._is_nudged = False
         return True
 
     def _next(self) -> bytes | None:
-        """Return the next frame; None, and say how much of it is lacking, while it is not here. Raises PeerError."""
+        """Return the next frame. While it is incomplete, return None and tell the stream how many bytes are missing.
+
+        Raises PeerError.
+        """
         arrived = self._arrived
         size = -1
         if arrived.size >= PREFIX_BYTES:

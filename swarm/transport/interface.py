@@ -1,17 +1,20 @@
-"""The port through which everything in this package reaches other peers.
+"""Define the interface through which all code of this package reaches other peers.
 
-A `Transport` is one node's presence: an identity, some listening addresses (none, for a node behind NAT), authenticated
-and encrypted connections, ordered byte streams over them, and a small best-effort broadcast. What always holds:
+A `Transport` is one node's presence in the network. It has an identity, listening addresses (none for a node behind
+NAT), authenticated and encrypted connections, ordered byte streams over them, and a small best-effort broadcast. The
+implementations are `swarm.testing.memory_transport` and `swarm.libp2p`. Both pass the tests of
+`swarm.testing.transport_conformance`.
 
-* A connection belongs to both ends: either may open streams over it, whoever dialled. A node that nobody can dial is a
-  full member.
-* `Stream.remote` is authenticated: whoever speaks holds the key behind that peer id.
-* A stream is ordered and reliable until it breaks; when it breaks, both directions raise `StreamBroken`.
-* Broadcast is best effort: at most `MAX_ANNOUNCEMENT_BYTES`, may be lost, repeated or reordered. It never carries bulk.
-* Cancelling a receive is always safe. A cancelled send may leave the stream half-written, so the canceller must
-  `abort` it; the connection below stays usable.
+Invariants:
 
-Implementations: `swarm.testing.memory_transport` and `swarm.libp2p`. Both pass `swarm.testing.transport_conformance`.
+- A connection belongs to both ends: either may open streams over it, no matter which one dialled. A node that cannot be
+  dialled is a full member.
+- `Stream.remote` is authenticated: the other end holds the key behind that peer id.
+- A stream is ordered and reliable until it breaks. Then both directions raise `StreamBroken`.
+- Broadcast is best effort: a message has at most `MAX_ANNOUNCEMENT_BYTES`, and may be lost, repeated or reordered. It
+  never carries bulk.
+- Cancelling a receive is always safe. A cancelled send may leave the stream half-written, so the caller must `abort`
+  it; the connection below stays usable.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from protocol.reach import Reach
 from swarm.transport.reach_evidence import ReachEvidence
 
 Report = Callable[[PeerId, Fault, str], None]
-"""Called when a peer did something wrong: with the peer, the kind of fault, and a sentence."""
+"""A function that is called when a peer did something wrong, with the peer, the kind of fault, and a sentence."""
 
 
 class TransportError(Exception):
-    """Base of what a transport may raise."""
+    """Base of the errors that a transport may raise."""
 
 
 class StreamBroken(TransportError):
@@ -40,11 +43,11 @@ class StreamBroken(TransportError):
 
 
 class StreamRefused(TransportError):
-    """The peer does not speak this protocol, is not connected, or would not open a stream."""
+    """The peer does not support this protocol, is not connected, or did not open a stream."""
 
 
 class DialFailed(TransportError):
-    """No address answered, or the one that answered was not the peer we wanted. The message says which and why."""
+    """No address answered, or another peer answered. The message says which and why."""
 
 
 class ListenFailed(TransportError):
@@ -62,77 +65,82 @@ class Stream(Protocol):
 
     @property
     def num_arrived(self) -> int:
-        """Bytes that have come so far, whether they were received or wait for that."""
+        """Bytes that have arrived so far, including those that were not received yet."""
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
-        """Send all of `parts`, one behind the other; waits while the other side's window is full, but for a little.
+        """Send all of `parts` in order. Wait while the other side's window is full, unless there are only a few bytes.
 
-        `note_progress` is told how many bytes have left, whenever some have and more are to. Raises StreamBroken.
+        Each time that some bytes were sent and others remain, `note_progress` is called with the number just sent.
+        Raises StreamBroken.
         """
 
     def start(
         self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
     ) -> bool:
-        """Send all of `parts` without waiting, and call `done` when all have left; False, and nothing is sent, when
-        something else is being sent, or the transport cannot.
+        """Send all of `parts` without waiting, and call `done` when all were sent.
 
-        `done` is not called when the stream breaks. Neither may wait, or raise. Raises StreamBroken.
+        Returns False, and sends nothing, if something else is being sent or the transport does not support this. `done`
+        is not called if the stream breaks. Neither callback may wait or raise. Raises StreamBroken.
         """
 
     def post(self, data: bytes) -> bool:
-        """Send a small message without waiting, behind all that is being sent; False, and nothing is sent, when too
-        much waits already. Raises StreamBroken.
+        """Send a small message without waiting, after everything that is being sent.
+
+        Returns False, and sends nothing, if too much waits already. Raises StreamBroken.
         """
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """Wait for at least one byte, return up to `max_bytes`; b"" after the other side's `send_eof`, or after
-        `on_arrival` returned False.
+        """Wait for at least one byte and return up to `max_bytes`.
 
-        Raises StreamBroken.
+        Returns b"" after the other side's `send_eof`, or after `on_arrival` returned False. Raises StreamBroken.
         """
 
     on_arrival: Callable[[], bool] | None
-    """If set, this may be called when what was expected has come, in place of waking who waits in `receive_some`: it
-    takes that with `take_arrived`, and returns whether to let him sleep. It must not wait, and not raise."""
+    """If set, this may be called when the expected bytes have arrived, instead of waking the task that waits in
+    `receive_some`. It takes the bytes with `take_arrived`, and returns False if that task must be woken. It must not
+    wait or raise."""
 
     def take_arrived(self, max_bytes: int) -> bytes:
-        """Return up to `max_bytes` bytes of what has arrived, without waiting; b"" where that is nothing.
+        """Return up to `max_bytes` of the bytes that have arrived, without waiting; b"" if there are none.
 
         Raises StreamBroken.
         """
 
     def retain(self, size: int) -> None:
-        """Say how many bytes of what was received are still held here, so that they count for the peer.
+        """State how many of the received bytes the caller still holds. They count against the peer's budget.
 
-        Whoever has said so once says so again when it has let go of some: until then, all that it received counts.
+        After the first call, the caller must call this again whenever it has released some: until then, all bytes that
+        it received count.
         """
 
     def expect(self, size: int) -> None:
-        """Say that fewer than `size` bytes are of no use: the next `receive_some` may wait for them, or for a part.
+        """State that fewer than `size` bytes are of no use: the next `receive_some` may wait for them, or for a part.
 
-        A hint, which spares wake-ups; what comes before the end of the stream is returned whatever was expected.
+        This is a hint that avoids wake-ups. At the end of the stream, all bytes that arrived are returned, even if more
+        were expected.
         """
 
     async def send_eof(self) -> None:
-        """Say that nothing more follows; receiving goes on."""
+        """Tell the other side that nothing more follows. Receiving is still possible."""
 
     async def aclose(self) -> None:
-        """Close both directions in good order. Idempotent, never raises StreamBroken."""
+        """Close both directions properly. Idempotent; never raises StreamBroken."""
 
     async def abort(self) -> None:
-        """Tear the stream down at once: the other side sees StreamBroken. Idempotent, does not wait for the peer."""
+        """Abort the stream at once: the other side sees StreamBroken. Idempotent; does not wait for the peer."""
 
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
-"""Runs in a task of its own for each stream a peer opens. The stream is closed when it returns, aborted when it raises.
+"""A function that runs in its own task for each stream that a peer opens. The stream is closed when it returns, and
+aborted when it raises.
 
-A TransportError or PeerError that escapes it ends only that stream; anything else is a bug of ours and leaves the
-transport's scope."""
+A TransportError or PeerError that it raises ends only that stream. Any other error is a bug of ours and is raised out
+of the transport's scope."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerConnected:
-    """The first connection to `peer` is up. `dialled` tells whether we dialled it."""
+    """The first connection to `peer` is open. `dialled`: whether we dialled it."""
 
     peer: PeerId
     dialled: bool
@@ -151,7 +159,7 @@ ConnectionEvent = PeerConnected | PeerDisconnected
 
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
-    """One broadcast received. `source` is the neighbour that handed it to us; its author is named in the envelope."""
+    """One received broadcast. `source` is the neighbour that forwarded it; the envelope names its author."""
 
     source: PeerId
     topic: str
@@ -168,9 +176,9 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What one of the transport's budgets refused since that was last told.
+    """The refusals of one of the transport's budgets since the last report.
 
-    `times` in all; `who_times` of these concerned `who`, the address or peer that was refused most often.
+    There were `times` in total. `who_times` of these concerned `who`, the address or peer that was refused most often.
     """
 
     budget: str
@@ -180,34 +188,35 @@ class Refusal:
 
 
 BroadcastValidator = Callable[[Broadcast], bool]
-"""Synchronous, cheap, pure: False drops a broadcast before it is delivered or forwarded to anyone."""
+"""A synchronous, cheap, pure function. If it returns False, the broadcast is neither delivered nor forwarded."""
 
 
 class Transport(Protocol):
-    """One node's presence in the network. Obtained from an async context manager that owns its background tasks."""
+    """One node's presence in the network. An async context manager creates it and owns its background tasks."""
 
     @property
     def peer_id(self) -> PeerId: ...
 
     def addresses(self) -> list[str]:
-        """Full multiaddrs with /p2p/ suffix that others may dial; empty when we do not listen."""
+        """Return full multiaddrs with a /p2p/ suffix that others may dial; none if this node does not listen."""
 
     async def dial(self, addresses: Sequence[str], *, named_by_others: bool = False) -> PeerId:
-        """Connect to the peer named by the /p2p/ suffix of `addresses` (all must name the same one).
+        """Connect to the peer that the /p2p/ suffix of `addresses` names (all must name the same one).
 
-        Returns at once when already connected. Tries the addresses in order. `named_by_others`: our owner did not, so
-        what `may_dial` does not allow is left out, also where a name leads there. Raises DialFailed.
+        Returns at once if it is connected already. Tries the addresses in order. `named_by_others`: a peer named the
+        addresses, not our owner; then those that `may_dial` does not allow are left out, also if a host name resolves
+        to one. Raises DialFailed.
         """
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close all connections to `peer`. Quiet when there are none."""
+        """Close all connections to `peer`. Do nothing if there are none."""
 
     def connected_peers(self) -> frozenset[PeerId]: ...
 
     def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
-        """A new channel of connection events; starts with a PeerConnected for every peer already connected.
+        """Return a new channel of connection events. It starts with a PeerConnected for every connected peer.
 
-        Bounded by EVENT_QUEUE; a subscriber that does not keep up is closed.
+        EVENT_QUEUE bounds it; a subscriber that does not keep up is closed.
         """
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
@@ -217,65 +226,68 @@ class Transport(Protocol):
         """Open a stream over any connection to `peer`. Raises StreamRefused, within STREAM_OPEN_TIMEOUT_S."""
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Broadcast `data`; LocalProtocolError when larger than MAX_ANNOUNCEMENT_BYTES. Not delivered to ourselves."""
+        """Broadcast `data` to others, not to this node. Raise LocalProtocolError above MAX_ANNOUNCEMENT_BYTES."""
 
     async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
-        """Receive broadcasts that pass `validate`, from now on; only topics subscribed to are passed on to others.
+        """Receive broadcasts that pass `validate`, from now on. Only subscribed topics are forwarded to others.
 
-        Bounded by BROADCAST_QUEUE; the oldest are dropped when full.
+        BROADCAST_QUEUE bounds the channel; when it is full, the oldest broadcast is dropped.
         """
 
     def reached(self) -> Reach:
-        """How others reach this node, as far as it knows, and how it met those that are connected."""
+        """Return how others reach this node, as far as it knows, and how its connections came about."""
 
     def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
-        """Bytes that circuits through this node have carried since this was last asked, each byte once, by the two
-        peers at their ends, the smaller id first."""
+        """Return the bytes that circuits through this node carried since the last call, each byte once.
+
+        The keys are the two peers at the ends, the smaller id first.
+        """
 
     def reach_evidence(self) -> ReachEvidence:
-        """What `reached` is concluded from; a transport that leads nowhere has none."""
+        """Return the evidence for `reached`; it is empty for a transport without a real network."""
 
     def may_dial(self, address: str) -> bool:
-        """Whether an address that somebody else named may be dialled: none inside a network that we are not on."""
+        """Return whether an address that a peer named may be dialled: none in a network to which we do not belong."""
 
     def traffic(self) -> dict[PeerId, Traffic]:
-        """By peer: of members since the transport started, of strangers while they are connected."""
+        """Return the traffic by peer: of members since the transport started, of strangers while they are connected."""
 
     def trust(self, peer: PeerId) -> None:
-        """From now on `peer` is a member: it has the budgets of members, on all its connections."""
+        """Treat `peer` as a member from now on: it has the budgets of members on all its connections."""
 
     def distrust(self, peer: PeerId) -> None:
-        """It is a stranger again, but for connections that we dialled. Quiet when it was one."""
+        """Treat `peer` as a stranger again, except on connections that we dialled. Do nothing if it is one already."""
 
     def is_trusted(self, peer: PeerId) -> bool:
-        """Whether `peer` is a member, or was dialled by us."""
+        """Return whether `peer` is a member, or was dialled by us."""
 
     def expect(self, origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
-        """These peers were members before, at these origins: when there is no place for all, they go first, and before
-        all others those of them who are `awaited`."""
+        """Name former members with their origins. If there are too few places, they are accepted before other peers,
+        and those in `awaited` before all."""
 
     def origins(self) -> dict[PeerId, str]:
-        """Where members that are connected come from: an IPv4 address, or the /64 network of an IPv6 one."""
+        """Return the origin of each connected member: an IPv4 address, or the /64 network of an IPv6 address."""
 
     def note_refusal(self, budget: str, who: str) -> None:
-        """A budget of the layer above refused `who`, or slowed it down: `refusals` tells of it."""
+        """Record that a budget of the layer above refused or slowed down `who`, for `refusals`."""
 
     def refusals(self) -> list[Refusal]:
-        """What was refused since the last call, by budget."""
+        """Return the refusals since the last call, by budget."""
 
 
 EVENT_QUEUE = 1024
-"""Connection events waiting for one subscriber: far more than peers joining within one scheduling pause."""
+"""Connection events that wait for one subscriber: far more than the peers that join within one scheduling pause."""
 
 BROADCAST_QUEUE = 64
-"""Broadcasts waiting: announcements are state, only the newest matters."""
+"""Broadcasts that wait for one subscriber. Announcements are state, so only the newest matters."""
 
 STREAM_OPEN_TIMEOUT_S = 10.0
-"""Negotiating a stream takes one round trip; ten seconds is a dead peer."""
+"""Seconds to open a stream. Negotiation takes one round trip; a peer that needs ten seconds is dead."""
 
 DIAL_TIMEOUT_S = 10.0
-"""TCP connect and handshake over a bad line take about two seconds. Whoever is dialled gives up sooner, and says so."""
+"""Seconds to dial. TCP connect and handshake over a bad link take about two. The dialled node gives up sooner, and says
+so."""
 
 
 def ignore_report(peer: PeerId, fault: Fault, detail: str) -> None:
-    """Ignore a report, where nobody keeps any."""
+    """Ignore a report, for callers that keep none."""

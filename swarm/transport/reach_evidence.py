@@ -1,10 +1,12 @@
-"""What a node knows of how it is reached, piece by piece: for whoever wants to say why, and not only what.
+"""Hold the evidence of how a node can be reached, so that programs can explain the conclusion.
 
-`Transport.reached` is the verdict that a node tells the learner; this is what it is made of.
+`Transport.reached` is the conclusion that a node reports to the learner; it follows from this evidence.
 
 Invariants:
-- A sight is one peer's word, of one connection. It is there while that connection lasts.
-- An address was reached only if a dial back arrived at it. That it was not reached is the word of `failed_by` peers.
+
+- A sight is the statement of one peer about one connection. It exists as long as that connection.
+- An address counts as reached only if a dial-back arrived at it. That it was not reached is stated by the peers of
+  `failed_by`.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from protocol.core.ids import PeerId
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """The peer at the other end of a connection, which sits at `origin`, sees us at `address`.
+    """The address at which the peer at the other end of a connection sees us; the peer itself is at `origin`.
 
-    `local` is the address that the connection left from; `from_listening`: that is where we listen, so others may knock
-    where the peer sees us.
+    `local` is our own address of the connection. `from_listening`: we listen on that address, so others may try to
+    connect where the peer sees us.
     """
 
     peer: PeerId
@@ -31,9 +33,9 @@ class Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedAddress:
-    """An address at which we may be reached, how it is known, and what came of having it dialled.
+    """An address at which we may be reached, how we know it, and the results of dial-backs.
 
-    `sources`: "announced", "interface", "mapped", "observed". `failed_by`: origins that dialled in vain.
+    `sources`: "announced", "interface", "mapped", "observed". `failed_by`: the origins whose dials failed.
     """
 
     address: str
@@ -43,13 +45,13 @@ class TriedAddress:
 
     @property
     def is_tried(self) -> bool:
-        """Whether somebody has dialled it."""
+        """Whether a peer has dialled it."""
         return self.is_reached or bool(self.failed_by)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReachEvidence:
-    """All of it. `num_helpers`: connected peers that dial back when asked."""
+    """All evidence. `num_helpers`: connected peers that dial back on request."""
 
     sights: tuple[Sight, ...] = ()
     addresses: tuple[TriedAddress, ...] = ()

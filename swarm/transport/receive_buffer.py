@@ -1,7 +1,10 @@
-"""Bytes of one stream that have arrived and were not read yet.
+"""Buffer the bytes of one stream that have arrived and were not read yet.
 
-What always holds: they come out as they came in; what is held is little more than their number, however small the
-pieces in which they came; a reader that keeps up gets each piece as it is, or several joined, copied once at most.
+Invariants:
+
+- Bytes leave in the order in which they arrived.
+- The memory in use is little more than their number, even if they arrived in very small pieces.
+- A reader that keeps up gets each piece as it arrived, or several joined. A byte is copied at most once.
 """
 
 from __future__ import annotations
@@ -9,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 
 SMALL_BYTES = 4096
-"""Pieces are gathered up to here, so that a peer that sends single bytes costs us bytes, and not an object for each."""
+"""Small pieces are joined up to this size, so that a peer that sends single bytes does not cost an object for each."""
 
 
 class Arrivals:
-    """A queue of bytes. `size` is how many wait."""
+    """A queue of bytes. `size` is the number of bytes in it."""
 
     __slots__ = ("_pieces", "_start", "size")
 
@@ -34,7 +37,7 @@ class Arrivals:
         self.size += len(data)
 
     def peek(self, size: int) -> bytes:
-        """Return the first `size` bytes, fewer where there are no more, and leave them."""
+        """Return the first `size` bytes, or fewer if there are no more, without removing them."""
         start = self._start
         if self._pieces and len(self._pieces[0]) - start >= size:
             return self._pieces[0][start : start + size]
@@ -46,7 +49,7 @@ class Arrivals:
         return data
 
     def take(self, max_bytes: int) -> bytes:
-        """Remove and return the first bytes, as many as there are, up to `max_bytes`."""
+        """Remove and return up to `max_bytes` of the first bytes."""
         pieces, start = self._pieces, self._start
         if not pieces:
             return b""
@@ -62,12 +65,12 @@ class Arrivals:
         return self._join(min(max_bytes, self.size))
 
     def clear(self) -> None:
-        """Throw all of it away."""
+        """Discard all bytes."""
         self._pieces.clear()
         self._start = self.size = 0
 
     def _join(self, size: int) -> bytes:
-        """Take `size` bytes, where there are so many."""
+        """Remove and return `size` bytes; there must be as many."""
         self.size -= size
         taken: list[bytes | memoryview] = []
         while size:

@@ -97,7 +97,7 @@ class Limits:
 
     Fifteen recorded runs learned (four demos, and small models on rollouts of lag 0, 3 and 6). A median of four steps
     raised a false alarm in one, and reached 0.93 of an alarm or more in five others. A median of eight, with
-    `reward_error`, reached 0.82 at most. Of eight runs that fell, this alarm noticed six, and before this change four.
+    `reward_error`, reached 0.82 at most. This alarm noticed six of eight runs that fell, and before this change four.
     Where both noticed the fall, the new one came two or three steps later, and fourteen in a run that did not report
     its error.
     """

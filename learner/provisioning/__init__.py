@@ -1,7 +1,8 @@
-"""How many rollouts a second keep the learner busy, and which machines to ask for them. Pure; ECHO-2 (arXiv
-2602.02192), with the differences said where they are.
+"""Decide how many rollouts a second keep the learner busy, and which machines should generate them.
 
-- `planner`: which peers are active, and how often versions are published, decided again and again
-- `estimation`: what a swarm takes, estimated from what it took of late
-- `model`: when the learner waits, what a window S takes, which machines are cheapest
+Pure; after ECHO-2 (arXiv 2602.02192). The differences from it are stated where they are.
+
+- `planner`: decides at every review which peers are active, and how often versions are published
+- `estimation`: estimates rates and times from what the swarm did recently
+- `model`: when the learner waits, what a window S needs, which machines are cheapest
 """

@@ -163,7 +163,7 @@ def story(path: Path, n: int) -> None:
         written.publish(PolicyVersion(1, number + 1))
         written.evaluate(PolicyVersion(1, number + 1), 0.5, 0.5)
         written.checkpoint(number + 1)
-        written.plan(*[peer] * (number + 1), reasons=("on: the only machine supplies 50 %",))
+        written.plan(*[peer] * (number + 1), reasons=("active: the only machine supplies 50 %",))
         written.here(peer, up=1, down=1)
     for _ in range(n):
         written.ledger.training.begin_incarnation(n, written.now_ms)

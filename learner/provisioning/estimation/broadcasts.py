@@ -1,13 +1,16 @@
-"""How long a version travels: from the end of its training step until enough peers work with it or a newer one.
+"""Measure how long a version travels: from the end of its training step until enough peers use it or a newer one.
 
-Pure. What always holds: a version's journey concerns those who were here when it was published, had a version in
-service (or nobody had), and are still here: a newcomer's first download is no broadcast, and who left is waited for no
-more. It is over for T_bcast when a share QUORUM of the active ones has that version or a newer one, and lasts as long
-as the last of those took; a version that was overtaken before counts with the newer one's arrival, since that is when
-what peers make was no longer too old for it. Until then it is not counted at all.
+Pure. How long the source is busy with one version follows from how well peers keep up, and not from T_bcast. Several
+versions can be under way one behind the other; T_bcast is the time until one has arrived.
 
-How long the source is busy with one version shows in how peers keep up, and not in T_bcast: versions can be under way
-one behind the other, and T_bcast counts what happens after they have arrived.
+Invariants:
+
+- A version concerns the peers that were here when it was published, had a version in service (or no peer had), and are
+  still here. So a newcomer's first download is no broadcast, and a peer that left is no longer waited for.
+- T_bcast ends when a share QUORUM of the active ones of these peers has that version or a newer one. It lasts as long
+  as the last of them took.
+- A version that was overtaken before that counts with the newer one's arrival, since that is when the peers' rollouts
+  stopped being too old for it. Until then it is not counted at all.
 """
 
 from __future__ import annotations
@@ -21,27 +24,27 @@ from learner.provisioning.model.capacity import QUORUM
 
 UNDER_WAY = 2
 """Versions that a learner makes at a time, between snapshot and announcement: one is exported while the one before is
-signed. So they keep up with training where making one takes no longer than so many publication periods."""
+signed. So versions keep up with training if making one takes at most this many publication periods."""
 
 VERSIONS = 32
-"""Versions that somebody still lacks and that are remembered; a peer that is further behind has stopped following."""
+"""Versions remembered that some peer still lacks. A peer that is further behind has stopped following."""
 
 _ROUNDING = 1e-9
-"""11 peers times QUORUM is 10."""
+"""Tolerance for rounding: 11 peers times QUORUM is 10."""
 
 
 @dataclass(slots=True)
 class _Journey:
     published_s: float
     audience: set[str]
-    """Those whose share is the quorum."""
+    """The active peers; a share QUORUM of them must have it."""
     waiting: set[str]
-    """Those who lack it, active or not."""
+    """The peers that lack it, active or not."""
     took_s: dict[str, float] = field(default_factory=dict)
     is_settled: bool = False
 
     def settle(self) -> float | None:
-        """The seconds until the quorum had it, once."""
+        """Return the seconds until the quorum had it, the first time that it has; else None."""
         needed = math.ceil(QUORUM * len(self.audience) - _ROUNDING)
         if self.is_settled or needed == 0 or len(self.took_s) < needed:
             return None
@@ -50,7 +53,7 @@ class _Journey:
 
 
 class BroadcastTracker:
-    """The versions under way; see the module's paragraph."""
+    """The versions that are under way, and how long those before took."""
 
     def __init__(self) -> None:
         self._journeys: dict[int, _Journey] = {}
@@ -66,10 +69,11 @@ class BroadcastTracker:
         return self._broadcasts.median()
 
     def source_s(self, kappa: int, train_s: float) -> float | None:
-        """How long the source is busy with one version, at most; None before anything is known of T_bcast.
+        """Return how many seconds the source is busy with one version, at most; None before anything is known of
+        T_bcast.
 
-        Where peers install every version published, it is done with one when the next one comes; else it begins one
-        for each that they install.
+        If peers install every published version, the source is done with one when the next one comes. Else it begins
+        one version for each that they install.
         """
         broadcast, jump, gap_s = self.broadcast_s, self._jumps.median(), self._gaps_s.median()
         if broadcast is None:
@@ -79,17 +83,17 @@ class BroadcastTracker:
         return min(broadcast.value, kappa * train_s if jump.value <= kappa else gap_s.value)
 
     def has(self, peer: str) -> bool:
-        """Whether it has a version in service."""
+        """Return whether the peer has a version in service."""
         return peer in self._has
 
     def begin(self) -> None:
-        """Versions are numbered anew from here, and nobody is here."""
+        """Start again: versions are numbered from the beginning, and no peer is here."""
         self._journeys.clear()
         self._has.clear()
         self._since_s.clear()
 
     def published(self, version: int, at_s: float, present: Collection[str], active: Collection[str]) -> None:
-        """`active` are those of `present` who are on."""
+        """Record a publication. `active` are the active ones of the `present` peers."""
         here = {peer for peer in present if peer in self._has} or set(present)
         journey = _Journey(published_s=at_s, audience=here & set(active), waiting=here)
         for peer in [peer for peer in here if self._has.get(peer, -1) >= version]:
@@ -100,7 +104,7 @@ class BroadcastTracker:
             del self._journeys[next(iter(self._journeys))]
 
     def installed(self, peer: str, version: int, at_s: float) -> list[float]:
-        """Return how long each version that the peer no longer lacks took to be in service there, in seconds."""
+        """Return how many seconds each version that the peer no longer lacks took to be in service there."""
         before = self._has.get(peer)
         if before is not None and version > before:
             self._jumps.add(version - before)
@@ -116,7 +120,7 @@ class BroadcastTracker:
         return delays_s
 
     def left(self, peer: str) -> None:
-        """It is waited for no more."""
+        """Stop waiting for a peer that left."""
         self._has.pop(peer, None)
         self._since_s.pop(peer, None)
         for version, journey in list(self._journeys.items()):

@@ -1,9 +1,13 @@
-"""What a swarm is seen to take: from the events of a run to the estimates that plans are made with.
+"""Turn the events of a run into the estimates that plans are made with.
 
-Pure. What always holds: every figure follows from what was recorded, in the order in which it happened, so a live run
-and its recording give the same ones; what a peer says of itself counts only until it has shown better, and for no more
-than BOAST times what the best has shown; memory is bounded by PEERS, by VERSIONS under way and by values per quantity.
-T_train and T_bcast are measured as ECHO-2 does (arXiv 2602.02192, section 4.3), and again with every step and version.
+Pure. T_train and T_bcast are measured as ECHO-2 does (arXiv 2602.02192, section 4.3), again with every step and
+version.
+
+Invariants:
+
+- Every estimate follows from the recorded events, in their order, so a live run and its recording give the same ones.
+- A peer's claim counts only until it has shown its rate, and for no more than BOAST times the best shown rate.
+- Memory is bounded by PEERS, by VERSIONS under way, and by the values kept per quantity.
 """
 
 from __future__ import annotations
@@ -30,20 +34,21 @@ from learner.provisioning.estimation.recording import (
 from learner.provisioning.model.machine_selection import Candidate
 
 PEERS = 8192
-"""Peers remembered; who left longest ago is forgotten first. Those beyond it who are here all the same are not seen."""
+"""Peers remembered. The one that left longest ago is forgotten first. If all are here, further peers are not seen."""
 
 DELIVERIES = 256
-"""Deliveries of which T_gen and the length of completions are made: enough for both ends of a 95th percentile (73
-are), and a few batches' worth."""
+"""Deliveries from which T_gen and the length of completions are estimated: enough for both ends of a 95th percentile
+(73 are), and a few batches."""
 
 BOAST = 4.0
-"""An honest newcomer faster than that is believed once it has delivered a few batches; a liar is found out by then."""
+"""Limit of a claimed rate, as a multiple of the best shown rate. A faster honest newcomer is believed after a few
+batches; a liar is found out by then."""
 
 _HOUR = 3600.0
 
 
 class SwarmEstimator:
-    """See the module's paragraph."""
+    """The estimates for one swarm."""
 
     def __init__(self) -> None:
         self.terms: Began | None = None
@@ -53,7 +58,7 @@ class SwarmEstimator:
         self._present: dict[str, None] = {}
         self._gone: dict[str, None] = {}
         self._served: set[str] = set()
-        """Of those who were here when the run began anew: whose next installation is no start."""
+        """Peers that were here with a version when the run began again, so that their next installation is no start."""
         self._active: frozenset[str] | None = None
         self._train = Recent()
         self._publish = Recent()
@@ -64,7 +69,7 @@ class SwarmEstimator:
         self._journeys = BroadcastTracker()
 
     def handle(self, event: Recorded) -> None:
-        """Take in what happened next."""
+        """Take in the next event."""
         before_s, self.now_s = self.now_s, event.at_s
         match event:
             case Delivered():
@@ -97,28 +102,28 @@ class SwarmEstimator:
 
     @property
     def kappa(self) -> int | None:
-        """The publication period in force: the last plan's, or the one that the run began with."""
+        """The publication period in force: that of the last plan, or the one that the run began with."""
         if self.plan is not None:
             return self.plan.kappa
         return self.terms.kappa if self.terms is not None else None
 
     @property
     def present(self) -> frozenset[str]:
-        """Those who are here, on or standing by."""
+        """The peers that are here, active or on standby."""
         return frozenset(self._present)
 
     @property
     def active(self) -> frozenset[str]:
-        """Those of them who are on by the last plan; all, while there was none."""
+        """The present peers that the last plan made active; all, if there was no plan yet."""
         present = self.present
         return present if self._active is None else present & self._active
 
     @property
     def train_s(self) -> Estimate | None:
-        """T_train: the mean busy time of a step less its publication, plus that of a publication over kappa.
+        """T_train: the mean busy time of a step without its publication, plus that of a publication divided by kappa.
 
-        The mean, since in so many seconds R rollouts are taken: steps of which a few take long have a median that is
-        shorter, and a plan would ask for more than is ever taken. The ends of the interval are the sums of the ends;
+        It is a mean, since R rollouts are taken in that many seconds. If a few steps take long, the median is shorter,
+        and a plan would ask for more rollouts than are ever taken. The ends of the interval are the sums of the ends;
         the upper one is open until ENOUGH versions were published.
         """
         step, publication = self.step_s, self.publish_s
@@ -134,17 +139,18 @@ class SwarmEstimator:
 
     @property
     def step_s(self) -> Estimate | None:
-        """The mean busy time of a step less its publication."""
+        """The mean busy time of a step without its publication, in seconds."""
         return self._train.mean()
 
     @property
     def publish_s(self) -> Estimate | None:
-        """The mean time for which a publication holds the learner up."""
+        """The mean seconds for which a publication holds the learner up."""
         return self._publish.mean()
 
     @property
     def source_s(self) -> float | None:
-        """How long the source is busy with one version, at most: sending it (see `journeys`) or making it."""
+        """The seconds that the source is busy with one version, at most: sending it (`BroadcastTracker.source_s`) or
+        making it."""
         if (step := self.step_s) is None:
             return None
         sent_s, made = self._journeys.source_s(self.kappa or 1, step.value), self._made.mean()
@@ -159,42 +165,45 @@ class SwarmEstimator:
 
     @property
     def generation_s(self) -> Estimate | None:
-        """T_gen: the 95th percentile from the start of a lease until its rollouts were admitted, over active peers."""
+        """T_gen: the 95th percentile of the time from the start of a lease until its rollouts were admitted, over
+        active peers."""
         return self._generation.quantile(TAIL)
 
     @property
     def tokens_per_rollout(self) -> float | None:
-        """Mean length of the completions admitted of late."""
+        """The mean length of the completions that were admitted recently."""
         ratio = self._tokens.ratio()
         return None if ratio is None else ratio.value
 
     @property
     def kept(self) -> float:
-        """Of the rollouts admitted of late, the share that batches take: the others' groups teach nothing."""
+        """The share of the recently admitted rollouts that batches take. The groups of the others teach nothing."""
         ratio = self._kept.ratio()
         return 1.0 if ratio is None else ratio.value
 
     # The peers.
 
     def profile(self, peer: str) -> Profile | None:
-        """What is known of a peer, also of one that left. None for one never seen, or forgotten."""
+        """Return what is known of a peer, also of one that left; None for one that was never seen, or was forgotten."""
         return self._profiles.get(peer)
 
     def profiles(self) -> list[Profile]:
-        """Those who are here, by their ids."""
+        """Return the profiles of those who are here, by their ids."""
         return [self._profiles[peer] for peer in sorted(self._present)]
 
     def resting(self, now_s: float) -> frozenset[str]:
-        """Those who are here and outside their owner's hours at `now_s`, by the clock of the recording."""
+        """Return those who are here and outside their owner's hours at `now_s`, by the clock of the recording."""
         return frozenset(one.peer for one in self.profiles() if one.stays_s(now_s) == 0)
 
     def candidates(self, now_s: float | None = None) -> list[Candidate]:
-        """Everybody who is here, on or standing by, as a machine that could be on; `name` is the peer's id. Who is
-        outside its owner's hours at `now_s` is left out; without `now_s` it is the time of the last event.
+        """Return every peer that is here, active or on standby, as a machine that could be active; `name` is the peer's
+        id. Peers outside their owner's hours at `now_s` are left out; without `now_s`, it is the time of the last
+        event.
 
-        What a newcomer has not shown is taken to be the median of those who have; a rate that nobody has shown or
-        claimed is 0. Who has a version in service starts at once, so what its stops cost is taken off its rate; and so
-        is what is dropped of anybody's for teaching nothing, which is the prompts' doing and not a peer's.
+        If a newcomer has not shown a quantity, the median of those who have is taken. A rate that no peer has shown or
+        claimed is 0. A peer with a version in service starts at once, so the cost of its stops is subtracted from its
+        rate. So is the share of rollouts that is dropped because they teach nothing, which is the same for all peers,
+        since it is due to the prompts.
         """
         profiles = self.profiles()
         shown = [rate.value for one in profiles if (rate := one.shown_rate) is not None]
@@ -229,7 +238,7 @@ class SwarmEstimator:
     # What happens.
 
     def _began(self, event: Began) -> None:
-        """A run begins anew: who was here is not, until it joins again, and it is not its fault."""
+        """Start again with a new run: no peer is here until it joins again, and that is not its fault."""
         self.terms, self.plan, self._active = event, None, None
         self._served = {peer for peer in self._present if self._journeys.has(peer)}
         for peer in self._present:
@@ -273,7 +282,7 @@ class SwarmEstimator:
             self._generation.add(max(0.0, event.at_s - event.started_s))
 
     def _seen(self, peer: str) -> Profile | None:
-        """Its profile, with room made for a new one; None when nobody can be forgotten."""
+        """Return the peer's profile, and make room for a new one; None if no peer can be forgotten."""
         if (profile := self._profiles.get(peer)) is not None:
             return profile
         if len(self._profiles) >= PEERS:
@@ -287,7 +296,7 @@ class SwarmEstimator:
 
 
 def fit(events: Iterable[Recorded]) -> SwarmEstimator:
-    """What a recording shows, at its end."""
+    """Return what a recording shows, at its end."""
     observatory = SwarmEstimator()
     for event in events:
         observatory.handle(event)

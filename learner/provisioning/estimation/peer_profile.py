@@ -1,13 +1,14 @@
-"""What one peer has shown of itself: how fast it is, how long versions take to reach it, how often it leaves.
+"""Measure one peer: how fast it is, how long versions take to reach it, how often it leaves.
 
 Pure.
 
 Invariants:
-- Its rate is what it can do, not what it was asked to: rollouts per second during which it was busy.
-- Where it stood still until it was leased something, its rate is known to be at least so much (`is_least`): its batches
+
+- A peer's rate is what it can do, not what it was asked to do: rollouts per second while it was busy.
+- If it stood still until it was leased something, its true rate is at least the measured one (`is_least`). Its batches
   may be smaller than its engine could take, and the way to the verdict counts, during which a peer that is kept busy
-  is at its next batch.
-- What it says of itself counts only until it has delivered ENOUGH batches, and less with each.
+  already works on its next batch.
+- A peer's claim about itself counts only until it has delivered ENOUGH batches, and less with each.
 - Memory is bounded: WINDOW values per quantity.
 """
 
@@ -21,31 +22,33 @@ from learner.provisioning.estimation.estimates import ENOUGH, WINDOW, Estimate, 
 from learner.provisioning.estimation.recording import Delivered, Joined
 
 SAME_START = 0.1
-"""Deliveries are of one batch when their starts lie closer than this share of the time they took: an engine takes a
-batch at a time, and says of each of its leases in turn that it began. Where two batches pass for one nothing is lost:
-both their rollouts and their seconds count."""
+"""Deliveries are of one batch when their starts differ by less than this share of the time they took: an engine takes a
+batch at a time, and reports each start in turn. If two batches are taken for one, nothing is lost: the rollouts and the
+seconds of both count."""
 
 IN_HAND = 0.5
-"""A lease that waited at least so much of the time that its batch then took was there while the engine was at the batch
-before. One that waited less may have come when the engine stood still already: the way to a peer takes time, too."""
+"""A lease that waited at least this share of the time that its batch then took was there while the engine worked on the
+batch before. One that waited less may have come when the engine already stood still: the way to a peer takes time, too.
+"""
 
 TAIL = 0.95
-"""T_gen is what so large a share of deliveries take at most."""
+"""T_gen is the time that this share of deliveries takes at most."""
 
 STOPS_PER_HOUR = 0.1
-"""Of a peer of which nothing is known: once in a working day, as a home computer's owner comes and goes."""
+"""Stops of a peer about which nothing is known: once in a working day, as the owner of a home computer comes and
+goes."""
 
 KNOWN_HOURS = 2.0
-"""How much that counts: as if it had been watched for so long."""
+"""Weight of STOPS_PER_HOUR: as if the peer had been watched for this many hours."""
 
 BRIEF_S = 60.0
-"""Who is back so soon lost a line, not a machine: that is no stop."""
+"""Seconds: a peer that is back so soon lost a connection, not a machine, and that is no stop."""
 
 SLOWEST = 1e-9
-"""Rollouts per second: who claims less claims nothing, and no division overflows."""
+"""Rollouts per second. A lower claim counts as none, so that no division overflows."""
 
 SPELLS = 32
-"""Separate spells that are remembered, for one that began before them and ends now: more than an engine works on."""
+"""Separate spells remembered, for one that began before them and ends now: more than an engine works on."""
 
 _HOUR = 3600.0
 
@@ -53,8 +56,12 @@ _HOUR = 3600.0
 class BusyTime:
     """How long a peer was busy when several things went on at once: each moment counts once.
 
-    Invariant: the seconds given out add up to the length of the union of all spells, as far back as SPELLS separate
-    ones. They come in the order of their ends, as deliveries do.
+    Spells come in the order of their ends, as deliveries do.
+
+    Invariants:
+
+    - The seconds that `add` returns add up to the length of the union of all spells, as far back as SPELLS separate
+      ones.
     """
 
     def __init__(self) -> None:
@@ -76,7 +83,7 @@ class BusyTime:
 
 @dataclass(slots=True, eq=False)
 class Profile:
-    """One peer; see the module's paragraph. All times are seconds, `price` is per hour."""
+    """The measured behaviour of one peer. All times are seconds, `price` is per hour."""
 
     peer: str
     name: str = ""
@@ -97,10 +104,10 @@ class Profile:
     _stops: int = 0
     _present_s: float = 0.0
 
-    # What happens to it.
+    # Events
 
     def joined(self, event: Joined) -> None:
-        """It came, or says again who it is."""
+        """Record that the peer came, or described itself again."""
         self.name, self.price = event.name, event.price
         self.until_s = event.until_s
         self.claimed_rate = event.rate if event.rate >= SLOWEST else 0.0
@@ -112,7 +119,8 @@ class Profile:
         self.left_s = None
 
     def left(self, at_s: float) -> None:
-        """It went. That may prove to be a stop, unless its owner's hours were over anyway, or nearly."""
+        """Record that the peer left. That may prove to be a stop, unless its owner's hours were over anyway, or
+        nearly."""
         if self.present:
             self.interrupted(at_s)
             if self.stays_s(at_s) <= BRIEF_S:
@@ -121,25 +129,27 @@ class Profile:
             self.left_s = at_s
 
     def interrupted(self, at_s: float) -> None:
-        """It is here no more, and not by its own doing."""
+        """Record that the peer is no longer here, for no reason of its own."""
         if self.present:
             self.present = False
             self._present_s += max(0.0, at_s - self.joined_s)
 
     def set_back(self) -> None:
-        """The clock was set back between two runs: what follows is later than all that was, whatever it says."""
+        """Record that the clock was set back between two runs: what follows is later than all before, whatever its
+        time."""
         self._close()
         self._busy, self.left_s = BusyTime(), None
 
     def installed(self, delays_s: list[float], first_after_s: float | None) -> None:
-        """Versions came into service so long after their publication; the first one of a stay so long after it came."""
+        """Record the delays from publication until versions came into service, and, for the first one of a session, the
+        delay since the peer came."""
         for delay_s in delays_s:
             self._broadcast.add(delay_s)
         if first_after_s is not None:
             self._start.add(first_after_s)
 
     def delivered(self, event: Delivered) -> None:
-        """It delivered a lease."""
+        """Record that the peer delivered a lease."""
         at_s, started_s = event.at_s, min(event.started_s, event.at_s)
         batch = self._open
         if batch is None or started_s - batch.started_s > SAME_START * (at_s - batch.started_s):
@@ -153,20 +163,19 @@ class Profile:
         self._generation.add(at_s - started_s)
 
     def expired(self, rollouts: int) -> None:
-        """It let leases of so many rollouts run out, or they were recalled: it was busy with them as long as with
-        others, for nothing.
-        """
+        """Record that leases of `rollouts` rollouts expired or were recalled: the peer was busy with them as long as
+        with others, for nothing."""
         self._close()
         each_s = self._rates.usual() or (1 / self.claimed_rate if self.claimed_rate > 0 else 0.0)
         self._rates.add(0, rollouts * each_s)
 
-    # What follows from it.
+    # Estimates
 
     def rate(self, most: float = math.inf) -> Estimate | None:
-        """Admitted rollouts per busy second; None when it has shown and said nothing.
+        """Return the admitted rollouts per busy second; None if the peer has shown and claimed nothing.
 
-        What it says of itself, `most` at most, counts in seconds per rollout, in proportion to the batches that are
-        lacking from ENOUGH: so the first batch already limits a boast, to ENOUGH times what the batch shows.
+        Its claim, at most `most`, counts in seconds per rollout, in proportion to the batches that are missing from
+        ENOUGH. So the first batch already limits a false claim, to ENOUGH times what the batch shows.
         """
         claim = min(self.claimed_rate, most)
         shown = self.shown_rate
@@ -180,7 +189,8 @@ class Profile:
 
     @property
     def shown_rate(self) -> Estimate | None:
-        """The same from its batches alone. The one that is still being delivered counts when it is the only one."""
+        """The same from the peer's batches alone. The batch that is still being delivered counts if it is the only
+        one."""
         if (shown := self._rates.ratio()) is not None:
             return shown
         batch = self._open
@@ -190,43 +200,44 @@ class Profile:
 
     @property
     def is_least(self) -> bool:
-        """Whether it may be faster than it has shown, since it was not kept busy: most of its last batches did not wait
-        in its hands until the one before was done."""
+        """Whether the peer may be faster than it has shown, since it was not kept busy: most of its last batches did
+        not wait at the peer until the one before was done."""
         return 2 * sum(self._in_hand) < len(self._in_hand)
 
     @property
     def broadcast_s(self) -> Estimate | None:
-        """From a publication until that version or a newer one is in service here: the median."""
+        """The median time from a publication until that version or a newer one is in service here."""
         return self._broadcast.median()
 
     @property
     def generation_s(self) -> Estimate | None:
-        """From the start of a lease until it was judged: the 95th percentile, of few values nearly the largest."""
+        """The 95th percentile of the time from the start of a lease until its verdict; with few values nearly the
+        largest."""
         return self._generation.quantile(TAIL)
 
     @property
     def usual_generation_s(self) -> Estimate | None:
-        """The same, the median."""
+        """The median of the same."""
         return self._generation.median()
 
     @property
     def start_s(self) -> Estimate | None:
-        """From coming until the first version is in service: the median."""
+        """The median time from joining until the first version is in service."""
         return self._start.median()
 
     @property
     def batch_rollouts(self) -> Estimate | None:
-        """Rollouts delivered at a time: the median."""
+        """The median number of rollouts that are delivered at a time."""
         if len(self._batches) or self._open is None:
             return self._batches.median()
         return Recent([self._open.rollouts]).median()
 
     def stays_s(self, now_s: float) -> float:
-        """So long will its owner's hours go on, 0 outside them, without end if there are none."""
+        """Return for how many more seconds its owner's hours last: 0 outside them, infinity if there are none."""
         return math.inf if self.until_s is None else max(0.0, self.until_s - now_s)
 
     def stops_per_hour(self, now_s: float) -> float:
-        """How often it is taken away, per hour that it is here."""
+        """Return how often it is taken away, per hour of its presence."""
         present_s = self._present_s + (max(0.0, now_s - self.joined_s) if self.present else 0.0)
         return (self._stops + STOPS_PER_HOUR * KNOWN_HOURS) / (present_s / _HOUR + KNOWN_HOURS)
 
@@ -240,11 +251,11 @@ class Profile:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """What an engine made at a time, as far as it was delivered."""
+    """A batch of an engine, as far as it was delivered."""
 
     started_s: float
     held_s: float = 0.0
-    """So long it waited in the peer's hands."""
+    """Seconds that it waited at the peer."""
     until_s: float = 0.0
     admitted: int = 0
     rollouts: int = 0
@@ -252,5 +263,5 @@ class _Batch:
 
     @property
     def was_in_hand(self) -> bool:
-        """Whether it was leased while the engine was at the batch before."""
+        """Whether it was leased while the engine worked on the batch before."""
         return self.held_s >= IN_HAND * (self.until_s - self.started_s)

@@ -1,8 +1,13 @@
-"""What a swarm did and when, as events: what estimates, plans and simulations are made from, one JSON object a line.
+"""Record what a swarm did and when, as events, one JSON object a line.
 
-Pure. What always holds: `at_s` never falls from one event to the next within one run, which begins with `Began`; a file
-is only ever appended to, by one run after the other; what is written reads back equal. A last line without its end is
-what a kill leaves, and is left out; any other line that is no event is named with its number.
+Pure. Estimates, plans and simulations are made from recordings. A last line without its end is what a kill leaves, and
+is skipped. Any other line that is no event raises an error with its number.
+
+Invariants:
+
+- `at_s` never falls from one event to the next within one run, which begins with `Began`.
+- A file is only ever appended to, by one run after the other.
+- Each event that was written reads back equal.
 """
 
 from __future__ import annotations
@@ -15,10 +20,11 @@ import msgspec
 from msgspec import Meta
 
 FORMAT = 2
-"""Goes up when an old program could misread a new recording. 1 did not tell kinds of the learner's time."""
+"""Version of the format. It goes up when an older program could misread a newer recording. Format 1 has no kinds of the
+learner's time."""
 
 FILE = "recording.jsonl"
-"""Its name in a learner's state directory."""
+"""The file's name in a learner's state directory."""
 
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -26,20 +32,20 @@ Rate = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class RecordingError(ValueError):
-    """A line that is no event. The message names it."""
+    """A line is no event. The message names it."""
 
 
 class Event(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", forbid_unknown_fields=True
 ):
-    """Base of all. `at_s`: seconds since 1970 on the learner's clock, or since the beginning of a simulation."""
+    """Base of all events. `at_s`: seconds since 1970 on the learner's clock, or since the beginning of a simulation."""
 
     at_s: Seconds
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
-    """A run begins, or goes on after a restart: its terms. R = `rollouts` in groups of `group_size`. Without `format`
-    it is one of format 1."""
+    """A run begins, or continues after a restart, with these terms. R = `rollouts` in groups of `group_size`. An event
+    without `format` is of format 1."""
 
     format: Number = 1
     swarm: str
@@ -53,10 +59,9 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
 
 
 class Joined(Event, frozen=True, kw_only=True, tag="joined"):
-    """A peer came, or says again what it is: its price per hour, and how many rollouts a second its own benchmark
-    promises, 0 if unknown. `until_s`: when its owner's hours end, by the clock of `at_s`; once that is past, it is
-    outside them; absent, it has none.
-    """
+    """A peer came, or described itself again: its price per hour, and the rollouts a second that its own benchmark
+    promises, 0 if unknown. `until_s` is when its owner's hours end, by the clock of `at_s`. If that is past, it is
+    outside them; if it is absent, the owner has set no hours."""
 
     peer: str
     name: str = ""
@@ -67,7 +72,7 @@ class Joined(Event, frozen=True, kw_only=True, tag="joined"):
 
 
 class Left(Event, frozen=True, kw_only=True, tag="left"):
-    """A peer went, or was silent for too long."""
+    """A peer left, or timed out."""
 
     peer: str
     reason: str = ""
@@ -76,10 +81,10 @@ class Left(Event, frozen=True, kw_only=True, tag="left"):
 class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
     """A training step is over. All times are of what passed since the step before.
 
-    `waited_s` for its batch, and `busy_s` otherwise, in `publish_s` of which publication or a checkpoint kept the
-    trainer from training. `time` has seconds by kind (`learner.provisioning.estimation.learner_time`), the start of
-    the run with the first step; absent in format 1. `lags` are the batch's rollouts by their lag, `stale` those dropped
-    since the step before.
+    `waited_s` is the time that the learner waited for the batch, and `busy_s` the rest; in `publish_s` of that,
+    publication or a checkpoint kept the trainer from training. `time` has seconds by kind
+    (`learner.provisioning.estimation.learner_time`), including the start of the run with the first step; it is absent
+    in format 1. `lags` has the batch's rollouts by lag; `stale` counts those dropped since the step before.
     """
 
     step: Number
@@ -93,14 +98,15 @@ class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
 
 
 class Passed(Event, frozen=True, kw_only=True, tag="passed"):
-    """Time passed outside of training steps: as `Stepped.time`."""
+    """Time passed outside of training steps, as in `Stepped.time`."""
 
     time: dict[str, Seconds]
 
 
 class Published(Event, frozen=True, kw_only=True, tag="published"):
-    """A version was announced, `made_s` after the end of its training step: so long it was exported and signed, while
-    the trainer trained on. `size_bytes` of all its chunks, `patch_bytes` of the smallest patch to it, 0 if none."""
+    """A version was announced, `made_s` after the end of its training step: it was exported and signed meanwhile, while
+    the trainer went on. `size_bytes` is the size of all its chunks, `patch_bytes` of the smallest patch to it, 0 if
+    there is none."""
 
     version: Number
     made_s: Seconds = 0.0
@@ -116,10 +122,10 @@ class Installed(Event, frozen=True, kw_only=True, tag="installed"):
 
 
 class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
-    """A lease was delivered and judged: `admitted` and `refused` rollouts of `version`; `dropped` of the admitted will
-    be in no batch, since their group teaches nothing.
+    """A lease was delivered and judged: `admitted` and `refused` rollouts of `version`. `dropped` of the admitted ones
+    will be in no batch, since their group teaches nothing.
 
-    `leased_s` and `started_s`: when it was leased, and when the peer said that it began to generate.
+    `leased_s` is when it was leased, `started_s` when the peer said that it began to generate.
     """
 
     peer: str
@@ -133,8 +139,8 @@ class Delivered(Event, frozen=True, kw_only=True, tag="delivered"):
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, tag="withdrawn"):
-    """Leases of so many rollouts ended without a delivery: 'expired', 'returned', 'lost', or too late for any batch:
-    'recalled' after they had been begun, 'spared' before."""
+    """Leases of this many rollouts ended without a delivery: 'expired', 'returned', 'lost', or, because they came too
+    late for any batch, 'recalled' after they had been begun or 'spared' before."""
 
     peer: str
     rollouts: Number
@@ -142,7 +148,7 @@ class Withdrawn(Event, frozen=True, kw_only=True, tag="withdrawn"):
 
 
 class Planned(Event, frozen=True, kw_only=True, tag="planned"):
-    """Who is to be on from now on, the publication period, and why something changed."""
+    """The active peers from now on, the publication period, and why something changed."""
 
     kappa: Annotated[int, Meta(ge=1)]
     active: list[str]
@@ -157,17 +163,17 @@ _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
 
 
 def encode_line(event: Recorded) -> bytes:
-    """The event as one line, with its end."""
+    """Return the event as one line, with its end."""
     return _encoder.encode(event) + b"\n"
 
 
 def read_lines(lines: Iterable[bytes], name: str) -> Iterator[Recorded]:
-    """The events in `lines` of the file `name`, in order. Raises RecordingError, naming the line."""
+    """Yield the events in `lines` of the file `name`, in order. Raises RecordingError, naming the line."""
     began = False
     before_s = -math.inf
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
-            return  # only the last can be so
+            return  # only the last line can lack its end
         try:
             event = _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -175,12 +181,12 @@ def read_lines(lines: Iterable[bytes], name: str) -> Iterator[Recorded]:
         if isinstance(event, Began):
             if event.format > FORMAT:
                 raise RecordingError(
-                    f"{name}, line {number}: format {event.format}, this program reads up to {FORMAT}. Use the volery "
-                    "that wrote it."
+                    f"{name}, line {number}: format {event.format}, but this program reads up to {FORMAT}. Use the "
+                    "version of volery that wrote it."
                 )
             began, before_s = True, -math.inf
         if not began:
-            raise RecordingError(f"{name}, line {number}: {type(event).__name__.lower()} before anything began.")
+            raise RecordingError(f"{name}, line {number}: {type(event).__name__.lower()} before the start of a run.")
         if event.at_s < before_s:
             raise RecordingError(
                 f"{name}, line {number}: at {event.at_s} s, earlier than the line before ({before_s} s). Lines were "

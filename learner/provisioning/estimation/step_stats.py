@@ -1,6 +1,10 @@
-"""What training steps showed, to hold against what was predicted: waits, lags and losses.
+"""Compute waits, lags and losses of training steps, to compare them with what was predicted.
 
-Pure. What always holds: a share is of what was counted, and where nothing was counted it is 0.
+Pure.
+
+Invariants:
+
+- A share is of what was counted; if nothing was counted, it is 0.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ from learner.provisioning.estimation.recording import Began, Passed, Recorded, S
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """So many training steps: seconds that they waited and were busy, what all of them went into, and their rollouts by
-    lag. `stale` rollouts were dropped."""
+    """A number of training steps: the seconds that they waited and were busy, the kinds of all their time, and their
+    rollouts by lag. `stale` rollouts were dropped."""
 
     count: int
     waited_s: float
@@ -33,39 +37,39 @@ class Steps:
 
     @property
     def train_s(self) -> float:
-        """The mean time that a step was busy: what waits are a share of."""
+        """The mean time that a step was busy, to compare waits with."""
         return self.busy_s / self.count if self.count else 0.0
 
     @property
     def lag(self) -> float:
-        """The mean, in training steps."""
+        """The mean lag, in training steps."""
         return sum(lag * count for lag, count in self.lags.items()) / (sum(self.lags.values()) or 1)
 
     @property
     def shares(self) -> dict[int, float]:
-        """Of the rollouts that were trained on, by lag; empty where there were none."""
+        """The share of each lag in the rollouts that were trained on; empty if there were none."""
         trained = sum(self.lags.values())
         return {lag: count / trained for lag, count in self.lags.items() if trained}
 
     @property
     def wait_s(self) -> float | None:
-        """Of a step, in the mean; None without a step."""
+        """The mean wait of a step; None without a step."""
         return self.waited_s / self.count if self.count else None
 
     @property
     def step_s(self) -> float | None:
-        """From one step to the next, in the mean; None without a step."""
+        """The mean time from one step to the next; None without a step."""
         return (self.waited_s + self.busy_s) / self.count if self.count else None
 
     @property
     def stale_share(self) -> float:
-        """Of what was admitted, the share that was too old when a batch formed."""
+        """The share of the admitted rollouts that was too old when a batch formed."""
         total = self.stale + sum(self.lags.values())
         return self.stale / total if total else 0.0
 
 
 def steps_of(events: Iterable[Stepped]) -> Steps:
-    """These steps together."""
+    """Return these steps together."""
     steps = list(events)
     lags: Counter[int] = Counter()
     for step in steps:
@@ -81,14 +85,14 @@ def steps_of(events: Iterable[Stepped]) -> Steps:
 
 
 def time_of_step(step: Stepped) -> LearnerTime:
-    """What went into it; of a recording that does not tell, waiting and the rest."""
+    """Return the kinds of a step's time. For a recording without kinds, return waiting and the rest."""
     if step.time:
         return read_time(step.time)
     return LearnerTime({TimeKind.WAITING: step.waited_s, TimeKind.UNDIVIDED: step.busy_s})
 
 
 def time_of_run(events: Iterable[Recorded]) -> LearnerTime:
-    """What the learner's time went into, the pauses between its starts left out."""
+    """Return the kinds of the learner's time, without the pauses between its starts."""
     parts: list[LearnerTime] = []
     before_s, untold_s = 0.0, 0.0
     tells = True
@@ -107,8 +111,8 @@ def time_of_run(events: Iterable[Recorded]) -> LearnerTime:
 
 
 def steady(events: Iterable[Recorded]) -> tuple[list[Stepped], int]:
-    """The steps but for the first S + 1 of every start, whose waits are for machines to come at all, and how many that
-    leaves out; all of them where less than half would remain."""
+    """Return the steps without the first S + 1 of every start, whose waits are for machines to come at all, and how
+    many steps that leaves out. Return all of them if less than half would remain."""
     everything: list[Stepped] = []
     kept: list[Stepped] = []
     ahead = 0
@@ -126,7 +130,7 @@ def steady(events: Iterable[Recorded]) -> tuple[list[Stepped], int]:
 
 
 def seconds(events: Iterable[Recorded]) -> float:
-    """How long the run took, the pauses between its starts left out."""
+    """Return how long the run took, without the pauses between its starts."""
     total, began_s, before_s = 0.0, 0.0, 0.0
     for event in events:
         if isinstance(event, Began):

@@ -1,11 +1,15 @@
-"""How old rollouts are when they are trained on, on average.
+"""Compute how old rollouts are when they are trained on, on average.
 
-Pure. What always holds: the answer lies between 0 and S. Batch n is formed at n P, with P the seconds from one step to
-the next, of which the learner waits W; version m was published at m P - W, when step m - 1 ended. The rollouts of batch
-n begin, evenly, from (n - a) P to (n - a + 1) P, each with the newest version that its machine has by then, where
+Pure. Batch n is formed at n P, with P the seconds from one step to the next; the learner waits in W of these seconds.
+Version m was published at m P - W, when step m - 1 ended. The rollouts of batch n begin, evenly, from (n - a) P to (n -
+a + 1) P, each with the newest version that its machine has by then, where
 
-    a = 1 + T_gen / P    while the learner waits: it takes what comes as it comes
-    a = `ahead`          while it does not: so far ahead are leases given out
+    a = 1 + T_gen / P    if the learner waits: it takes rollouts as they come
+    a = `ahead`          if it does not wait: leases are granted so far ahead
+
+Invariants:
+
+- The answer lies between 0 and S.
 """
 
 from __future__ import annotations
@@ -16,17 +20,17 @@ from collections.abc import Sequence
 from learner.provisioning.model.capacity import Clockwork, Supplier
 
 BATCHES_HELD = 2
-"""Batches of leases that a peer has in hand: one that it generates, and one that waits."""
+"""Batches of leases that a peer has: one that it generates, and one that waits."""
 
 WAITS = 1e-3
-"""Of T_train: a wait that empties the buffer."""
+"""Share of T_train: a wait that empties the buffer."""
 
 _PHASES = 32
-"""Moments of a training step at which the lag is looked at; the error is a thirty-second of a step."""
+"""Moments of a training step at which the lag is computed; the error is a thirty-second of a step."""
 
 
 def usual_ahead(staleness: int, suppliers: Sequence[Supplier], *, train_s: float) -> float:
-    """`batches_ahead` for these peers."""
+    """Return `batches_ahead` for these peers."""
     rate = math.fsum(one.rate for one in suppliers)
     taken = math.fsum(one.rate * one.generation_s for one in suppliers if one.rate > 0)
     generation_s = taken / rate if rate > 0 else 0.0
@@ -34,19 +38,20 @@ def usual_ahead(staleness: int, suppliers: Sequence[Supplier], *, train_s: float
 
 
 def batches_ahead(staleness: int, *, generation_s: float, train_s: float) -> float:
-    """Batches leased or waiting where nothing else is set: by Little's law what is trained on while peers make what
-    they hold, and the batch that is due next; no more than the window can use.
+    """Return the batches leased or waiting if nothing else is set. By Little's law these are the batches that are
+    trained on while peers work on what they have, and the batch that is due next; no more than the window can use.
 
-    With less the learner waits (by 0.4 % of T_train in simulations with half of the former), with more rollouts grow
-    older (0.06 steps with half as much again).
+    With less, the learner waits (by 0.4 % of T_train in simulations with half of the former). With more, rollouts grow
+    older (by 0.06 steps with half as much again).
     """
     return min(1.0 + BATCHES_HELD * generation_s / train_s, staleness + 1.0)
 
 
 def expected_lag(clock: Clockwork, suppliers: Sequence[Supplier], period_s: float) -> float:
-    """The mean lag, in training steps, of what is trained on; `period_s` from step to step.
+    """Return the mean lag, in training steps, of the rollouts that are trained on; `period_s` is the time from step to
+    step.
 
-    With no bound on `ahead` the buffer fills, and all are of age S.
+    With no bound on `ahead` the buffer fills, and all rollouts have lag S.
     """
     total = math.fsum(one.rate for one in suppliers)
     waited_s = period_s - clock.train_s
@@ -62,8 +67,9 @@ def expected_lag(clock: Clockwork, suppliers: Sequence[Supplier], period_s: floa
 
 
 def _mean_lag(clock: Clockwork, ahead: float, known: float) -> float:
-    """For one machine, over all steps between two publications and all moments at which a rollout may begin. It has a
-    version `known` steps after the batch of the same number was formed, or before it where that is negative."""
+    """Return the mean lag for one machine, over all steps between two publications and all moments at which a rollout
+    may begin. The machine has a version `known` steps after the batch of the same number was formed; a negative number
+    means before."""
     lags = []
     for step in range(clock.kappa):
         for phase in range(_PHASES):

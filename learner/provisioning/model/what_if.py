@@ -1,7 +1,11 @@
-"""What would change a plan: a machine more or less, quicker versions, a wider window; and what would make one possible.
+"""Compute what would change a plan, and what would make one possible.
 
-Pure. What always holds: each change is one thing alone, everything else as planned, and judged by the same model; each
-remedy, taken alone, is enough (tests say so by taking it).
+Pure. The changes are: one machine more or less, faster versions, a wider window.
+
+Invariants:
+
+- Each change alters one thing alone, keeps all else as planned, and is judged by the same model.
+- Each remedy, taken alone, is enough; tests check that by taking it.
 """
 
 from __future__ import annotations
@@ -14,18 +18,18 @@ from learner.provisioning.model.machine_selection import Choice
 from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Windows
 
 MOST_STALENESS = 1000
-"""What a swarm.toml takes; beyond it no window is offered."""
+"""Largest window that a swarm.toml accepts; no wider one is proposed."""
 
 _HALVINGS = 40
-"""To a millionth of a millionth, less than anybody measures."""
+"""Halvings of a search: down to a millionth of a millionth, less than anybody measures."""
 
 _MOST_TIMES = 1e6
-"""A training step a million times as long helps nobody."""
+"""Limit of a search: a training step a million times as long helps nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing done otherwise, and what comes of it. `machine`: the candidate that it is about, if it is about one."""
+    """One change of the plan, and its outcome. `machine` is the candidate that it is about, if there is one."""
 
     what: str
     machine: str = ""
@@ -34,10 +38,10 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedies:
-    """What would each be enough; None where it would not be, however far it went.
+    """Remedies that would each be enough alone; None if one would not be, however large.
 
-    `times`: all rates, or as many machines of each kind, times this. `rollouts`: R at most. `train_s`: T_train at
-    least. `broadcast`: every machine's T_bcast at most times this. `staleness`: S at least.
+    `times`: factor on all rates, or on the number of machines of each kind. `rollouts`: largest R. `train_s`: least
+    T_train. `broadcast`: largest factor on every machine's T_bcast. `staleness`: least S.
     """
 
     times: float | None = None
@@ -48,7 +52,8 @@ class Remedies:
 
 
 def changes(windows: Windows, planned: Outcome) -> list[Change]:
-    """One machine more, one less, versions in half the time, the next wider window. For S >= 1."""
+    """Return the outcomes of one machine more, one less, versions in half the time, and the next wider window. For S >=
+    1."""
     setting, staleness, kappa = windows.setting, planned.staleness, planned.kappa
     found = []
     if (more := _one_more(setting, planned)) is not None:
@@ -67,7 +72,7 @@ def changes(windows: Windows, planned: Outcome) -> list[Change]:
 
 
 def remedies(setting: Setting, staleness: int) -> Remedies:
-    """What would make the window `staleness` >= 1 possible, which it is not."""
+    """Return what would make the window `staleness` >= 1 possible, which it is not now."""
     share = Windows(setting).share(staleness)
     return Remedies(
         times=1 / share if share > 0 else None,
@@ -79,7 +84,7 @@ def remedies(setting: Setting, staleness: int) -> Remedies:
 
 
 def quickened(setting: Setting, factor: float) -> Setting:
-    """The setting with versions travelling in `factor` of the time."""
+    """Return the setting with versions that travel in `factor` of the time."""
     return replace(
         setting,
         timings=replace(setting.timings, broadcast_s=factor * setting.timings.broadcast_s),
@@ -99,7 +104,7 @@ def _one_more(setting: Setting, planned: Outcome) -> tuple[str, Choice] | None:
 
 
 def _fewer_rollouts(setting: Setting, share: float) -> int | None:
-    rollouts = math.floor(setting.timings.rollouts * share)  # what is supplied is in proportion to 1 / R
+    rollouts = math.floor(setting.timings.rollouts * share)  # the supplied share is proportional to 1 / R
     return rollouts if rollouts >= 1 else None
 
 
@@ -123,8 +128,8 @@ def _quicker(setting: Setting, staleness: int) -> float | None:
 
 
 def _wider(setting: Setting, staleness: int) -> int | None:
-    """The least window that would do. Slack beyond the slowest machine's delay is worth nothing: F(t) is at least
-    mu (t - delay), and what it lacks then are rates."""
+    """Return the least wider window that is enough. More slack than the slowest machine's delay does not help: F(t) is
+    at least mu (t - delay), so beyond it only the rates are too low."""
     slowest_s = max((one.broadcast_s + one.generation_s for one in setting.candidates), default=0.0)
     if not math.isfinite(slowest_s):
         return None
@@ -137,7 +142,7 @@ def _wider(setting: Setting, staleness: int) -> int | None:
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float | None:
-    """The least value with which it is `enough`, a little above it; None if `high` is not."""
+    """Return the least value that is `enough`, or slightly more; None if `high` is not."""
     if not enough(high):
         return None
     for _ in range(_HALVINGS):

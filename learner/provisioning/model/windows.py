@@ -1,13 +1,16 @@
-"""What every staleness window S would take: the machines, what they cost, how long the learner waits, how old rollouts.
+"""Compute for every staleness window S which machines it needs, their cost, the learner's waits, and the rollouts' age.
 
 Pure. For S >= 1 these are the cheapest machines with which the learner never waits. S = 0 is sequential: the learner
-trains, then everybody installs the version and generates R rollouts of it,
+trains, then all machines install the version and generate R rollouts with it:
 
     step = T_train + F^-1(R),    for machines that are alike  T_train + T_bcast + T_gen + R / mu
 
-A run may have shown machines to be enough (`Shown`). Invariants:
-- What no machines of the pool can do is a value that says how far all of them are from it.
-- Never is more asked for than what was shown to be enough for that window or a narrower one.
+A run may have shown machines to be enough (`Shown`).
+
+Invariants:
+
+- If no machines of the pool are enough, the answer is a value that says how far all of them are from it.
+- It never asks for more than was shown to be enough for that window or a narrower one.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ from learner.provisioning.model.machine_selection import (
 )
 
 STANDS_S = 24 * 3600.0
-"""Over so long is the start of a machine charged by default: a plan made beforehand is for a day at least."""
+"""Seconds over which the start of a machine is charged by default: a plan made beforehand is for a day at least."""
 
 SAME_PRICE = 1e-3
-"""Sets whose prices differ by less are as good; the solver's own gap is a tenth of it."""
+"""Sets whose prices differ by a smaller share are equally good; the solver's own gap is a tenth of it."""
 
 _MOST_SLACK = 1000
-"""As much as the widest window has; a machine that no version reaches has a delay without end."""
+"""As much as the widest window has; the delay of a machine that no version reaches is infinite."""
 
 _ROUNDING = 1e-9
 _HOUR = 3600.0
@@ -44,7 +47,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What the clockwork of a swarm was measured, or is assumed, to take.
+    """The measured or assumed times of a swarm.
 
     Args:
         train_s: T_train, one training step.
@@ -52,7 +55,7 @@ class Timings:
         broadcast_s: T_bcast, from the end of a step until QUORUM of the active peers have its version installed.
         generation_s: T_gen, from the start of a rollout until it is admitted; the 95th percentile.
 
-    Raises ValueError for what is not a finite number, or is out of range.
+    Raises ValueError for a value that is not a finite number, or is out of range.
     """
 
     train_s: float
@@ -66,7 +69,7 @@ class Timings:
                 raise ValueError(f"{name} = {value} is not a positive number")
         for name, value in (("T_bcast", self.broadcast_s), ("T_gen", self.generation_s)):
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} = {value} is not zero or a positive number")
+                raise ValueError(f"{name} = {value} is neither zero nor a positive number")
 
     @property
     def delay_s(self) -> float:
@@ -76,11 +79,11 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A run in which the learner waited for hardly any of its time, its `bubble`: with the candidates of these names,
+    """A run in which the learner hardly waited: the share `bubble` of its time. It had the candidates of these names,
     the window S = `staleness` >= 1 and the publication period `kappa`.
 
-    Rates and delays of machines that stood still now and then are bounds, and the reserve is for what was not tried.
-    That these machines were enough is known better than what a plan reckons of them.
+    Rates and delays of machines that sometimes stood still are only bounds, and the reserve is for what was not tried.
+    So the fact that these machines were enough is more reliable than what a plan computes for them.
     """
 
     names: frozenset[str]
@@ -91,18 +94,18 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is the same for every window.
+    """The conditions that are the same for every window.
 
     Args:
         timings: T_train, R, T_bcast (until QUORUM of the machines have a version) and T_gen.
-        source_s: how long the source is busy with one version.
+        source_s: seconds that the source is busy with one version.
         candidates: the pool; each with its own T_bcast and T_gen.
-        learner_price: per hour, of the learner's own machine; None is not told, and left out of costs.
-        kappa: publication period, as far as the window allows it; None has it chosen.
-        margin: gamma, what is asked for over what suffices.
-        ahead: batches leased or waiting at most; None: as a learner does whose swarm.toml does not say.
-        stands_s: how long machines are kept, over which their start is charged.
-        shown: machines that were enough in a run with these very timings; None where none are known.
+        learner_price: price per hour of the learner's own machine; None if it is not known, and then left out of costs.
+        kappa: publication period, as far as the window allows it; None lets the plan choose it.
+        margin: gamma, the factor on what is just enough.
+        ahead: batches leased or waiting at most; None means the default of a learner.
+        stands_s: seconds that machines are kept, over which their start is charged.
+        shown: machines that were enough in a run with exactly these timings; None if none are known.
     """
 
     timings: Timings
@@ -116,7 +119,7 @@ class Setting:
     shown: Shown | None = None
 
     def clock(self, staleness: int, kappa: int, suppliers: Sequence[Supplier]) -> Clockwork:
-        """The clockwork of this window, with leases given out as far ahead as it takes for these suppliers."""
+        """Return the clockwork of this window, with leases granted as far ahead as these suppliers need."""
         timings = self.timings
         usual = usual_ahead(staleness, suppliers, train_s=timings.train_s)
         return Clockwork(
@@ -130,16 +133,16 @@ class Setting:
 
     @property
     def balance(self) -> float:
-        """R / T_train: rollouts per second that a learner takes which never waits."""
+        """R / T_train: the rollouts per second of a learner that never waits."""
         return self.timings.rollouts / self.timings.train_s
 
     @property
     def least_kappa(self) -> int:
-        """Published more often, versions would overtake each other."""
+        """The least publication period at which versions do not overtake each other."""
         return least_kappa(self.source_s, self.timings.train_s)
 
     def periods(self, staleness: int) -> range:
-        """The publication periods that our rule may take, empty where versions would overtake each other."""
+        """Return the publication periods that our rule may take; empty if versions would overtake each other."""
         if self.kappa is not None:
             kappa = min(self.kappa, staleness)
             return range(kappa, kappa + (kappa >= self.least_kappa))
@@ -148,10 +151,12 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What machines make of a window: `asked` rollouts per second (with gamma), `over_balance` the rule's own minimum
-    over R / T_train, `period_s` per training step, `lag` expected, in training steps, of what is trained on.
-    `kappas`: the publication periods, `kappa` among them, that cost the same. `is_shown`: a run had these machines, and
-    its learner hardly waited; by their rates and delays alone they would be too few, or others would cost more.
+    """The result of a window with certain machines.
+
+    `asked` is rollouts per second (with gamma), `over_balance` the rule's own minimum over R / T_train, `period_s` the
+    time per training step. `lag` is the expected lag of what is trained on, in training steps. `kappas` has the
+    publication periods, including `kappa`, that cost the same. `is_shown`: a run had these machines, and its learner
+    hardly waited. By their rates and delays alone they would be too few, or others would cost more.
     """
 
     staleness: int
@@ -169,17 +174,17 @@ class Outcome:
 
     @property
     def bubble(self) -> float:
-        """The share of its time that the learner waits, 0 to 1; not below 0 by the last digits of a float."""
+        """The share of its time that the learner waits, 0 to 1; rounding does not make it negative."""
         return max(0.0, 1 - self.train_s / self.period_s)
 
     @property
     def wait_s(self) -> float:
-        """Per training step."""
+        """Seconds of waiting per training step."""
         return self.period_s - self.train_s
 
     @property
     def price(self) -> float:
-        """Per hour, the learner's machine included if its price is known."""
+        """Price per hour, including the learner's machine if its price is known."""
         return self.choice.price + self.learner_price
 
     @property
@@ -189,8 +194,8 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Infeasible:
-    """Not even all machines suffice: they give `rate`, which is `share` (below 1) of what the strictest condition asks
-    for. `is_overtaken`: versions would overtake each other, however many machines."""
+    """Not even all machines are enough: they give `rate`, which is `share` (below 1) of what the strictest condition
+    asks for. `is_overtaken`: versions would overtake each other, with any number of machines."""
 
     staleness: int
     share: float
@@ -201,8 +206,8 @@ class Infeasible:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The answer for one S. `everyone`: what all machines together make of a window for which they are too few, None if
-    they are not, or would never come to an end."""
+    """The answer for one S. `everyone` is the outcome with all machines if they are too few; None if they are enough,
+    or would never finish."""
 
     staleness: int
     ours: Outcome | Infeasible
@@ -212,8 +217,8 @@ class Window:
 class Windows:
     """The answers for one setting.
 
-    What is chosen depends on S and kappa by their difference alone, the slack, and is kept. From a slack on that is as
-    long as the slowest machine's delay it is the same: whatever then supplies R rollouts in each step is in time.
+    The choice depends only on S - kappa, the slack, and is kept. From a slack as long as the slowest machine's delay
+    on, it stays the same: any machines that then supply R rollouts in each step are in time.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -223,7 +228,8 @@ class Windows:
         self._most_slack = math.ceil(min(slowest_s / setting.timings.train_s, _MOST_SLACK))
 
     def window(self, staleness: int, *, same: Choice | None = None) -> Window:
-        """The answer for S = `staleness`. `same`: who takes turns at S = 0 if the learner's price is not known."""
+        """Return the answer for S = `staleness`. `same`: the machines that take turns at S = 0 if the learner's price
+        is unknown."""
         if staleness == 0:
             return Window(staleness=0, ours=self.sequential(same))
         ours = self.ours(staleness)
@@ -231,8 +237,8 @@ class Windows:
         return Window(staleness=staleness, ours=ours, everyone=everyone)
 
     def ours(self, staleness: int) -> Outcome | Infeasible:
-        """The cheapest machines with which the learner never waits, and the largest period that costs no more; those
-        that were shown to be enough where nothing else is, or only what costs more or takes more machines."""
+        """Return the cheapest machines with which the learner never waits, and the largest period that costs no more.
+        Return those that were shown to be enough if no others are, or the others cost more or are more machines."""
         reckoned, shown = self._reckoned(staleness), self._shown(staleness)
         if shown is None:
             return reckoned
@@ -243,7 +249,8 @@ class Windows:
         return shown if more > 0 or (fewer and self._charged(reckoned.choice) == 0) else reckoned
 
     def _shown(self, staleness: int) -> Outcome | None:
-        """What was shown to be enough, if it is for this window: who is in time for one is for a wider one."""
+        """Return the set that was shown to be enough, if it is for this window: machines in time for one are so for a
+        wider one."""
         shown = self.setting.shown
         if shown is None or staleness < shown.staleness:
             return None
@@ -258,7 +265,7 @@ class Windows:
         return replace(outcome, kappas=(shown.kappa,), period_s=min(outcome.period_s, longest_s), is_shown=True)
 
     def _reckoned(self, staleness: int) -> Outcome | Infeasible:
-        """The same by rates and delays alone."""
+        """Return the same by rates and delays alone."""
         periods = self.setting.periods(staleness)
         if not periods:
             return self._overtaken(staleness)
@@ -266,7 +273,7 @@ class Windows:
         if isinstance(best, Shortage):
             return Infeasible(staleness=staleness, share=best.share, rate=best.rate, needed=best.needed)
         limit = self._charged(best) * (1 + SAME_PRICE) + _ROUNDING
-        # Where all are volunteers every period costs as much, and what counts is how many it takes.
+        # If all are volunteers, every period costs the same, and the number of machines decides.
         most = math.inf if self._charged(best) > 0 else len(best.chosen)
         same = [
             kappa
@@ -280,8 +287,9 @@ class Windows:
         return replace(self.outcome(staleness, same[-1], choice), kappas=tuple(same))
 
     def sequential(self, same: Choice | None = None) -> Outcome | Infeasible:
-        """S = 0: turns. With the learner's price, by the machines for which a step costs least, taken in the order of
-        price per rollout; else by `same`, or by all: without it, the fewer machines, the cheaper and the later."""
+        """Return the outcome of S = 0, with learner and machines taking turns. If the learner's price is known, it uses
+        the machines for which a step costs least, in the order of price per rollout. Else it uses `same`, or all
+        machines: without that price, fewer machines are always cheaper, only slower."""
         candidates = sorted(self.setting.candidates, key=lambda one: (one.rho, one.name))
         if not any(one.usable_rate > 0 for one in candidates):
             return Infeasible(staleness=0, share=0.0, rate=0.0, needed=0.0)
@@ -291,7 +299,7 @@ class Windows:
         return min(prefixes, key=lambda outcome: outcome.cost_per_step)
 
     def in_turns(self, machines: Sequence[Candidate]) -> Outcome:
-        """What these machines and the learner make of S = 0. `machines` is not empty."""
+        """Return the outcome of S = 0 with these machines. `machines` is not empty."""
         setting = self.setting
         supply = supply_of(one.supplier() for one in machines)
         return Outcome(
@@ -309,7 +317,7 @@ class Windows:
         )
 
     def outcome(self, staleness: int, kappa: int, choice: Choice) -> Outcome:
-        """What these machines make of the window, by our model and against our rule."""
+        """Return the outcome of the window with these machines, by our model and compared with our rule."""
         setting = self.setting
         suppliers = [one.supplier() for one in choice.chosen]
         clock = setting.clock(staleness, kappa, suppliers)
@@ -329,20 +337,20 @@ class Windows:
         )
 
     def share(self, staleness: int) -> float:
-        """How much of what is asked for all machines supply, at the strictest condition; 1 is enough."""
+        """Return how much of the requirement all machines supply, at the strictest condition; 1 is enough."""
         periods = self.setting.periods(staleness)
         if not periods or not self.setting.candidates:
             return 0.0
         return self.requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
 
     def suffices(self, staleness: int) -> bool:
-        """Whether all machines are enough, by what they supply or since it was shown."""
+        """Return whether all machines are enough, by what they supply or since it was shown."""
         shown = self.setting.shown
         return (shown is not None and staleness >= shown.staleness) or self.share(staleness) >= 1
 
     def requirement(self, slack: int) -> Requirement:
-        """What a set must supply where S is above kappa by `slack`."""
-        # periods() rules out what is overtaken; of who delivers too late, the least is of use with kappa = 1.
+        """Return what a set must supply if S is above kappa by `slack`."""
+        # periods() rules out overtaken versions. With kappa = 1, machines that deliver too late are of the least use.
         clock = replace(self.setting.clock(slack + 1, 1, ()), broadcast_s=0.0)
         return Requirement(clock, self.setting.candidates, self.setting.margin)
 
@@ -364,7 +372,7 @@ class Windows:
 
     def _everyone(self, staleness: int) -> Outcome | None:
         pool, given = self.setting.candidates, self.setting.kappa
-        # A period that was given is what fell short, so it is what all machines are judged under, too.
+        # If the period was given, it is the reason for the shortage, so all machines are judged with it, too.
         kappa = min(self.setting.least_kappa if given is None else given, staleness)
         choice = Choice(chosen=pool, price=math.fsum(one.running_price for one in pool))
         outcome = self.outcome(staleness, kappa, choice)

@@ -1,8 +1,12 @@
-"""Whether another set of peers is the better one: cheaper by what moving to it costs and more, and for a while.
+"""Find a better set of peers: one that has been cheaper for a while, by more than what moving to it costs.
 
-Pure. What always holds: a set that is moved to has been worth it at every review for BETTER_REVIEWS times `patience`,
-which doubles with every move that had to be taken back (`regret`) and comes down again while none is; so whatever the
-noise, changes that undo each other become rare. The numbers are in `constants`.
+Pure. The numbers are in `constants`.
+
+Invariants:
+
+- A set that is moved to has paid off at every review for BETTER_REVIEWS times `patience`.
+- `patience` doubles with every move that had to be taken back (`regret`), and falls again while there is none. So
+  changes that undo each other become rare, whatever the noise.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from learner.provisioning.planner.pool import Pool
 
 @dataclass(kw_only=True)
 class Aim:
-    """A better set, since when it is that, and whether moving to it has begun."""
+    """A better set, since when it has been better, and whether moving to it has begun."""
 
     names: frozenset[str]
     since_s: float
@@ -34,33 +38,35 @@ class Aim:
 
 
 class CheaperSetSearch:
-    """The search of one planner. `review_s` lies between two reviews."""
+    """The search of one planner. `review_s` is the time between two reviews."""
 
     def __init__(self, review_s: float) -> None:
         self.aim: Aim | None = None
         self.patience = 1.0
         self._review_s = review_s
         self._changed_s = -math.inf
-        """When patience changed last."""
+        """When patience last changed."""
         self._looked_s = -math.inf
         self._offers: frozenset[tuple[str, float]] = frozenset()
         self._offered_s = 0.0
-        """Who is there at what price, and since when that has not changed."""
+        """The peers that are there with their prices, and since when that has not changed."""
 
     def note_offers(self, pool: Pool, now_s: float) -> None:
-        """These are there now."""
+        """Record the peers that are there now, and their prices."""
         offers = frozenset((one.name, one.running_price) for one in pool.candidates)
         if offers != self._offers:
             self._offers, self._offered_s = offers, now_s
 
     def stands_s(self, now_s: float) -> float:
-        """For so long is a plan likely to stand: what has not changed for hours goes on like that for some."""
+        """Return for how long a plan is likely to stand: what has not changed for hours will probably stay for some
+        more."""
         return max(PLAN_STANDS_S, now_s - self._offered_s)
 
     def price_to_be_on(self, pool: Pool, on: Collection[str], name: str, now_s: float) -> float:
-        """At about what price per hour, or less, this one would be on; none if not positive.
+        """Return the price per hour, roughly, at or below which this peer would be active; there is none if it is not
+        positive.
 
-        What those cost whom it could replace, less what a move must save, and less its starts.
+        It is the price of those that it could replace, less what a move must save, and less the cost of its starts.
         """
         one = pool[name]
         stands_s = one.charged_s(self.stands_s(now_s))
@@ -69,18 +75,18 @@ class CheaperSetSearch:
         return (saved - one.start_price * starts_per_hour) / (1 + PAYS * one.start_s / stands_s)
 
     def regret(self, now_s: float) -> None:
-        """Somebody who was released is wanted back: the next better set must look so for longer."""
+        """Record that a peer that was deactivated is needed again: the next better set must look better for longer."""
         self.patience, self._changed_s = min(PATIENCE_MOST, 2 * self.patience), now_s
 
     def review(self, pool: Pool, on: frozenset[str], now_s: float) -> Aim | None:
-        """What to move to now, if there is anything."""
+        """Return the set to move to now, if there is one."""
         if now_s - self._changed_s >= PLAN_STANDS_S:
             self.patience, self._changed_s = max(1.0, self.patience / 2), now_s
         if self.aim is not None:
             has_lost = not self.aim.names <= pool.names
             if not self._stands(pool, on, self.aim, now_s):
                 self.aim = None
-                if has_lost:  # or who comes and goes, and is there whenever we look, keeps us from all others
+                if has_lost:  # else a peer that comes and goes could keep us from all others
                     self._looked_s = -math.inf
         aim = self.aim = self.aim or self._look(pool, on, now_s)
         if aim is None or aim.begun:
@@ -100,14 +106,15 @@ class CheaperSetSearch:
         return Aim(names=names, since_s=now_s) if self._is_worth_it(pool, on, names, now_s) else None
 
     def _is_worth_it(self, pool: Pool, on: frozenset[str], names: frozenset[str], now_s: float) -> bool:
-        """Whether moving to this set pays, or lets somebody go who is not needed at all."""
+        """Return whether moving to this set pays, or deactivates a peer that is not needed at all."""
         saved = pool.price(on) - pool.price(names) - PAYS * pool.moving_price(names - on, self.stands_s(now_s))
         if saved > 0 and saved >= SAVING * pool.price(on):
             return True
         return saved >= 0 and len(names) < len(on) and pool.share(on) >= SURPLUS * MARGIN
 
     def _stands(self, pool: Pool, on: frozenset[str], aim: Aim, now_s: float) -> bool:
-        """Whether it is still the thing to move to, without those who left: of a thousand some leave each minute."""
+        """Return whether to continue moving to it, without the peers that left: of a thousand, some leave each
+        minute."""
         aim.names &= pool.names
         if pool.share(aim.names) < HELD:
             return False

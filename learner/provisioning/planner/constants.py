@@ -1,7 +1,11 @@
-"""How soon a plan follows what changes, how little changes it: the numbers of `planner`, each with its reason.
+"""Define how soon a plan follows what changes, and how little changes it: the numbers of `planner`, with their reasons.
 
-Pure. What always holds: what is counted in reviews scales with the time between two (`Settings.review_s`); a share is
-of what the learner takes, as in `pool`. The reaction times that follow from them are in `docs/provisioning.md`.
+Pure. The reaction times that follow from them are in `docs/provisioning.md`.
+
+Invariants:
+
+- A time in reviews scales with the time between two reviews (`Settings.review_s`).
+- A share is of what the learner takes, as in `pool`.
 """
 
 from __future__ import annotations
@@ -9,66 +13,76 @@ from __future__ import annotations
 from learner.provisioning.model.machine_selection import MARGIN
 
 REVIEW_S = 30.0
-"""From one review to the next. A peer's rate is that of its last minutes, so more often would see the same."""
+"""Seconds from one review to the next. A peer's rate is that of its last minutes, so more frequent reviews would see
+the same."""
 
 SOON_S = 1.0
-"""Who comes or goes is a reason to look at once; those who do so together are looked at together: a thousand peers
-whose line broke must not be a thousand reviews."""
+"""Seconds from a peer's coming or leaving to a review. Peers that do so together share one review: if a thousand peers
+lose their connection, there must not be a thousand reviews."""
 
 SEVERE = 0.9
-"""Less of what the learner takes, and it visibly waits: a tenth of the dearest machine's time."""
+"""Share below which the learner visibly waits: a tenth of the most expensive machine's time."""
 
 SEVERE_REVIEWS = 1
-"""For so many reviews, to be sure that it is not one odd value. Who left is a fact, and replaced at once."""
+"""Reviews that a severe shortage must last, to be sure that it is not one odd value. A peer that left is a fact, and is
+replaced at once."""
 
 SHORT = 1.0
-"""Below what the learner takes it waits, above it does not: between SHORT and MARGIN lies the dead band. A rate over 32
-batches that vary by 10 % has an error of 1.8 %, a pool of four such peers one of 0.9 %, a fifth of the band."""
+"""Share below which the learner waits, and above which it does not. Between SHORT and MARGIN is the dead band. A rate
+over 32 batches that vary by 10 % has an error of 1.8 %; a pool of four such peers has one of 0.9 %, a fifth of the
+band."""
 
 SHORT_REVIEWS = 4
-"""Two minutes: noise that is new at every review does not stay on one side so often, what is real does."""
+"""Reviews that a shortage must last: two minutes. Noise that is new at every review does not stay on one side so often;
+a real shortage does."""
 
 BETTER_REVIEWS = 10
-"""Five minutes. What a set that is a few per cent cheaper would have saved meanwhile is less than one start."""
+"""Reviews that a better set must last: five minutes. A set that is a few per cent cheaper would have saved less than
+one start in that time."""
 
 HELD = (SHORT + MARGIN) / 2
-"""Below that half of the reserve is gone: a better set that supplies less is given up, and after BETTER_REVIEWS the
-present one is added to. Nothing waits yet, so there is time to be sure."""
+"""Share below which half of the reserve is gone. A better set that supplies less is given up, and after BETTER_REVIEWS
+the present set gets an addition. Nothing waits yet, so there is time to be sure."""
 
 SAVING = 0.01
-"""Share of the present price that moving must save, beyond its own costs. Lower would follow the noise of rates."""
+"""Share of the present price that moving must save, beyond its own costs. A lower one would follow the noise of
+rates."""
 
 PAYS = 1.5
-"""So many times its costs must moving save over PLAN_STANDS_S: plans stand for less, sometimes."""
+"""Moving must save this many times its costs over PLAN_STANDS_S, since plans sometimes stand for less."""
 
 SURPLUS = 1.1
-"""So many times its margin is more than a pool needs: even those that cost nothing stand by then, the slowest first."""
+"""A pool with this many times its margin has more than it needs. Then even peers that cost nothing go on standby, the
+slowest first."""
 
 RELEASED = 0.1
-"""Share of those on that is released at a review, at least one: if estimates were wrong, little is lost by then."""
+"""Share of the active peers that is deactivated at one review, at least one: little is lost if estimates were wrong."""
 
 ENDING_REVIEWS = 2
-"""So many before its owner's hours end, and the start of who takes over, is somebody taken for gone: an end can fall
-just after a review, and a first lease takes a moment."""
+"""A peer counts as gone this many reviews, and the start of its successor, before its owner's hours end: an end can
+fall just after a review, and a first lease takes a moment."""
 
 STAYS_REVIEWS = 20
-"""Ten minutes at least stays on who was switched on, so that nobody goes on and off more than six times an hour."""
+"""Reviews for which an activated peer stays active: ten minutes at least, so that no peer is activated more than six
+times an hour."""
 
 STAYS_STARTS = 4.0
-"""And four times as long as it took to start: a fifth of what it is paid for may be starts."""
+"""It also stays active four times as long as it took to start: at most a fifth of what it is paid for may be starts."""
 
 TRIAL_REVIEWS = 20
-"""Ten minutes, beside its start, a training step, a version's journey and two rollouts, has a newcomer to deliver
-something."""
+"""Reviews, ten minutes, that a newcomer has to deliver something, in addition to its start, a training step, a
+version's journey and two rollouts."""
 
 TRIED_AGAIN_S = 3600.0
-"""After a trial without a delivery. It costs a sixth of its price to learn that it still does nothing."""
+"""Seconds until a peer whose trial failed is tried again. It costs a sixth of its price to learn that it still delivers
+nothing."""
 
 LOOK_REVIEWS = 4
-"""Prices or peers that changed are looked into no more often: a search of a thousand peers takes half a second."""
+"""Least reviews between two searches after prices or peers changed: a search of a thousand peers takes half a
+second."""
 
 PATIENCE_MOST = 12.0
-"""So many times BETTER_REVIEWS at most, an hour: a quieter swarm must be able to become cheaper again."""
+"""Largest multiple of BETTER_REVIEWS, an hour: a quieter swarm must be able to become cheaper again."""
 
 EXACT_ADDITIONS = 300
-"""In larger pools what is missing is added greedily: every departure asks for it, and the search improves it later."""
+"""In larger pools an addition is chosen greedily, since every departure asks for one; the search improves it later."""

@@ -1,6 +1,10 @@
-"""For how long something has been so without a break: what is told from noise by staying.
+"""Measure for how long a condition has held without a break, since what lasts is no noise.
 
-Pure. What always holds: it follows from what was told and when, so whoever tells it more often learns nothing else.
+Pure.
+
+Invariants:
+
+- The result depends on what was reported and when, and not on how often.
 """
 
 from __future__ import annotations
@@ -10,13 +14,13 @@ from learner.provisioning.planner.constants import BETTER_REVIEWS, HELD, SEVERE,
 
 
 class ConditionTimer:
-    """Times are those of one clock that never goes back."""
+    """Times one condition. All times are of one clock that never goes back."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
 
     def update(self, is_so: bool, now_s: float) -> float:
-        """Seconds; negative if it is not so."""
+        """Return for how many seconds the condition has held; a negative number if it does not hold."""
         if not is_so:
             self._since_s = None
             return -1.0
@@ -24,28 +28,31 @@ class ConditionTimer:
         return now_s - self._since_s
 
     def restart(self) -> None:
-        """What follows counts anew."""
+        """Count again from zero."""
         self._since_s = None
 
 
 class Shortages:
-    """Whether a pool that supplies too little has done so for long enough to be added to: the longer, the less it
-    lacks. `review_s` lies between two reviews.
+    """Decides whether a pool has supplied too little for long enough to get an addition: the less it lacks, the longer
+    that takes. `review_s` is the time between two reviews.
 
-    Invariants: a peer that left is a fact, and acted upon at once. What is only estimated must last, and any break
-    begins it anew.
+    Invariants:
+
+    - A peer that left is a fact, and acted on at once.
+    - An estimate must last, and any break starts the time again.
     """
 
     def __init__(self, review_s: float) -> None:
         self._review_s = review_s
         self._severe, self._short, self._thin = ConditionTimer(), ConditionTimer(), ConditionTimer()
         self.lasted_s = 0.0
-        """For so long, at the last look, had half of the reserve been gone."""
+        """For how many seconds half of the reserve had been gone at the last look."""
 
     def is_due(self, share: float, num_left: int, now_s: float, *, patience: float) -> bool:
-        """Whether it is time to add to a pool that supplies `share`, `num_left` of which have left since the last look.
+        """Return whether it is time to add to a pool that supplies `share`, and from which `num_left` peers have left
+        since the last look.
 
-        `patience`: so many times longer must last what nobody waits for yet.
+        `patience`: factor on the time that a shortage must last for which nothing waits yet.
         """
         severe_s = self._severe.update(share < SEVERE, now_s)
         short_s = self._short.update(share < SHORT, now_s)
@@ -59,6 +66,6 @@ class Shortages:
         )
 
     def made_good(self) -> None:
-        """It was added to."""
+        """Start all times again, since the pool got an addition."""
         for lasting in (self._severe, self._short, self._thin):
             lasting.restart()

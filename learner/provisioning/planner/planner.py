@@ -1,24 +1,29 @@
-"""Who is on and how often versions are published, decided again and again while rates, prices and peers change.
+"""Plan which peers are active and how often versions are published, again at every review.
 
-Pure: `Planner.review` takes what is known now and answers with who is to be on, kappa, and every change with its
-reason; the time is in the `Situation`, in seconds of any clock. ECHO-2 (sections 3.4, 3.5, B.2.1) adds cheap workers
-when the pool is persistently below target and gradually releases expensive ones when it is well above; here that is
+Pure: `Planner.review` takes what is known now and returns the active peers, kappa, and every change with its reason.
+The time is in the `Situation`, in seconds of any clock. ECHO-2 (sections 3.4, 3.5, B.2.1) adds cheap workers when the
+pool is persistently below target, and gradually releases expensive ones when it is well above. Here that is a list of
 rules, tried in this order:
 
-    ends     the hours of somebody who is on end soon: who takes over is switched on as long before as it takes to start
-    short    what is on supplies too little, for longer the less it lacks, or somebody left: the cheapest addition, now
-    better   another set has been cheaper, by what moving to it costs and more, for a while: who is new in it is
-             switched on, and once they supply, who is not in it is released, the dearest first, a few per review
-    enough   otherwise nobody is switched on or off
+    ends     an active peer's owner's hours end soon: its successors are activated as long before as they take to start
+    short    the active peers supply too little (the less is missing, the longer that must last), or a peer left: the
+             cheapest addition, now
+    better   another set has been cheaper for a while, by more than what moving to it costs: its new peers are
+             activated; once they supply, the peers not in it are deactivated, the dearest first, a few per review
+    enough   otherwise no peer is activated or deactivated
 
-What always holds: nobody is released on the word of a newcomer, whose rate is a promise until it has delivered, nor
-before the others suffice with half of their margin or more; who was switched on stays so long that its start was worth
-it, unless it delivers nothing; nobody is switched on whose owner's hours end before it has started; where not even
-everybody suffices, everybody else is on, but for those whose trial came to nothing. With S = 0 too: learner and peers
-take turns, so each of them makes the step shorter.
+With S = 0, all peers are active too: learner and peers take turns, so each peer makes the step shorter.
 
-Who takes over is `succession`'s to say, what is short `hysteresis`'s, what is better `cheaper_set`'s, whose turn it is
-`trials`'; here it is done. The numbers are in `constants`.
+`succession` decides which peers take over, `hysteresis` what is short, `cheaper_set` what is better, and `trials` which
+peers may be active; this module acts on it. The numbers are in `constants`.
+
+Invariants:
+
+- No peer is deactivated because of a newcomer, whose rate is a promise until it has delivered.
+- No peer is deactivated before the others are enough with half of their margin or more.
+- An activated peer stays active until its start has paid off, unless it delivers nothing.
+- No peer is activated whose owner's hours end before it has started.
+- If not even all peers are enough, all are active, except those whose trial failed.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ __all__ = ["Change", "Decision", "Planner", "Settings", "Situation"]
 
 
 class Planner:
-    """One swarm's. `review` may take `machine_selection.SOLVER_S`: a driver calls it on a worker thread."""
+    """The planner of one swarm. `review` may take `machine_selection.SOLVER_S`, so a driver calls it on a worker
+    thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -61,7 +67,7 @@ class Planner:
         self._brief: Collection[str] = ()
 
     def review(self, situation: Situation) -> Decision:
-        """Decide anew; at any time, in order of `now_s`."""
+        """Decide again. It may be called at any time, in order of `now_s`."""
         self._now_s, self._changes = situation.now_s, []
         self._train_s = situation.train_s or 0.0
         self._resting = situation.resting
@@ -92,7 +98,8 @@ class Planner:
         )
 
     def explain(self, name: str) -> str:
-        """Why this peer is on or stands by, and what would change that: one or two sentences for its owner."""
+        """Return why this peer is active or on standby, and what would change that: one or two sentences for its
+        owner."""
         if name in self._resting:
             return reasons.RESTING
         if name in self._turns.failed_s:
@@ -117,8 +124,8 @@ class Planner:
             self._changes.append(Change(peer=name, on=True, reason=reason))
 
     def _follow(self, situation: Situation, unproven: Collection[str]) -> int:
-        """Who is on no more: it left, its owner's hours are over, or it failed a trial. Returns how many are no longer
-        to be had."""
+        """Deactivate peers that left, whose owner's hours are over, or that failed a trial. Return how many are no
+        longer available."""
         turns, now_s = self._turns, self._now_s
         for name in sorted(self._on.intersection(situation.resting)):
             self._changes.append(Change(peer=name, on=False, reason=reasons.HOURS_OVER))
@@ -130,8 +137,8 @@ class Planner:
         return num_left
 
     def _pool_of(self, situation: Situation, unproven: Collection[str], kappa: int) -> Pool:
-        """Who may be on. Of whom nothing was admitted of late, and who promises nothing, is taken to be like the
-        others: a figure of 0 would stay as it is, since who stands by delivers nothing."""
+        """Return the peers that may be active. A peer with nothing admitted recently and no promised rate is taken to
+        be like the others. Its rate of 0 would stay, since a peer on standby delivers nothing."""
         everybody, on = self._everybody is not None, self._on
         self._brief = {
             one.name
@@ -155,7 +162,7 @@ class Planner:
         return Pool(clock, candidates, unproven)
 
     def _why_everybody(self, situation: Situation) -> str | None:
-        """Why everybody is on, whatever they supply."""
+        """Return why all peers are active, whatever they supply; None if they are not."""
         if not self._settings.activate:
             return reasons.ALL_WANTED
         if self._settings.staleness == 0:
@@ -175,10 +182,10 @@ class Planner:
         )
         return self._period.review(publishing, settings.staleness, self._now_s)
 
-    # Short: somebody is missing.
+    # Short: too little is supplied.
 
     def _replenish(self, pool: Pool, num_left: int) -> bool:
-        """Add what is missing if that is due. Returns whether the pool was short."""
+        """Add what is missing if that is due. Return whether the pool was short."""
         share, bargain = pool.share(self._on), self._bargain
         if self._shortages.is_due(share, num_left, self._now_s, patience=bargain.patience) or not self._on:
             bargain.aim = None
@@ -191,7 +198,7 @@ class Planner:
         choice = pool.additions(on) if on else cheapest(pool.target)
         if not isinstance(choice, Choice):
             self._switch_on(pool, pool.names - on, reasons.not_enough(pool))
-            return  # it stays short, so whoever comes next is on at once
+            return  # it stays short, so each peer that comes next is activated at once
         self._shortages.made_good()
         names = {one.name for one in choice.chosen}
         if not on and not num_left:
@@ -202,15 +209,15 @@ class Planner:
         self._switch_on(pool, names - on, reasons.added(share, self._shortages.lasted_s, num_left))
 
     def _doubt(self, names: Collection[str]) -> None:
-        """If one of them was released a while ago, that was wrong."""
+        """Record a regret if one of these peers was deactivated a while ago, since that was wrong."""
         if not self._turns.released_s.keys().isdisjoint(names):
             self._bargain.regret(self._now_s)
 
-    # Better: the same for less.
+    # Better: the same supply for less.
 
     def _move(self, pool: Pool, aim: Aim, *, least: float) -> None:
-        """One stride towards it: first who is new, then, once all of it supply, some of the others go, while the share
-        stays above `least`."""
+        """Take one step towards the aim: first activate its new peers. Once all of it supply, deactivate some of the
+        others, while the share stays above `least`."""
         aim.begun = True
         self._doubt(aim.names - self._on)
         before, after = pool.price(self._on), pool.price(aim.names)
@@ -228,14 +235,14 @@ class Planner:
         return reasons.joins(before, after, self._settings.currency, on_trial_s=on_trial_s)
 
     def _release(self, pool: Pool, names: Collection[str], least: float) -> None:
-        """The dearest of them, a few at a time."""
+        """Deactivate the dearest of these peers, a few at a time."""
         turns, now_s, currency = self._turns, self._now_s, self._settings.currency
         if now_s - max(turns.released_s.values(), default=-math.inf) < self._settings.review_s:
             return
         most = max(1, int(RELEASED * len(self._on)))
         for name in [name for name in pool.dearest_first(names) if turns.may_end(pool[name], now_s)][:most]:
             before, after = pool.share(self._on), pool.share(self._on - {name})
-            if after < least:  # somebody has just left, and whoever is missed then is replaced at once
+            if after < least:  # a peer has just left, and one that is missed then is replaced at once
                 continue
             turns.release(name, now_s)
             reason = reasons.released(pool[name], before, after, currency)

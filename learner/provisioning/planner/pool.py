@@ -1,7 +1,12 @@
-"""The peers present at one review: what any set of them supplies, costs, and could do without.
+"""Compute what any set of the peers at one review supplies, costs, and could do without.
 
-Pure. What always holds: a share is of what the learner takes, without margin, at the strictest condition of
-`learner.provisioning.model.machine_selection`; 1 is just enough, and more peers never give less.
+Pure.
+
+Invariants:
+
+- A share is of what the learner takes, without margin, at the strictest condition of
+  `learner.provisioning.model.machine_selection`; 1 is just enough.
+- More peers never supply less.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from learner.provisioning.planner.constants import EXACT_ADDITIONS
 
 
 class Pool:
-    """`candidates` that may be on, and the `clock` that they serve."""
+    """The `candidates` that may be active, and the `clock` that they serve."""
 
     def __init__(self, clock: Clockwork, candidates: Sequence[Candidate], unproven: Collection[str] = ()) -> None:
         self.candidates = tuple(candidates)
@@ -43,35 +48,37 @@ class Pool:
 
     @property
     def names(self) -> frozenset[str]:
-        """Everybody."""
+        """The names of all."""
         return frozenset(self._index)
 
     def without(self, names: Collection[str]) -> Pool:
-        """The others."""
+        """Return the pool of the others."""
         return Pool(self._clock, [one for one in self.candidates if one.name not in names], self.unproven)
 
     def share(self, names: Collection[str]) -> float:
-        """What they supply of what the learner takes."""
+        """Return how much of what the learner takes these peers supply."""
         return MARGIN * self.target.share(self._vector(names)) if self.candidates else 0.0
 
     def price(self, names: Collection[str]) -> float:
-        """Per hour."""
+        """Return their price per hour."""
         return math.fsum(self[name].running_price for name in names)
 
     def moving_price(self, names: Collection[str], stands_s: float) -> float:
-        """Per hour, of starting them for a plan that stands for `stands_s`."""
+        """Return the price per hour of starting them for a plan that stands for `stands_s`."""
         return math.fsum(self[name].moving_price(stands_s) for name in names)
 
     def dearest_first(self, names: Collection[str]) -> list[str]:
-        """By price per rollout; of those that are free, the slowest first."""
+        """Return the names by price per rollout, and of those that are free, the slowest first."""
         return sorted(names, key=lambda name: (-self[name].rho, self[name].usable_rate, name))
 
     def additions(self, keep: Collection[str]) -> Choice | Shortage:
-        """The cheapest set with those to `keep`; in a large pool what is missing is added greedily."""
+        """Return the cheapest set that contains the peers to `keep`; in a large pool, what is missing is added
+        greedily."""
         return (cheapest if len(self.candidates) <= EXACT_ADDITIONS else greedy)(self.target, keep=keep)
 
     def replaceable(self, on: Collection[str], name: str) -> list[str]:
-        """Who of those `on` could go, the dearest first, if this one came, without the pool losing its margin."""
+        """Return which of the active peers could go if this one came, the dearest first, without the pool losing its
+        margin."""
         order, weights = self._in_order(frozenset(on))
         spare = weights.sum(axis=1) + self.target.weights[:, self._index[name]] - self.target.least
         spared, start = [], 0
@@ -82,8 +89,8 @@ class Pool:
         return spared
 
     def _in_order(self, on: frozenset[str]) -> tuple[list[str], np.ndarray]:
-        """Those `on`, the dearest first, and what each supplies. The last answer is kept: of a thousand peers all who
-        stand by are told what they could replace."""
+        """Return the active peers, the dearest first, and what each supplies. The last answer is kept: with a thousand
+        peers, each one on standby is sent what it could replace."""
         if self._ordered is None or self._ordered[0] != on:
             order = self.dearest_first(on)
             self._ordered = on, order, self.target.weights[:, [self._index[name] for name in order]]

@@ -1,14 +1,19 @@
-"""How often versions are published: the period kappa, from what publishing costs the learner, with hysteresis.
+"""Choose how often versions are published: the period kappa, from what publishing costs the learner, with hysteresis.
 
-Pure. A period of 1 to S training steps is admissible when the source has sent one version before the next is due,
-T_source <= kappa T_train, and when it costs no machine: the first batch that needs a version is due (S - kappa + 1)
-T_train after it, and its rollouts start T_bcast + T_gen after it, so with kappa <= S - (T_bcast + T_gen) / T_train the
-rate alone decides (`learner.provisioning.model.capacity`). What always holds: of admissible periods it is the smallest
-with which the learner loses hardly more time to publications than with any other, since a smaller one gives younger
-rollouts; and the one in use stays until another is better by more than what noise moves.
+Pure. A period of 1 to S training steps is admissible under two conditions. The source must have sent one version before
+the next is due, T_source <= kappa T_train. And the period must not need another machine. The first batch that needs a
+version is due (S - kappa + 1) T_train after it, and its rollouts start T_bcast + T_gen after it. So with kappa <= S -
+(T_bcast + T_gen) / T_train the rate alone decides (`learner.provisioning.model.capacity`).
 
-Where none is admissible, the smallest that versions can keep up with is taken: machines can be had, time cannot.
-`choose_kappa` says which is the better one now; `Period` is the one in use, which follows when that lasts.
+If none is admissible, the smallest period is chosen that versions can keep up with: machines can be had, time cannot.
+`choose_kappa` returns the period that is best now; `Period` has the one in use, which follows when the better one
+lasts.
+
+Invariants:
+
+- The chosen period is the smallest admissible one with which publications cost hardly more of the learner's time than
+  with any other, since a smaller one gives younger rollouts.
+- The one in use stays until another is better by more than noise.
 """
 
 from __future__ import annotations
@@ -24,28 +29,29 @@ from learner.provisioning.planner.constants import SHORT_REVIEWS
 from learner.provisioning.planner.hysteresis import ConditionTimer
 
 WORTH = 0.01
-"""Share of T_train: a step that is longer by less is no reason to train on older rollouts."""
+"""Share of T_train: if a step is longer by less, that is no reason to train on older rollouts."""
 
 DEAD_BAND = 0.5
 """A period is left for a larger one when it loses more than (1 + DEAD_BAND) WORTH, for a smaller one when that loses
-less than (1 - DEAD_BAND) WORTH: publishing times of a few per cent of T_train vary by less than this."""
+less than (1 - DEAD_BAND) WORTH. Publication times of a few per cent of T_train vary by less than this."""
 
 _RESERVE = 1 + DRIFT
-"""A new period is admissible with so much longer times as well; the one in use need only be so as they are."""
+"""A new period must also be admissible if all times are longer by this factor; the one in use, with the times as they
+are."""
 
 _ROUNDING = 1e-9
-"""Seven steps over one step are seven, whatever a float makes of it."""
+"""Tolerance for rounding: seven steps over one step are seven."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publishing:
-    """What the period depends on, in seconds.
+    """The times that the period depends on, in seconds.
 
     Args:
         train_s: T_train, without publication.
         delay_s: T_bcast + T_gen, of the peers that matter.
-        source_s: so long is the source busy with one version.
-        publish_s: so long does a publication hold the learner up.
+        source_s: time for which the source is busy with one version.
+        publish_s: time for which a publication holds the learner up.
     """
 
     train_s: float
@@ -54,21 +60,21 @@ class Publishing:
     publish_s: float = 0.0
 
     def lost(self, kappa: int) -> float:
-        """What publications take of the learner's time, as a share of T_train."""
+        """Return the learner's time that publications take, as a share of T_train."""
         return self.publish_s / (kappa * self.train_s)
 
     def is_admissible(self, kappa: int, staleness: int, reserve: float = 1.0) -> bool:
-        """Whether versions keep up and no machine is needed for the period's sake, with times `reserve` as long."""
+        """Return whether versions keep up and the period needs no other machine, with times `reserve` as long."""
         keeps_up = reserve * self.source_s <= kappa * self.train_s * (1 + _ROUNDING)
         return keeps_up and reserve * self.delay_s <= (staleness - kappa) * self.train_s
 
     def keeping_up(self, staleness: int) -> int:
-        """The smallest period with which versions do not overtake each other, S if none."""
+        """Return the smallest period with which versions do not overtake each other, S if there is none."""
         return min(staleness, least_kappa(self.source_s, self.train_s))
 
 
 class Period:
-    """The period in use; None before anything was measured. `review_s` lies between two reviews."""
+    """The period in use; None before anything was measured. `review_s` is the time between two reviews."""
 
     def __init__(self, review_s: float) -> None:
         self.kappa: int | None = None
@@ -76,7 +82,8 @@ class Period:
         self._other = ConditionTimer()
 
     def review(self, publishing: Publishing, staleness: int, now_s: float) -> int:
-        """The same as before, until another has been better for as long as a shortage of peers must last."""
+        """Return the period in use, which changes when another has been better for as long as a shortage of peers must
+        last."""
         best = choose_kappa(publishing, staleness, current=self.kappa)
         lasted_s = self._other.update(best != self.kappa, now_s)
         if self.kappa is None or lasted_s >= SHORT_REVIEWS * self._review_s:
@@ -86,9 +93,9 @@ class Period:
 
 
 def choose_kappa(publishing: Publishing, staleness: int, *, current: int | None = None) -> int:
-    """The period for the window S = `staleness`; `current` is the one in use, which gets the benefit of the doubt.
+    """Return the period for the window S = `staleness`. `current` is the one in use, which is preferred in doubt.
 
-    1 for S = 0, where every step is published.
+    It is 1 for S = 0, where every step is published.
     """
     if staleness == 0:
         return 1
@@ -108,7 +115,8 @@ def choose_kappa(publishing: Publishing, staleness: int, *, current: int | None 
 
 
 def usual_delay_s(suppliers: Iterable[Supplier]) -> float:
-    """T_bcast + T_gen: so long after a publication does QUORUM of what they supply flow. 0 if they supply nothing."""
+    """Return T_bcast + T_gen: the seconds after a publication at which QUORUM of the supply flows; 0 if they supply
+    nothing."""
     ordered = sorted((one.delay_s, one.rate) for one in suppliers)
     wanted = QUORUM * math.fsum(rate for _, rate in ordered)
     supplied = accumulate(rate for _, rate in ordered)

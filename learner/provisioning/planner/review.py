@@ -1,7 +1,9 @@
-"""What a review of the plan is given, and what it answers; `planner` makes the one into the other.
+"""Define the input and the result of a review of the plan; `planner` turns the one into the other.
 
-What always holds: these are values; a situation is complete, so that the same one can come from a running swarm, from a
-recording, or from a simulation.
+Invariants:
+
+- These are values.
+- A situation is complete, so that a running swarm, a recording and a simulation can give the same one.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ from learner.provisioning.planner.constants import REVIEW_S
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the operator set.
+    """The operator's settings.
 
     Args:
         rollouts: R, taken by one training step.
         staleness: S; 0 is sequential.
-        kappa: the publication period, None to have it chosen.
-        activate: choose who is on; else everybody is, and only the publication period is planned.
+        kappa: the publication period; None lets the planner choose it.
+        activate: whether to choose the active peers; if not, all are active, and only the publication period is
+            planned.
         currency: of all prices, for reasons.
-        review_s: REVIEW_S, which all that is counted in reviews goes by.
+        review_s: seconds between two reviews (REVIEW_S), the unit of all that is counted in reviews.
 
-    Raises ValueError for what is out of range.
+    Raises ValueError for a value that is out of range.
     """
 
     rollouts: int
@@ -38,25 +41,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.rollouts < 1 or self.staleness < 0:
-            raise ValueError(f"R = {self.rollouts} must be at least 1 and S = {self.staleness} at least 0")
+            raise ValueError(f"R = {self.rollouts} must be at least 1, and S = {self.staleness} at least 0")
         if self.kappa is not None and not 1 <= self.kappa <= max(1, self.staleness):
-            raise ValueError(f"kappa = {self.kappa} must be 1 to S = {self.staleness}, 1 for S = 0")
+            raise ValueError(f"kappa = {self.kappa} must be between 1 and S = {self.staleness}, and 1 for S = 0")
         if not self.review_s > 0:
             raise ValueError(f"review_s = {self.review_s} must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What is known now.
+    """All that is known now.
 
     Args:
         now_s: seconds of a clock that never goes back.
         train_s: T_train, without publication; None as long as there was no step.
-        candidates: all peers present, each once; a rate of 0 of an unproven one: nothing is known of it.
-        resting: names of those who are present and outside their owners' hours, and so no candidates.
-        unproven: names of those whose rate is a prior, since nothing of theirs was admitted yet.
-        broadcast_s: so long is the source busy with one version.
-        publish_s: so long does a publication hold the learner up.
+        candidates: all peers present, each once. A rate of 0 of an unproven one means that nothing is known of it.
+        resting: names of peers that are present and outside their owners' hours, and so no candidates.
+        unproven: names of peers whose rate is a promise, since nothing of theirs was admitted yet.
+        broadcast_s: seconds for which the source is busy with one version.
+        publish_s: seconds for which a publication holds the learner up.
     """
 
     now_s: float
@@ -70,7 +73,7 @@ class Situation:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Somebody is switched on or off, and why."""
+    """A peer is activated or deactivated, and why."""
 
     peer: str
     on: bool
@@ -79,11 +82,11 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Who is to be on from now on.
+    """The active peers from now on.
 
-    `share`: what they supply of what the learner takes, 1 is just enough; None where everybody is on whatever it is.
-    `price` per hour. `next_review_s`: seconds until the next review is due, sooner when somebody came or left.
-    `kappa_reason`: empty while kappa stays.
+    `share` is what they supply of what the learner takes, 1 being just enough; None if all are active for another
+    reason. `price` is per hour. `next_review_s` is the time until the next review is due; it is due sooner if a peer
+    comes or leaves. `kappa_reason` is empty while kappa stays.
     """
 
     active: frozenset[str]
@@ -96,8 +99,8 @@ class Decision:
 
 
 def situation_of(observatory: SwarmEstimator, now_s: float) -> Situation:
-    """The situation at `now_s`, by the clock of the recording: it follows from that alone, so a running swarm, its
-    recording and a simulation of it ask the same. A peer that has nothing admitted to show is unproven."""
+    """Return the situation at `now_s`, by the clock of the recording. It depends on nothing else, so a running swarm,
+    its recording and a simulation of it get the same. A peer with nothing admitted is unproven."""
     step, publish = observatory.step_s, observatory.publish_s
     return Situation(
         now_s=now_s,

@@ -1,7 +1,11 @@
-"""Who takes over from those whose owners' hours are about to end: switched on as long before as they take to start.
+"""Choose successors for peers whose owners' hours end soon, as long before the end as they take to start.
 
-Pure. What always holds: an end that was told surprises nobody, since its successors supply by then, if they start in
-what they are known to take; and nobody is asked to succeed who will be gone itself.
+Pure.
+
+Invariants:
+
+- The successors supply by the announced end, if they start within their known start time.
+- No peer becomes a successor that will be gone itself.
 """
 
 from __future__ import annotations
@@ -15,9 +19,8 @@ from learner.provisioning.planner.pool import Pool
 
 @dataclass(frozen=True, kw_only=True)
 class Succession:
-    """`names` are to be switched on now, since the hours of `num_ending` who are on end in `in_s`, and without them the
-    pool would supply `share` of what the learner takes.
-    """
+    """`names` are to be activated now: the hours of `num_ending` active peers end in `in_s`, and without these the pool
+    would supply `share` of what the learner takes."""
 
     names: frozenset[str]
     num_ending: int
@@ -26,12 +29,13 @@ class Succession:
 
 
 def is_brief(one: Candidate, review_s: float) -> bool:
-    """Whether its owner's hours end before it was worth switching on."""
+    """Return whether its owner's hours end before activating it would pay off."""
     return one.stays_s <= one.start_s + ENDING_REVIEWS * review_s
 
 
 def succession(pool: Pool, on: frozenset[str], review_s: float) -> Succession | None:
-    """Whom to switch on now for those of `on` whose hours end next and who would be missed; None: nobody yet."""
+    """Return which peers to activate now, for the active ones whose hours end next and who would be missed; None if
+    there are none yet."""
     lead_s = ENDING_REVIEWS * review_s
     slowest_s = max((one.start_s for one in pool.candidates if one.name not in on), default=0.0)
     for in_s in sorted({pool[name].stays_s for name in on if pool[name].stays_s <= lead_s + slowest_s}):

@@ -1,9 +1,13 @@
-"""Whose turn it is: who is on, since when, from when they supply, and whose trial came to nothing.
+"""Track active peers: since when each is active, when it starts to supply, and which trials failed.
 
-Pure. What always holds: only who is present is on; a trial begins when its peer has started, and ends with its first
-admitted rollout or after `trial_s`, and then that peer is left alone for TRIED_AGAIN_S, also if it goes and comes back.
-Where nobody present has delivered anything, it is no peer's fault (all of them may still be loading their first
-version) and nobody could take its place: no trial goes on then, and none has failed.
+Pure. If no present peer has delivered anything, that is no peer's fault (all may still be loading their first version),
+and no other could take its place. Then no trial goes on, and none has failed.
+
+Invariants:
+
+- Only present peers are active.
+- A trial begins when its peer has started, and ends with its first admitted rollout or after `trial_s`.
+- After a failed trial, the peer is left alone for TRIED_AGAIN_S, even if it leaves and comes back.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from learner.provisioning.planner.constants import STAYS_REVIEWS, STAYS_STARTS, 
 
 @dataclass(kw_only=True)
 class _Turn:
-    """Somebody is on since `since_s`, starting in `start_s`, and supplies from `supplies_s`."""
+    """A peer is active since `since_s`, takes `start_s` to start, and supplies from `supplies_s`."""
 
     since_s: float
     start_s: float
@@ -26,25 +30,26 @@ class _Turn:
 
 
 class TrialTracker:
-    """Bounded by who is present, and by who was tried within an hour. Times are those of one clock."""
+    """The active peers and their trials. It is bounded by the peers that are present, and by those that were tried
+    within an hour. Times are those of one clock."""
 
     def __init__(self, review_s: float) -> None:
         self._review_s = review_s
         self._turns: dict[str, _Turn] = {}
         self.failed_s: dict[str, float] = {}
-        """Whose trial ended without an admitted rollout, when; not longer than TRIED_AGAIN_S ago."""
+        """Peers whose trial ended without an admitted rollout, and when; at most TRIED_AGAIN_S ago."""
         self.released_s: dict[str, float] = {}
-        """Who was switched off although it worked, when; not longer than PLAN_STANDS_S ago."""
+        """Peers that were deactivated although they worked, and when; at most PLAN_STANDS_S ago."""
         self._nobody_s = -math.inf
-        """When last nobody present had delivered anything."""
+        """When last no present peer had delivered anything."""
 
     @property
     def on(self) -> frozenset[str]:
-        """Their names."""
+        """The names of the active peers."""
         return frozenset(self._turns)
 
     def follow(self, now_s: float, candidates: Iterable[Candidate]) -> int:
-        """Forget who left, and note who starts sooner than it was thought to. Returns how many of those on left."""
+        """Forget peers that left, and record which start sooner than expected. Return how many active ones left."""
         present = {one.name: one for one in candidates}
         left = self._turns.keys() - present.keys()
         for name in left:
@@ -57,18 +62,19 @@ class TrialTracker:
         return len(left)
 
     def begin(self, one: Candidate, now_s: float) -> None:
-        """It is on from now on."""
+        """Activate a peer."""
         self._turns[one.name] = _Turn(since_s=now_s, start_s=one.start_s, supplies_s=now_s + one.start_s)
 
     def release(self, name: str, now_s: float) -> None:
-        """It is off, others being cheaper."""
+        """Deactivate a peer, since others are cheaper."""
         del self._turns[name]
         self.released_s[name] = now_s
 
     def end_trials(
         self, now_s: float, candidates: Sequence[Candidate], unproven: Collection[str], *, train_s: float
     ) -> list[tuple[str, float]]:
-        """Who promised and delivered nothing is off. Returns their names, and for how long they were on."""
+        """Deactivate peers whose trial is over without a delivery. Return their names, and for how long they were
+        active."""
         if candidates and all(one.name in unproven for one in candidates):
             self._nobody_s = now_s
             self.failed_s.clear()
@@ -86,16 +92,16 @@ class TrialTracker:
         return ended
 
     def trial_s(self, one: Candidate, *, train_s: float) -> float:
-        """How long it has, once started, to deliver something: a training step, since when enough is under way nothing
-        is leased before a batch is taken; a version's journey; and more than one rollout."""
+        """Return how long a peer has, once started, to deliver something. It includes a training step, since no more is
+        leased before a batch is taken if enough is under way; a version's journey; and more than one rollout."""
         return TRIAL_REVIEWS * self._review_s + train_s + one.broadcast_s + 2 * one.generation_s
 
     def supplies(self, name: str, now_s: float) -> bool:
-        """Whether it is on, and has started."""
+        """Return whether the peer is active and has started."""
         turn = self._turns.get(name)
         return turn is not None and now_s >= turn.supplies_s
 
     def may_end(self, one: Candidate, now_s: float) -> bool:
-        """Whether its start was worth it by now."""
+        """Return whether its start has paid off by now."""
         turn = self._turns[one.name]
         return now_s >= turn.since_s + max(STAYS_REVIEWS * self._review_s, STAYS_STARTS * turn.start_s)

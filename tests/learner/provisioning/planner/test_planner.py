@@ -101,7 +101,7 @@ def test_the_first_set_is_the_cheapest_and_on_at_once() -> None:
     assert decision.price == pytest.approx(1.4)
     assert decision.share == pytest.approx(1.2)
     assert {change.peer for change in decision.changes} == decision.active
-    assert story.reasons("a") == ["on: one of the cheapest set that keeps the learner busy, 4 machines for 1.4 USD/h"]
+    assert story.reasons("a") == ["active: in the cheapest set that keeps the learner busy, 4 machines for 1.4 USD/h"]
     assert story.go_on(200).changes == ()
     assert len(story.log) == 4
 
@@ -161,7 +161,7 @@ def test_cheaper_peers_that_join_replace_dearer_ones_which_stay_until_they_suppl
     assert decision.active == set("abcdef"), "the dear ones work while the new ones start"
     assert "the pool costs 0.8 USD/h instead of 1.4 USD/h" in story.reasons("e")[0]
     assert story.go_on(STAYS_REVIEWS).active == set("abef")
-    assert "released: 0.4 USD/h for 0.3 rollouts/s is the dearest per rollout" in story.reasons("c")[1]
+    assert "deactivated: 0.4 USD/h for 0.3 rollouts/s is the dearest per rollout" in story.reasons("c")[1]
     assert story.go_on(200).active == set("abef")
 
 
@@ -213,12 +213,12 @@ def test_nobody_is_released_on_the_word_of_a_newcomer() -> None:
     story.go_on(LOOK_REVIEWS + BETTER_REVIEWS + 2)
     assert story.last is not None
     assert story.last.active == {"a", "b", "c", "d", "liar"}
-    assert "if it delivers what it promises; tried for 770 s" in story.reasons("liar")[0]
+    assert "if it delivers what it promises; on trial for 770 s" in story.reasons("liar")[0]
     assert "on trial" in story.planner.explain("liar")
     decision = story.go_on(TRIAL_REVIEWS + 6)
     assert decision.active == {"a", "b", "c", "d"}
-    assert story.reasons("liar")[-1] == "released: nothing from here was admitted in a trial of 780 s"
-    assert "There will be another within an hour" in story.planner.explain("liar")
+    assert story.reasons("liar")[-1] == "deactivated: no rollout from here was admitted in a trial of 780 s"
+    assert "There will be another trial within an hour" in story.planner.explain("liar")
     story.go_on(TRIED_AGAIN_S / REVIEW_S + BETTER_REVIEWS)
     assert "liar" in story.last.active or "liar" in story.go_on(LOOK_REVIEWS + BETTER_REVIEWS).active
 
@@ -257,7 +257,7 @@ def test_who_delivered_nothing_of_late_is_tried_again_after_an_hour() -> None:
     while "back" not in story.go_on(1).active:
         assert story.now_s < stopped_s + TRIED_AGAIN_S + 900
     assert story.now_s >= stopped_s + TRIED_AGAIN_S
-    assert "tried for" in story.reasons("back")[-1]
+    assert "on trial for" in story.reasons("back")[-1]
 
 
 def test_a_newcomer_that_proves_itself_replaces_whom_it_can() -> None:
@@ -296,7 +296,7 @@ def test_of_volunteers_alone_the_fastest_are_on_and_the_slowest_go_first() -> No
     assert decision.active == {"v6", "v7", "v8", "v9"}
     assert "is the slowest that the pool can do without" in story.reasons("v0")[-1]
     assert story.planner.explain("v0") == (
-        "Standing by: 4 faster volunteers supply 110 % of what the learner takes. You will be on when one of them "
+        "On standby: 4 faster volunteers supply 110 % of what the learner takes. You will be active when one of them "
         "leaves and is missed."
     )
 
@@ -305,7 +305,7 @@ def test_where_everybody_is_not_enough_everybody_is_on_and_told_how_far_it_is() 
     story = Story(FOUR[:3])
     assert story.review().active == {"a", "b", "c"}
     assert story.reasons("a") == [
-        "on: all 3 machines together supply 90 % of what the learner takes, and 105 % is wanted"
+        "active: all 3 machines together supply 90 % of what the learner takes; the target is 105 %"
     ]
     assert story.go_on(100).changes == ()
     story.pool["d"] = FOUR[3]
@@ -318,7 +318,7 @@ def test_taking_turns_everybody_is_on() -> None:
     assert decision.active == {"a", "b", "c", "d"}
     assert decision.kappa == 1
     assert decision.share is None
-    assert story.planner.explain("a") == ("On: learner and peers take turns, so every machine makes the step shorter.")
+    assert story.planner.explain("a") == "Active: learner and peers take turns, so every machine makes the step shorter."
 
 
 def test_where_the_operator_does_not_want_peers_to_be_chosen_everybody_is_on() -> None:
@@ -329,7 +329,7 @@ def test_where_the_operator_does_not_want_peers_to_be_chosen_everybody_is_on() -
     assert decision.active == story.pool.keys()
     assert decision.price == pytest.approx(10.5)
     assert decision.kappa > 1, "how often is published is planned all the same"
-    assert story.planner.explain("vain") == "On: the operator wants everybody to work."
+    assert story.planner.explain("vain") == "Active: the operator wants every machine to work."
 
 
 def test_a_swap_that_was_missed_makes_the_next_wait_longer() -> None:
@@ -353,7 +353,7 @@ def test_a_standby_peer_is_told_the_price_at_which_it_would_be_on() -> None:
     story = Story([*FOUR, machine("dear", 0.9, 0.31)])
     story.review()
     told = story.planner.explain("dear")
-    assert told.startswith("Standing by: 4 machines supply 120 % of what the learner takes. At about ")
+    assert told.startswith("On standby: 4 machines supply 120 % of what the learner takes. At about ")
     price = float(told.split("At about ")[1].split()[0])
     story.alter("dear", price=price * 1.05)
     assert "dear" not in story.go_on(100).active
@@ -365,8 +365,8 @@ def test_somebody_is_told_when_there_is_no_such_price() -> None:
     story = Story([*FOUR, machine("tiny", 0.9, 0.01)])
     story.review()
     assert "could replace none of them" in story.planner.explain("tiny")
-    assert story.planner.explain("a") == "On: one of 4 machines that supply 120 % of what the learner takes."
-    assert "came after the last review" in story.planner.explain("stranger")
+    assert story.planner.explain("a") == "Active: one of 4 machines that supply 120 % of what the learner takes."
+    assert "came after the last plan was made" in story.planner.explain("stranger")
 
 
 def test_the_period_follows_what_publishing_costs_but_not_at_once() -> None:
@@ -502,10 +502,10 @@ def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s:
     lead_s = ends_s - switched_on_s(story, "spare")
     assert start_s + (ENDING_REVIEWS - 1) * REVIEW_S <= lead_s <= start_s + ENDING_REVIEWS * REVIEW_S
     (reason,) = story.reasons("spare")
-    assert reason.startswith("on: the hours of 1 machine's owner end in")
+    assert reason.startswith("active: the hours of 1 machine's owner end in")
     assert "the others supply 90 % of what the learner takes" in reason
-    assert story.reasons("a")[-1] == "released: it is not lent now, outside its owner's hours or paused"
-    assert story.planner.explain("a").startswith("Standing by: your machine was not lent")
+    assert story.reasons("a")[-1] == "deactivated: it is not lent now (outside its owner's hours, or paused)"
+    assert story.planner.explain("a").startswith("On standby: when the last plan was made, your machine was not lent")
     assert decision.active == {"b", "c", "d", "spare"}
     story.hours.clear()
     assert "a" in story.go_on(LOOK_REVIEWS + BETTER_REVIEWS + 2).active, "it is back, and cheaper"
@@ -518,7 +518,7 @@ def test_who_is_not_missed_has_no_successor() -> None:
     assert len(story.review().active) == 5
     story.train_s = TRAIN_S
     assert story.go_on(10).active == {"a", "b", "c", "d"}
-    assert story.reasons("spare")[-1] == "released: it is not lent now, outside its owner's hours or paused"
+    assert story.reasons("spare")[-1] == "deactivated: it is not lent now (outside its owner's hours, or paused)"
 
 
 def test_several_that_end_together_are_all_replaced() -> None:
@@ -543,7 +543,7 @@ def test_nobody_is_switched_on_who_would_be_gone_before_it_had_started() -> None
     assert story.reasons("late") == []
     story.hours["late"] = story.now_s + 640.0, story.now_s + 700.0
     story.go_on(1)
-    assert story.planner.explain("late").startswith("Standing by: your hours end too soon")
+    assert story.planner.explain("late").startswith("On standby: your hours end too soon")
     story.go_on(25)
     assert story.last is not None
     assert "late" in story.last.active, "when they have begun again"

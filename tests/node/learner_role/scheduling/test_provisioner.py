@@ -230,9 +230,11 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         assert len(calls) == 1
         await steward.review()
         assert not granted(learner, THERE)
-        assert learner.scheduler.worker(THERE).standby.startswith("Standing by: your machine was not lent")
+        assert learner.scheduler.worker(THERE).standby.startswith(
+            "On standby: when the last plan was made, your machine was not lent"
+        )
         assert [fields["reason"] for fields in learner.logged("peer_released")] == [
-            "released: it is not lent now, outside its owner's hours or paused"
+            "deactivated: it is not lent now (outside its owner's hours, or paused)"
         ]
         assert learner.recorder.observatory.active == {HERE}
         learner.wall.ms += 40_000_000

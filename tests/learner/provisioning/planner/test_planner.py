@@ -318,7 +318,9 @@ def test_taking_turns_everybody_is_on() -> None:
     assert decision.active == {"a", "b", "c", "d"}
     assert decision.kappa == 1
     assert decision.share is None
-    assert story.planner.explain("a") == "Active: learner and peers take turns, so every machine makes the step shorter."
+    assert (
+        story.planner.explain("a") == "Active: learner and peers take turns, so every machine makes the step shorter."
+    )
 
 
 def test_where_the_operator_does_not_want_peers_to_be_chosen_everybody_is_on() -> None:

@@ -20,9 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer.main
 
-from node.cli.main import app
 from node.commands.demo.recipe import Recipe
 from node.config.node_config import LimitsSection, NodeConfig
 from node.config.swarm_config import SwarmConfig
@@ -35,13 +33,13 @@ from node.tasks.api.interface import TaskKind
 from node.tasks.registry import BUILT_IN
 from node.ui.view_updates import AT_ZERO, SENTENCES
 from protocol.work import Rule
+from tests.support.command_line import COMMANDS
 from tests.support.ledgers import demo_run
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 OPERATOR, VOLUNTEER, DEMO = (ROOT / "docs" / f"{name}.md" for name in ("operator", "volunteer", "demo"))
 PACKAGES = ("node", "swarm", "learner", "protocol")
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 def named(page: Path) -> str:

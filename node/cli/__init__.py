@@ -1,17 +1,19 @@
-"""The command line: options, and which function each command calls. It parses, calls and prints, and decides nothing.
+"""Define the command line: parse options, call the command, print. It decides nothing.
 
+- `application`: makes the commands of the catalogue a program
 - `demo_commands`: demo, drill
+- `help`: the commands and the pages of their help, a room of its own
 - `inspect_commands`: invite, identity, status, report, why, samples, export
-- `main`: the program
-- `operator_commands`: ban, pardon, compact, and what else an operator asks
+- `main`: the entry point
+- `operator_commands`: ban, pardon, compact
 - `options`: options that several commands share, and how an async program is run
 - `owner_commands`: pause, resume, drain
 - `planning_commands`: plan, simulate
 - `receipt_commands`: receipts, prove, reputation
-- `report`: reads and prints a report, or why something was judged as it was
-- `run_commands`: init, learn, join, engines, verifier
+- `report`: reads the books for report and why
+- `run_commands`: init, learn, join, doctor, engines, verifier
 - `serving_commands`: serve, chat
-- `status`: what a state directory says: the answers of those commands
+- `status`: reads a state directory for status and identity
 - `task_commands`: tasks, new
 - `warmup_command`: warmup
 """

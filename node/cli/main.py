@@ -1,6 +1,6 @@
-"""The command line: parse, call, print.
+"""Start the program: answer `volery --help` at once, hand everything else to the parser, and report failures.
 
-Every command ends with exit code 0 (done), 1 (trouble at run time), 2 (usage) or 130 (stopped by Ctrl-C), and says
+Every command ends with exit code 0 (done), 1 (trouble at run time), 2 (usage) or 130 (stopped by Ctrl-C), and reports
 trouble in one paragraph that names what is concerned and the next step. Nothing here decides anything.
 """
 
@@ -11,103 +11,24 @@ from node.runtime.startup import STOPPED_EXIT_CODE, loaded, remember
 remember()
 
 # ruff: noqa: E402  (what follows takes its time)
-from collections.abc import Callable
-from functools import wraps
-from importlib.metadata import version as distribution_version
-from typing import Annotated, Any, NoReturn
+import sys
+from typing import NoReturn
 
-import typer
+from node.runtime.errors import NodeError, RunError, UsageError, of_file
 
-from node.cli.demo_commands import demo, drill
-from node.cli.inspect_commands import export, identity, invite, report, samples, status, why
-from node.cli.operator_commands import ban, compact, pardon
-from node.cli.owner_commands import drain, pause, resume
-from node.cli.planning_commands import plan, simulate
-from node.cli.receipt_commands import prove, receipts, reputation
-from node.cli.run_commands import doctor, engines, init, join, learn, verifier
-from node.cli.serving_commands import chat, serve
-from node.cli.task_commands import new, tasks
-from node.cli.warmup_command import warmup
-from node.runtime.errors import NodeError, UsageError, of_file
-from node.runtime.stdout import complain, keep_outlet, say, tame_tracebacks
-
-loaded()
-
-app = typer.Typer(
-    name="volery",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help=(
-        "Reinforcement learning of language models over a swarm of unequal machines.\n\n"
-        "**To see it work:** `volery demo`.\n\n"
-        "**To lend a machine:** `volery join INVITE`, with the invite an operator gave you.\n\n"
-        "**To start a swarm:** `volery init my-swarm`, edit `my-swarm/swarm.toml`, then "
-        "`volery learn my-swarm/swarm.toml`; it prints the invite to hand out.\n\n"
-        "**To train on a task of your own:** `volery new task my-task`."
-    ),
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        say(f"volery {distribution_version('volery')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None: ...
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (
-    *(
-        init,
-        warmup,
-        learn,
-        join,
-        doctor,
-        pause,
-        resume,
-        drain,
-        ban,
-        pardon,
-        compact,
-        prove,
-        engines,
-        invite,
-        identity,
-        status,
-        report,
-        why,
-    ),
-    *(samples, export, serve, chat, verifier, plan, simulate, demo, drill),
-)
-"""In the order in which the help lists them."""
-
-for _command in COMMANDS:
-    app.command()(_command)
-app.command("explain", help="The same as `why`.")(why)
-
-
-@app.command("show", hidden=True)
-@wraps(samples)
-def _show(**options: Any) -> None:
-    complain("volery: note: `volery show` is called `volery samples` now. The next release only knows the new name.")
-    samples(**options)
-
-
-app.add_typer(tasks)
-app.add_typer(new)
-app.add_typer(receipts)
-app.add_typer(reputation)
+HELP: tuple[list[str], ...] = ([], ["-h"], ["--help"])
+"""Arguments that ask for the program's own help."""
 
 
 def main() -> None:
     """Entry point of the console script."""
+    if sys.argv[1:] in HELP and sys.stdout is not None:
+        _help()
+    from node.cli.application import app, load
+    from node.runtime.stdout import keep_outlet, tame_tracebacks
+
+    load(sys.argv[1:])
+    loaded()
     keep_outlet()
     tame_tracebacks()
     try:
@@ -123,6 +44,25 @@ def main() -> None:
         _fail(said)
 
 
+def _help() -> NoReturn:
+    """Print the program's help, which is a usage error where it was not asked for."""
+    from node.cli.help.root import root_help
+
+    loaded()
+    try:
+        sys.stdout.write(root_help())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # or Python complains at its end
+        raise SystemExit(1) from None
+    except OSError as error:
+        sys.stdout = None
+        _fail(RunError(f"standard output cannot be written: {error.strerror}. Free the disk, or let it go elsewhere."))
+    raise SystemExit(0 if sys.argv[1:] else UsageError.exit_code)
+
+
 def _fail(error: NodeError) -> NoReturn:
+    from node.runtime.stdout import complain
+
     complain(f"volery: {'usage' if isinstance(error, UsageError) else 'error'}: {error}")
     raise SystemExit(error.exit_code) from None

@@ -1,33 +1,36 @@
-"""What an operator does to a learner's state: `volery ban`, `volery pardon` and `volery compact`.
+"""Ban and pardon peers, and make a learner's ledger smaller, in the learner's state directory.
 
-What always holds: which peer is banned or pardoned is never guessed: it is one that the ledger knows, by its id, the
-end of it or its name, or a whole peer id, and then it is said that nobody of that id has come; a learner that runs does
-what was decided within a second, any other when it starts, and which of the two is said.
+Invariants:
+
+- A command never guesses which peer is meant: the ledger knows a peer by that id, end of an id, or name; or the whole
+  peer id was typed, and the command says that no such peer has joined.
+- A running learner obeys within a second, and a stopped one when it starts; the command says which it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import whole_text
+from node.cli.options import Json, OfLearner, as_json_text, whole_text
 from node.runtime.stdout import say
 
 if TYPE_CHECKING:
     from learner.ledger.queries.reader import LedgerReader
     from node.state.operator_orders import Ban, Pardon
 
-Peer = Annotated[str, typer.Argument(callback=whole_text, help="A peer's id, the end of it, or its name.")]
-Target = Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")]
+Peer = Annotated[
+    str, typer.Argument(metavar="PEER", callback=whole_text, help="A peer's id, the end of its id, or its name.")
+]
 ROLE = "rollout"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meant:
-    """A peer of the swarm whose learner has the directory `state`; `name` is what it calls itself, if it has joined."""
+    """A peer of the swarm whose learner has the directory `state`; `name` is its display name, if it has joined."""
 
     peer: str
     state: Path
@@ -40,61 +43,82 @@ class Meant:
 
 
 def compact(
-    target: Target = None,
+    target: OfLearner = None,
     keep_days: Annotated[
         float | None,
-        typer.Option(min=0, max=36_500, help="Leave receipts of so many days whole. Default: [swarm] keep_days."),
+        typer.Option(
+            min=0,
+            max=36_500,
+            metavar="DAYS",
+            help="Keep receipts of the newest days unpacked. Default: [swarm] keep_days.",
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Make a learner's ledger smaller while it does not run; nothing is lost."""
-    from node.commands.compact.command import compact as made_small
+    """Make the ledger of a stopped learner smaller. Nothing is lost: receipts read as they were signed."""
+    from node.commands.compact.command import compact as program
 
-    say(made_small(target, keep_days))
+    packed = program(target, keep_days)
+    say(as_json_text(asdict(packed)) if as_json else packed.text)
 
 
 def ban(
     peer: Peer,
-    target: Target = None,
+    target: OfLearner = None,
     reason: Annotated[
-        str, typer.Option(callback=whole_text, help="What the peer is told; 512 characters at most.")
+        str, typer.Option(callback=whole_text, help="Reason that the peer is told, at most 512 characters.")
     ] = "the operator decided so",
+    as_json: Json = False,
 ) -> None:
-    """Have a peer leave for good: its work is not trained on, and its key may not come back."""
+    """Ban a peer: nothing of its work is trained on from now on, and its key cannot join again."""
     from node.runtime.errors import UsageError
     from node.state.operator_orders import Ban
     from protocol.core.limits import MAX_REASON_CHARS
 
     if len(reason) > MAX_REASON_CHARS:
-        raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
+        raise UsageError(f"--reason has {len(reason)} characters; at most {MAX_REASON_CHARS} are kept. Shorten it.")
     meant = _meant(peer, target)
-    back = f"Back: volery pardon {meant.peer}"
-    if _give(meant, Ban(peer=meant.peer, reason=reason)):
-        say(f"Banned: {meant.told}. The learner does it within a second. {back}")
+    undo = f"To undo: volery pardon {meant.peer}"
+    runs = _give(meant, Ban(peer=meant.peer, reason=reason))
+    if as_json:
+        say(_as_json(meant, runs=runs))
+        return
+    if runs:
+        say(f"Banned: {meant.told}. The learner obeys within a second. {undo}")
     else:
-        say(f"The order to ban {meant.told} waits: {_nobody(meant)} {back}")
+        say(f"The order to ban {meant.told} waits: {_nobody(meant)} {undo}")
     if not meant.has_joined:
-        say("No peer of that id has joined this swarm: it will be turned away if it comes.")
+        say("No peer with that id has joined this swarm. It will be refused if it comes.")
 
 
-def pardon(peer: Peer, target: Target = None) -> None:
-    """Take a ban back: the peer may join again, as a newcomer whose first groups are all audited."""
+def pardon(peer: Peer, target: OfLearner = None, as_json: Json = False) -> None:
+    """Lift a ban: the peer may join again, as a newcomer whose first groups are all audited."""
     from node.state.operator_orders import Pardon
 
     meant = _meant(peer, target)
-    if _give(meant, Pardon(peer=meant.peer)):
-        say(f"Pardoned: {meant.told}. It may join again once the learner has heard of it, which takes a second.")
+    runs = _give(meant, Pardon(peer=meant.peer))
+    if as_json:
+        say(_as_json(meant, runs=runs))
+        return
+    if runs:
+        say(f"Pardoned: {meant.told}. It may join again in a second, when the learner has read the order.")
     else:
         say(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
     if not meant.has_joined:
-        say("No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.")
+        say("No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one.")
+
+
+def _as_json(meant: Meant, *, runs: bool) -> str:
+    facts = {"peer": meant.peer, "name": meant.name, "has_joined": meant.has_joined}
+    return as_json_text({**facts, "state": meant.state, "learner_runs": runs})
 
 
 def _nobody(meant: Meant) -> str:
-    return f"no learner is running on {meant.state}. It takes effect when one does."
+    return f"no learner is running on {meant.state}. The order takes effect when one starts."
 
 
 def _give(meant: Meant, order: Ban | Pardon) -> bool:
-    """Leave the order; whether there is a learner that obeys at once. Raises RunError."""
+    """Write the order; return whether a learner runs, which obeys at once. Raises RunError."""
     from node.state.operator_orders import OperatorDecisions
     from node.state.status_file import standing_of
 
@@ -104,7 +128,7 @@ def _give(meant: Meant, order: Ban | Pardon) -> bool:
 
 
 def _meant(name: str, target: Path | None) -> Meant:
-    """The peer that is to be told of. Raises UsageError, RunError."""
+    """Return the peer that `name` means. Raises UsageError, RunError."""
     from learner.ledger.queries.reader import read_ledger
     from learner.ledger.sqlite.database import LedgerError
     from node.runtime.errors import UsageError, as_run_error
@@ -124,13 +148,13 @@ def _meant_in(ledger: LedgerReader, name: str, state: Path) -> Meant:
 
     found = peers_by_id(ledger, name, ROLE)
     if len(found) > 1:
-        raise UsageError(f"{name!r} fits several peers; name more of it.")
+        raise UsageError(f"{name!r} fits several peers. Type more of the id.")
     if not found and peers_by_id(ledger, name, "learner"):
-        raise UsageError(f"{name!r} is this swarm's learner itself: name a peer that works for it.")
+        raise UsageError(f"{name!r} is the learner of this swarm. Name a rollout node.")
     if not found and not _is_peer_id(name):
         named = peer_by_name(ledger, name, ROLE)
         if named is None:
-            raise UsageError(f"{name!r} is no peer of this swarm; `volery report` lists them.")
+            raise UsageError(f"{name!r} is not a peer of this swarm. `volery report` lists its peers.")
         found = [named]
     if not found:
         return Meant(peer=name, state=state, has_joined=False)

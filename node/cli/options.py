@@ -1,13 +1,17 @@
-"""Options that several commands have, those that are generated from a table of keys, and words that are text: names,
-reasons, ids.
+"""Define the options and arguments that several commands share, and run the commands that are async programs.
 
-What always holds: what is looked up, written down or sent is Unicode. A shell hands on any bytes, of which Python makes
-code points that have no encoding; the name of a file may have them, a text may not.
+A shell hands on any bytes, and Python turns bytes that are no UTF-8 into code points without an encoding. The name of a
+file may hold these.
+
+Invariants:
+
+- Names, reasons and ids that are looked up, stored or sent are valid Unicode.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +25,7 @@ from node.runtime.stdout import complain
 
 
 def whole_text(param: typer.CallbackParam, value: str) -> str:
-    """The text as it was given, as a callback of an option or an argument. Raises UsageError where it is not UTF-8."""
+    """Return the text as it was typed; a callback of an option or an argument. Raises UsageError if it is not UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -30,23 +34,65 @@ def whole_text(param: typer.CallbackParam, value: str) -> str:
 
 
 def _named(param: typer.CallbackParam) -> str:
-    """As the command line has it: --reason, PEER."""
-    return param.opts[0] if param.param_type_name == "option" else (param.name or "").upper()
+    """Return the name that the help shows: --reason, PEER."""
+    return param.opts[0] if param.param_type_name == "option" else param.metavar or (param.name or "").upper()
 
 
-State = Annotated[Path | None, typer.Option("--state", help="Directory with the node's or learner's state.")]
+def config_file(value: Path | None) -> Path | None:
+    """Return the swarm.toml in a directory that was named, or the file; a callback of an option or an argument."""
+    if value is not None and value.is_dir() and (value / CONFIG).is_file():
+        return value / CONFIG
+    return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+def as_json_text(value: object) -> str:
+    """Return what `--json` prints for `value`: numbers, texts, and lists and dictionaries of these."""
+    return json.dumps(value, indent=2, default=str)
+
+
+CONFIG = "swarm.toml"
+
+SWARM = "a swarm's directory, its swarm.toml, or a state directory"
+"""What the placeholder SWARM stands for."""
+
+Swarm = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SWARM",
+        help=f"{SWARM[:1].upper()}{SWARM[1:]}. Default: ./swarm.toml, or the only node on this machine.",
+    ),
+]
+"""Where to read: a learner's or a node's books."""
+
+OfLearner = Annotated[
+    Path | None,
+    typer.Argument(metavar="SWARM", help=f"Of a learner: {SWARM}. Default: ./swarm.toml."),
+]
+"""The same, where a node's books do not do."""
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="SWARM", callback=config_file, help="A swarm.toml, or the directory that holds it.")
+]
+
+State = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="State directory of the node. Default: the usual place for its swarm."),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
 
 
 Given = Mapping[str, Any]
-"""What was typed of options that were generated, by their keys; None of those that were not."""
+"""The values of generated options, by key; None for an option that was not typed."""
 
 
 def with_options(keys: Sequence[Key]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of `keys`, all of them numbers, at the place of its argument `given`, through
-    which what was typed reaches it."""
+    """Give a command an option for each of `keys`, which are all numbers.
+
+    The options stand where the command has its argument `given`, which receives their values.
+    """
 
     def extend(command: Callable[..., None]) -> Callable[..., None]:
         def extended(**arguments: Any) -> None:
@@ -66,13 +112,13 @@ def with_options(keys: Sequence[Key]) -> Callable[[Callable[..., None]], Callabl
 
 def _parameter(key: Key) -> inspect.Parameter:
     names = [name for name in (f"--{key.name.replace('_', '-')}", key.short) if name]
-    option = typer.Option(*names, help=key.meaning)
+    option = typer.Option(*names, metavar="N" if key.whole else "X", help=key.meaning)
     annotation: Any = Annotated[int | None, option] if key.whole else Annotated[float | None, option]
     return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def run_program(program: Any, *args: Any, **options: Any) -> None:
-    """Run an async program to its end; it returns the exit code."""
+    """Run an async program to its end, and exit with the code that it returns."""
     from functools import partial
 
     import trio
@@ -86,7 +132,7 @@ def run_program(program: Any, *args: Any, **options: Any) -> None:
     try:
         with first_cause():
             code = trio.run(partial(program, *args, **options))
-    except KeyboardInterrupt:  # before the program was ready to be told; typer would say nothing
+    except KeyboardInterrupt:  # before the program listened for signals; typer would print nothing
         complain("\nStopped. What was acknowledged is on disk; to go on, start the same command again.")
         code = STOPPED_EXIT_CODE
     raise typer.Exit(code)

@@ -1,7 +1,9 @@
-"""`volery pause`, `resume` and `drain`: what an owner tells nodes on the same machine, by files in their state.
+"""Pause, resume or drain nodes on this machine, by files in their state directories.
 
-What always holds: which node is meant is never guessed: it is named, or the only one on this machine, or all are
-(`--all`); a learner is none of them.
+Invariants:
+
+- A command never guesses which node is meant: it is named, it is the only one on this machine, or `--all` is given.
+- A learner is never paused or drained.
 """
 
 from __future__ import annotations
@@ -11,55 +13,75 @@ from typing import Annotated
 
 import typer
 
+from node.cli.options import Json, as_json_text
 from node.runtime.stdout import say
 
 MINUTE_MS = 60_000
 
 Target = Annotated[
-    Path | None, typer.Argument(metavar="[STATE]", help="A node's state directory; the only one by default.")
+    Path | None,
+    typer.Argument(metavar="NODE", help="State directory of a node. Default: the only node on this machine."),
 ]
-All = Annotated[bool, typer.Option("--all", help="Every node in the usual places of this machine.")]
+All = Annotated[bool, typer.Option("--all", help="All nodes in the usual places on this machine.")]
 
 
-def pause(state: Target = None, all_nodes: All = False) -> None:
-    """Have a node make nothing until `volery resume`, also after a restart. It goes on passing versions on."""
+def pause(state: Target = None, all_nodes: All = False, as_json: Json = False) -> None:
+    """Stop a node's generating until `volery resume`, also after a restart.
+
+    The node stays in the swarm: it fetches new versions and relays them.
+    """
     from node.state.owner_orders import BY_COMMAND, LOOK_S, OwnerRequests
     from node.state.status_file import standing_of
 
+    told = []
     for root in roots(state, all_nodes=all_nodes):
         OwnerRequests(root).pause(BY_COMMAND)
-        soon = f"stops within {LOOK_S:.0f} s" if standing_of(root) else "is not running, and will make nothing then"
-        say(f"Paused: {root}. The node {soon}. To go on: volery resume {root}")
+        running = standing_of(root) is not None
+        told.append({"state": root, "running": running, "paused": True})
+        soon = f"stops within {LOOK_S:.0f} s" if running else "is not running, and stays paused when it starts"
+        if not as_json:
+            say(f"Paused: {root}. The node {soon}. To go on: volery resume {root}")
+    if as_json:
+        say(as_json_text(told))
 
 
-def resume(state: Target = None, all_nodes: All = False) -> None:
-    """Have a paused node work again."""
+def resume(state: Target = None, all_nodes: All = False, as_json: Json = False) -> None:
+    """Let a paused node work again."""
     from node.state.owner_orders import LOOK_S, OwnerRequests
     from node.state.status_file import standing_of
 
+    told = []
     for root in roots(state, all_nodes=all_nodes):
         orders = OwnerRequests(root)
-        was_paused, running = bool(orders.paused_by), standing_of(root)
+        was_paused, running = bool(orders.paused_by), standing_of(root) is not None
         orders.resume()
+        told.append({"state": root, "running": running, "paused": False, "was_paused": was_paused})
         said = "Resumed" if was_paused else "Was not paused"
-        hears = f"hears within {LOOK_S:.0f} s; `volery status {root}` says what it does then"
-        say(f"{said}: {root}. The node {hears if running else 'is not running'}.")
+        hears = f"goes on within {LOOK_S:.0f} s; `volery status {root}` shows what it does then"
+        if not as_json:
+            say(f"{said}: {root}. The node {hears if running else 'is not running'}.")
+    if as_json:
+        say(as_json_text(told))
 
 
 def drain(
     state: Target = None,
     all_nodes: All = False,
     within: Annotated[
-        float | None, typer.Option(min=0, help="Minutes after which what is not delivered is given back; else no end.")
+        float | None,
+        typer.Option(
+            min=0, metavar="MINUTES", help="Return leases that are not delivered by then. Default: wait without limit."
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Have a running node take no more work, deliver what it has leased, and end with exit code 0."""
+    """Let a running node finish and deliver its leases, take no more, and end with exit code 0."""
     from node.runtime.errors import RunError
     from node.runtime.events import Clock
     from node.state.owner_orders import Drain, OwnerRequests
     from node.state.status_file import standing_of
 
-    idle = []
+    idle, told = [], []
     for root in roots(state, all_nodes=all_nodes):
         if standing_of(root) is None:
             idle.append(root)
@@ -67,13 +89,17 @@ def drain(
         OwnerRequests(root).drain(
             Drain(deadline_ms=None if within is None else Clock.now_ms() + round(within * MINUTE_MS))
         )
-        say(f"Drains: {root}. The node ends when what it has leased is delivered; `volery status` says how far.")
+        told.append({"state": root, "within_minutes": within})
+        if not as_json:
+            say(f"Draining: {root}. The node ends when its leases are delivered; `volery status` shows how far it is.")
     if idle and not all_nodes:
-        raise RunError(f"{idle[0]}: no node runs there. Nothing is leased, so there is nothing to drain.")
+        raise RunError(f"{idle[0]}: no node is running there. It has no leases, so there is nothing to drain.")
+    if as_json:
+        say(as_json_text(told))
 
 
 def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:
-    """State directories of the rollout nodes that are meant. Raises UsageError."""
+    """Return the state directories of the rollout nodes that are meant. Raises UsageError."""
     from node.runtime.errors import UsageError
     from node.state.locate import find_place, known_places
 
@@ -82,7 +108,7 @@ def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:
     if state is not None:
         place = find_place(state)
         if place.is_learner:
-            raise UsageError(f"{state} is a learner's, which is stopped by Ctrl-C. Name a node's state directory.")
+            raise UsageError(f"{state} belongs to a learner; Ctrl-C stops that. Name a node's state directory.")
         return [place.state]
     found = [place.state for place in known_places()]
     if not found:

@@ -1,4 +1,4 @@
-"""Commands that plan: plan, simulate."""
+"""Plan the machines of a swarm, and simulate it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import Given, Json, with_options
+from node.cli.options import SWARM, Given, Json, with_options
 from node.commands.plan.pool_keys import OPTIONS as PLAN_OPTIONS
 from node.commands.simulate.options import OPTIONS as SIMULATE_OPTIONS
 from node.commands.simulate.options import Mode
@@ -16,19 +16,24 @@ from node.runtime.stdout import say_drawn
 
 @with_options(PLAN_OPTIONS)
 def plan(
-    pool: Annotated[Path | None, typer.Argument(help="A .toml or .csv of machines: name, price, rate, ...")] = None,
+    pool: Annotated[
+        Path | None, typer.Argument(metavar="POOL", help="A .toml or .csv file of machines: name, price, rate, ...")
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A run: its recording, state directory, swarm.toml, or a demo's.")
+        Path | None,
+        typer.Option("--from", metavar="SWARM", help=f"Plan from a recorded run: its recording, or {SWARM}."),
     ] = None,
     *,
     given: Given,
     compare_echo2: Annotated[
-        bool, typer.Option("--compare-echo2", help="Beside it, what ECHO-2's rule as printed would buy.")
+        bool, typer.Option("--compare-echo2", help="Also show what the rule in the ECHO-2 paper would choose.")
     ] = False,
-    picture: Annotated[Path | None, typer.Option(help="Write a PNG of cost and waits over S there.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw cost and waiting time over S to this file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which machines keep the learner busy and what they cost, for every staleness window."""
+    """Say which machines keep the learner busy and what they cost, for every staleness window S."""
     from node.commands.plan.command import answer, show
     from node.commands.plan.plot import draw_plan
     from node.runtime.atomic_files import PICTURE, require_place
@@ -39,38 +44,44 @@ def plan(
     try:
         if picture is not None:
             draw_plan(planned, picture)
-    finally:  # what was worked out is not lost with the picture, nor the picture with who reads this
+    finally:  # a picture that cannot be written does not lose the plan, nor a closed pipe the picture
         say_drawn(show(planned, as_json_text=as_json))
     raise typer.Exit(0 if planned.is_feasible else 1)
 
 
 @with_options(SIMULATE_OPTIONS)
 def simulate(
-    pool: Annotated[Path | None, typer.Argument(help="A .toml or .csv of machines, as `volery plan` reads.")] = None,
+    pool: Annotated[
+        Path | None,
+        typer.Argument(metavar="POOL", help="A .toml or .csv file of machines, in the form that `volery plan` reads."),
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="Replay a run: its recording, state directory, or swarm.toml.")
+        Path | None,
+        typer.Option("--from", metavar="SWARM", help=f"Start from a recorded run: its recording, or {SWARM}."),
     ] = None,
     *,
     given: Given,
-    mode: Annotated[Mode | None, typer.Option(help="What if learner and machines took turns?")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Simulate this mode instead.")] = None,
     p2p: Annotated[
-        bool, typer.Option("--p2p/--no-p2p", help="Let machines relay versions; --no-p2p disables it.")
+        bool, typer.Option("--p2p/--no-p2p", help="Let machines relay versions, or fetch all from the learner.")
     ] = True,
-    cost: Annotated[
-        bool, typer.Option("--cost/--no-cost", help="Let the plan look at prices; --no-cost disables it.")
-    ] = True,
+    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Let the plan compare prices, or ignore them.")] = True,
     planned: Annotated[
-        bool | None, typer.Option("--plan/--no-plan", help="Have a plan say who is on, or have everybody on.")
+        bool | None, typer.Option("--plan/--no-plan", help="Let a plan choose the active machines, or use all.")
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Beside it, the swarm as it is, and each what-if.")
+        bool, typer.Option("--compare", help="Show the swarm without changes beside each change.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of everybody's luck.")] = 0,
-    picture: Annotated[Path | None, typer.Option(help="Write a PNG of who did what when there.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Write a recording of it there, as a learner does.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the simulated chance.")] = 0,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw what each machine did over time to this file.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a recording of the simulation, in a learner's format.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask "what if" of a pool or a recorded run, in virtual time: waits, lags, losses, costs, changes of plan."""
+    """Simulate a pool or a recorded run in virtual time, and ask what-if: waits, lags, losses, costs, plans."""
     from node.commands.simulate.command import answer, require_recording, show, write_recording
     from node.commands.simulate.scenario import WhatIf
     from node.commands.simulate.timeline_plot import draw_timeline

@@ -1,8 +1,9 @@
-"""`volery receipts` and `volery prove`: what was counted, as a file that anybody can check, and what it trained; and
-`volery reputation`: how peers stand, as a file that other operators can check and count anew.
+"""List, export and check signed statements: receipts, proofs and reputations.
 
-What always holds: books are only read, and a node or a learner may be at work meanwhile; a file that does not hold ends
-with exit code 1.
+Invariants:
+
+- Ledgers and receipts are only read, so a node or a learner may run meanwhile.
+- A file in which anything is wrong ends the command with exit code 1.
 """
 
 from __future__ import annotations
@@ -12,36 +13,25 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import Json, whole_text
+from node.cli.help.parser import group
+from node.cli.options import Json, OfLearner, Swarm, as_json_text, whole_text
 from node.runtime.stdout import say
 
-receipts = typer.Typer(
-    name="receipts",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="List, export and check receipts: the learner's signed word on what it counted.",
-)
-reputation = typer.Typer(
-    name="reputation",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Export and check reputations: the learner's signed word on how peers stand, with its observations.",
-)
+receipts = group("receipts", about="List, export and check receipts: the learner's signed answers to deliveries.")
+reputation = group("reputation", about="Export and check reputations of peers, which the learner signs.")
 
-Target = Annotated[
-    Path | None, typer.Argument(metavar="[TARGET]", help="A swarm.toml, or a node's or learner's state directory.")
-]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="File to write.")]
 Peer = Annotated[
-    str, typer.Option(callback=whole_text, help="Of a learner's ledger only this peer: its id, or the end of it.")
+    str, typer.Option(metavar="PEER", callback=whole_text, help="Only this peer: its id, or the end of its id.")
 ]
 
 
 @receipts.command("list")
 def list_(
-    target: Target = None,
-    last: Annotated[int, typer.Option(min=1, max=100_000, help="So many, the newest first.")] = 20,
+    target: Swarm = None,
+    last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of receipts, the newest first.")] = 20,
     peer: Peer = "",
-    records: Annotated[bool, typer.Option("--records", help="A line for each record in them, with its id.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Show a line for each record, with its id.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the latest receipts, and which versions their records trained."""
@@ -52,27 +42,33 @@ def list_(
 
 @receipts.command()
 def export(
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    target: Target = None,
+    out: Out,
+    target: Swarm = None,
     peer: Peer = "",
-    proofs: Annotated[bool, typer.Option("--proofs", help="Also the proofs of what the records trained.")] = False,
+    proofs: Annotated[
+        bool, typer.Option("--proofs", help="Also write the proofs of what the records trained.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write all receipts, relay receipts and credit notes to one file that anybody can check."""
     from node.commands.statements.command import export_receipts
 
-    say(export_receipts(target, out, peer=peer, proofs=proofs))
+    done = export_receipts(target, out, peer=peer, proofs=proofs)
+    say(as_json_text({"file": out, "done": done}) if as_json else done)
 
 
 @receipts.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="A file of an `export`, or of `volery prove`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that export or `volery prove` wrote.")],
     operator: Annotated[
-        str, typer.Option(help="Whose word it must be: the operator's peer id, or 64 hex digits.")
+        str, typer.Option(metavar="KEY", help="The operator who must have signed: its peer id, or 64 hex digits.")
     ] = "",
-    invite: Annotated[str, typer.Option(help="Or the invite to the swarm, or a file that holds it.")] = "",
+    invite: Annotated[
+        str, typer.Option(metavar="INVITE", help="Or the invite to the swarm, or a file that holds the invite.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Check every signature, certificate and sum in a file, without any network; exit code 1 where one is wrong."""
+    """Check every signature, certificate and sum in a file, without a network."""
     from node.commands.statements.command import verify_file
 
     answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
@@ -81,32 +77,32 @@ def verify(
 
 
 def prove(
-    record: Annotated[str, typer.Argument(help="The id of a record, or its beginning.")],
-    target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Write the proof to this file.")] = None,
+    record: Annotated[str, typer.Argument(metavar="RECORD", help="The id of a record, or the beginning of the id.")],
+    target: Swarm = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the proof to this file.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Show that a record trained a version, by the learner's signature; `--out` writes it for others to check."""
+    """Show which version a record trained, with the learner's signed proof; write the proof for others to check."""
     from node.commands.statements.command import prove_record
 
-    say(prove_record(target, record, out), nl=False)
+    say(prove_record(target, record, out, as_json=as_json), nl=False)
 
 
 @reputation.command("export")
 def export_reputation(
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    target: Annotated[
-        Path | None, typer.Argument(metavar="[TARGET]", help="A swarm.toml, or a learner's state directory.")
-    ] = None,
-    peer: Annotated[str, typer.Option(callback=whole_text, help="Only this peer: its id, or the end of it.")] = "",
+    out: Out,
+    target: OfLearner = None,
+    peer: Peer = "",
+    as_json: Json = False,
 ) -> None:
-    """Sign how each peer stands, with what was observed day by day, and write it to one file."""
+    """Sign the reputation of each peer with the observations of each day, and write it to one file."""
     from node.commands.statements.command import export_reputations
 
-    say(export_reputations(target, out, peer=peer))
+    done = export_reputations(target, out, peer=peer)
+    say(as_json_text({"file": out, "done": done}) if as_json else done)
 
 
 reputation.command(
     "verify",
-    help="Check signatures, and that every score follows from its observations, without any network; exit code 1 if "
-    "not.",
+    help="Check signatures, and that every score follows from its observations, without a network.",
 )(verify)

@@ -1,4 +1,4 @@
-"""`volery report` and `volery why`: read, then print or write."""
+"""Read the books of a learner or a node, for `volery report` and `volery why`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R", SwarmReport, OwnReport, SwarmReport | OwnReport)
 
 
 def cost_terms(config: SwarmConfig) -> CostTerms:
-    """What an operator's report holds costs against."""
+    """Return the prices that an operator's report compares costs with."""
     cost, reference = config.cost, None
     if cost.reference_per_hour is not None and cost.reference_tokens_per_s is not None:
         reference = Reference(
@@ -53,18 +53,21 @@ def show_report(
     html: Path | None = None,
     everyone: bool = False,
 ) -> str:
-    """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named. `by`:
-    CSV of accounts of this kind, instead of peers. `everyone`: has a row in a terminal as well."""
+    """Return the report of `target` in one form, and write it as a picture or a page where a file is named.
+
+    by: kind of the accounts that CSV lists instead of peers. everyone: show a row for every peer in a terminal as well.
+    Raises UsageError, RunError.
+    """
     if picture is not None:
         require_place(picture, "--picture", ending=PICTURE)
     if html is not None:
         require_place(html, "--html", ending=PAGE)
     report = read_report(find_place(target), with_history=html is not None)
     if by is not None and isinstance(report, OwnReport):
-        raise UsageError(f"--by {by}: only a learner's ledger tells costs by {by}; name its swarm.toml.")
+        raise UsageError(f"--by {by}: only a learner's ledger has costs by {by}. Name its swarm.toml.")
     if picture is not None:
         if isinstance(report, OwnReport):
-            raise UsageError("--picture: there is a picture of a learner's run only; name its swarm.toml.")
+            raise UsageError("--picture: only a learner's run has a picture. Name its swarm.toml.")
         _write(draw_reward, report, picture, "--picture")
     if html is not None:
         _write(reports.write_html, report, html, "--html")
@@ -86,7 +89,7 @@ def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) 
 
 
 def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmReport | OwnReport:
-    """What the ledger or the receipts at `place` say, for a page with what happened when. Raises RunError."""
+    """Read the ledger or the receipts at `place`, for a page with the history as well. Raises RunError."""
     with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             ledger, config = place.state / "ledger.sqlite", place.config
@@ -100,11 +103,11 @@ def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmRep
 
 
 def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
-    """Why `name`, a record, a lease or a peer, was judged as it was. Raises UsageError, RunError."""
+    """Explain why `name`, a record, a lease or a peer, was judged as it was. Raises UsageError, RunError."""
     place = find_place(target)
     if replay and not place.is_learner:
         raise UsageError(
-            f"--replay: {place.state} is a volunteer's node, and audits are the learner's. Ask the operator."
+            f"--replay: {place.state} belongs to a rollout node, and only the learner has audits. Ask the operator."
         )
     with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
@@ -115,7 +118,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
 
 
 def _own_peer(place: StateLocation, name: str) -> PeerId | None:
-    """The node whose books these are; None where its key cannot be read and `name` may be a lease's, which needs none.
+    """Return the node whose books these are. None: its key cannot be read, and `name` may be a lease, which needs none.
 
     Raises UsageError, RunError.
     """
@@ -138,7 +141,7 @@ def _redrawn(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node last said of itself, as it lies in its state directory."""
+    """How a node last described itself, as it is stored in its state directory."""
 
     name: str = ""
     engine: str = ""
@@ -154,6 +157,6 @@ def _about(state: Path) -> About:
         return About()
     except (OSError, ValueError) as error:
         raise RunError(
-            f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
-            "start writes it again."
+            f"{path} cannot be read ({error}). Move it away: it only describes this node, and the next start writes it "
+            "again."
         ) from None

@@ -1,4 +1,4 @@
-"""Commands that make or run a role, or say whether one could run: init, learn, join, doctor, engines, verifier."""
+"""Start a role or prepare for one: init, learn, join, doctor, engines, verifier."""
 
 from __future__ import annotations
 
@@ -8,63 +8,78 @@ from typing import Annotated, Literal
 
 import typer
 
-from node.cli.options import Json, State, run_program, whole_text
+from node.cli.options import ConfigFile, Json, Plain, State, as_json_text, run_program, whole_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import say
 
+NodeConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A node.toml with limits, engine, addresses and price.")
+]
+
 
 def init(
-    directory: Annotated[Path, typer.Argument(help="Where to put swarm.toml; made if it is not there.")] = Path(
-        "swarm"
-    ),
-    name: Annotated[str, typer.Option(help="The swarm's name; the directory's by default.")] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port to listen on; a free one by default.")] = 0,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory for swarm.toml; it is made if it does not exist.")
+    ] = Path("swarm"),
+    name: Annotated[str, typer.Option(help="Name of the swarm. Default: the name of the directory.")] = "",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port for the learner to listen on. Default: a free one.")
+    ] = 0,
     model: Annotated[
-        Path | None,
-        typer.Option(help="The model to begin with; by default the one in DIRECTORY/model, if it is there."),
+        Path | None, typer.Option(metavar="DIR", help="The model to begin with. Default: DIR/model, if it exists.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Write a commented swarm.toml to start a swarm with, with figures that its model can work with."""
+    """Write a commented swarm.toml for a new swarm, with values that suit its model."""
     from node.commands.init.command import model_beside, write_swarm_config
 
     model = model or model_beside(directory)
     path = write_swarm_config(directory, name=name, port=port, model=model)
     start = f"volery learn {shlex.quote(str(path))}"
-    if model is None:
+    missing = ["[task] spec", "[model] directory" if model is None else "[learn] steps"]
+    if as_json:
+        say(as_json_text({"config": path, "model": model, "set": missing, "next": start}))
+    elif model is None:
         say(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
     else:
         say(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
 
 
 def learn(
-    config: Annotated[Path, typer.Argument(help="The swarm.toml that `volery init` wrote.")],
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+    config: ConfigFile,
+    plain: Plain = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Refuse to begin anew where there is no checkpoint to go on from.")
+        bool, typer.Option("--resume", help="Fail instead of starting at step 0 if there is no checkpoint.")
     ] = False,
     fork_from: Annotated[
-        str, typer.Option(help="RUN or RUN@STEP: begin a new swarm with that run's checkpoint (swarm.toml or state).")
+        str,
+        typer.Option(
+            metavar="SWARM[@STEP]", help="Start a new swarm from a checkpoint of another run: its swarm.toml or state."
+        ),
     ] = "",
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Try the run out, print the configuration in force and what it takes; start nothing."
+            "--dry-run", help="Print the whole configuration and what it takes, and try the model; start nothing."
         ),
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="With --dry-run: leave the trial out, which loads the model twice.")
+        bool, typer.Option("--quick", help="With --dry-run: do not try the model, which loads it twice.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, for programs.")] = False,
 ) -> None:
-    """Be the learner: judge what peers generate, train, publish. Prints the invite for them.
+    """Run the learner of a swarm: judge what peers generate, train, and publish. Prints the invite for them.
 
-    Starting it again after a crash or Ctrl-C goes on from the last durable checkpoint.
+    After a crash or Ctrl-C, the same command continues from the last durable checkpoint.
     """
     if quick and not dry_run:
         raise UsageError("--quick leaves the trial out of --dry-run, and a start always makes it. Add --dry-run.")
+    if as_json and not dry_run:
+        raise UsageError("--json is the form of --dry-run. Add that; a run writes state/events.jsonl.")
     if dry_run:
         from node.learner_role.dry_run import dry_run as look
 
-        run_program(look, config, resume=resume, fork_from=fork_from, quick=quick)
+        run_program(look, config, resume=resume, fork_from=fork_from, quick=quick, as_json=as_json)
     from node.learner_role.command import learn as program
 
     run_program(program, config, plain=plain, resume=resume, fork_from=fork_from)
@@ -73,34 +88,46 @@ def learn(
 def join(
     invite: Annotated[
         list[str],
-        typer.Argument(metavar="INVITE", help="The string that begins with volery1, or a file that holds it."),
+        typer.Argument(metavar="INVITE", help="The text that begins with volery1, or a file that holds it."),
     ],
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A node.toml: name, addresses, limits, engine, price.")
-    ] = None,
+    config: NodeConfigFile = None,
     state: State = None,
-    name: Annotated[str, typer.Option(callback=whole_text, help="What to call this node in reports.")] = "",
-    price: Annotated[float | None, typer.Option(min=0, help="Price per hour to ask, in the swarm's currency.")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to try to reach the learner before giving up.")] = 20.0,
-    upload_mbit: Annotated[float | None, typer.Option(help="Send at most so many million bits a second.")] = None,
-    download_mbit: Annotated[float | None, typer.Option(help="Receive at most so many million bits a second.")] = None,
-    quota_gb: Annotated[float | None, typer.Option(help="Let the model's versions take so much of the disk.")] = None,
+    name: Annotated[str, typer.Option(callback=whole_text, help="Display name of this node in reports.")] = "",
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Price per hour to ask for, in the swarm's currency.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Time to try to reach the learner at first.")
+    ] = 20.0,
+    upload_mbit: Annotated[float | None, typer.Option(help="Maximum million bits per second to send.")] = None,
+    download_mbit: Annotated[float | None, typer.Option(help="Maximum million bits per second to receive.")] = None,
+    quota_gb: Annotated[
+        float | None, typer.Option(help="Maximum GB of disk for versions of the model. Default: 64.")
+    ] = None,
     hours: Annotated[
-        str | None, typer.Option(help='Work only then, by the local clock: "19:00-07:30,12:00-13:00".')
+        str | None,
+        typer.Option(metavar="RANGES", help='Generate only in these local hours: "19:00-07:30,12:00-13:00".'),
     ] = None,
-    no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
-    teacher: Annotated[
-        Path | None, typer.Option(help="Score with the model in this directory instead of generating.")
-    ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say who the operator is, what would run and be sent; join nothing.")
+    no_listen: Annotated[
+        bool, typer.Option("--no-listen", help="Only connect to others; nobody can connect to this node.")
     ] = False,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Score completions with the model in this directory instead of generating."),
+    ] = None,
+    plain: Plain = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show who the operator is, and what would run and be sent; do not join."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, for programs.")] = False,
 ) -> None:
-    """Lend this machine to a swarm: generate rollouts with its newest policy until you stop (Ctrl-C)."""
+    """Lend this machine to a swarm: generate rollouts with its newest policy until you stop it (Ctrl-C)."""
     from node.rollout_role.command import Overrides
     from node.rollout_role.command import join as program
 
+    if as_json and not dry_run:
+        raise UsageError("--json is the form of --dry-run. Add that; a node writes events.jsonl in its state.")
     overrides = Overrides(
         name=name,
         price=price,
@@ -111,22 +138,23 @@ def join(
         no_listen=no_listen,
         teacher=teacher,
     )
-    typed = " ".join(invite)  # of a line that was pasted whole, or was broken by who sent it
-    run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, dry_run=dry_run)
+    typed = " ".join(invite)  # the invite may be pasted with what stood around it, and with broken lines
+    look = {"dry_run": dry_run, "as_json": as_json}
+    run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, **look)
 
 
 def doctor(
     invite: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INVITE]", help="An invite, or a file that holds one; without it only this machine."),
+        typer.Argument(metavar="INVITE", help="An invite, or a file that holds it. Default: check the machine alone."),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="The node.toml that the node is to have.")] = None,
+    config: NodeConfigFile = None,
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Say how this machine is connected, how fast it is, what is missing, and whether it can take part (30 s at most).
+    """Check how this machine is connected, how fast it is, what is missing, and whether it can take part.
 
-    Nobody joins by it. Exit code 0: it can take part.
+    This takes 30 s at most, and does not join the swarm.
     """
     from node.commands.doctor.command import doctor as program
 
@@ -135,33 +163,44 @@ def doctor(
 
 def engines(
     action: Annotated[
-        Literal["install"] | None, typer.Argument(help="install, to build an engine's environment.")
+        Literal["install"] | None, typer.Argument(metavar="install", help="Build the environment of an engine.")
     ] = None,
-    engine: Annotated[Literal["vllm"] | None, typer.Argument(help="The engine to install: vllm.")] = None,
-    at: Annotated[Path | None, typer.Option("--at", help="Directory of the environment to build.")] = None,
+    engine: Annotated[Literal["vllm"] | None, typer.Argument(metavar="vllm", help="The engine to install.")] = None,
+    at: Annotated[
+        Path | None, typer.Option("--at", metavar="DIR", help="Directory of the environment. Default: a usual place.")
+    ] = None,
     build: Annotated[
-        Literal["cpu", "cuda"] | None, typer.Option(help="cpu or cuda; by default what this machine has.")
+        Literal["cpu", "cuda"] | None, typer.Option(help="What to build for. Default: what this machine has.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Say which engines can be used here and why others cannot; `engines install vllm` builds one's environment."""
+    """Show which engines work here, and why others do not. `volery engines install vllm` builds one's environment."""
     from node.config.node_config import EngineSection
     from node.engine import selection as engine_choice
     from node.engine import vllm_install as vllm_environment
 
     if action is None:
-        say(engine_choice.table(engine_choice.look(EngineSection())))
+        here = engine_choice.look(EngineSection())
+        say(as_json_text(engine_choice.as_values(here)) if as_json else engine_choice.table(here))
         return
     if engine is None:
         raise typer.BadParameter("name the engine: volery engines install vllm")
-    found = vllm_environment.install(at, build or ("cuda" if vllm_environment.has_gpu() else "cpu"), say)
-    say(f"vLLM is installed: {found.python}. `volery engines` says whether a node takes it by itself.")
+    tell = (lambda text: None) if as_json else say
+    found = vllm_environment.install(at, build or ("cuda" if vllm_environment.has_gpu() else "cpu"), tell)
+    if as_json:
+        say(as_json_text({"installed": engine, "python": found.python}))
+    else:
+        say(f"vLLM is installed: {found.python}. `volery engines` shows whether a node uses it without being told.")
 
 
 def verifier() -> None:
-    """Compute rewards for a learner: frames on standard input and output. For `[[verifiers.machine]] command`."""
+    """Compute rewards for a learner on another machine, over standard input and output.
+
+    A learner starts it by `[[verifiers.machine]] command`.
+    """
     import os
     import sys
 
     os.dup2(sys.stdout.fileno(), 1)  # `keep_outlet` has moved it
-    # A process of its own kind: the same hashes in all verifiers, whatever shell has started this one.
+    # The seed of hashes is fixed, so that all verifiers compute the same, whatever shell has started this one.
     os.execve(sys.executable, [sys.executable, "-m", "node.verifiers.worker"], {**os.environ, "PYTHONHASHSEED": "0"})

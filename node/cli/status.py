@@ -1,14 +1,15 @@
-"""The commands that look and print: status, report, identity, invite, tasks.
+"""Read how a learner or a node is doing from its state directory, for `volery status` and `volery identity`.
 
-They may be used while a learner or a node runs: ledgers and receipts are opened to read only. A target is a swarm.toml,
-a learner's state directory, or a node's state directory; without one, what lies in the usual places.
+Both commands work while the learner or the node runs: they open ledgers and receipts to read only.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from learner.provisioning.estimation.learner_time import LearnerTime
 from node.cli.report import read_report
@@ -26,19 +27,32 @@ from node.state.stored_versions import newest_complete
 from protocol.accounting.claims import JOULES_PER_KWH
 
 
-def identities(state: Path | None) -> list[str]:
-    """One line per key: peer id, role, directory."""
+class OwnIdentity(NamedTuple):
+    """A key on this machine: its peer id, the role of its node, and the state directory."""
+
+    peer: str
+    role: str
+    state: Path
+
+
+def identities(state: Path | None) -> list[OwnIdentity]:
+    """Return the identity at `state`, or all in the usual places. Raises UsageError, RunError."""
     places = [find_place(state)] if state is not None else list(known_places())
-    if not places:
-        return ["There is no key on this machine yet: `volery learn` and `volery join` make one when they first start."]
     return [
-        f"{load_key(place.key).peer_id}  {'learner' if place.is_learner else 'rollout'}  {place.state}"
+        OwnIdentity(load_key(place.key).peer_id, "learner" if place.is_learner else "rollout", place.state)
         for place in places
     ]
 
 
+def identities_text(found: Sequence[OwnIdentity]) -> str:
+    """Return a line for each identity."""
+    if not found:
+        return "There is no key on this machine yet: `volery learn` and `volery join` make one when they first start."
+    return "\n".join(f"{one.peer}  {one.role}  {one.state}" for one in found)
+
+
 def show_status(target: Path | None, *, as_json: bool) -> str:
-    """A few lines, or a JSON object, on how things stand at `target`."""
+    """Return how the learner or node at `target` is doing, as lines or as a JSON object."""
     place = find_place(target)
     report = read_report(place)
     facts: dict[str, object] = {"state": str(place.state), "peer": load_key(place.key).peer_id}
@@ -57,7 +71,7 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
 
 
 def _figure(value: object) -> str:
-    """For people; the JSON form is exact."""
+    """Return a value for people; the JSON form is exact."""
     match value:
         case float():
             return words.figure(value)
@@ -70,7 +84,7 @@ def _figure(value: object) -> str:
 
 
 def _loop_words(figures: LoopFigures) -> str:
-    """How long the event loop makes peers and timers wait, and who held it for longest."""
+    """Return how long the event loop makes peers and timers wait, and which task held it longest."""
     worst = f"; the worst was {figures.culprit}" if figures.culprit else ""
     return (
         f"{1000 * figures.p99_s:.0f} ms at 99 of 100 moments of the last minute, {1000 * figures.longest_s:.0f} ms at "

@@ -1,4 +1,4 @@
-"""Commands for who brings a task: tasks (a group; alone it lists), new (a group)."""
+"""List, show and check tasks, and write a new one to start from."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Annotated, Literal
 
 import typer
 
-from node.cli.options import Json, run_program, whole_text
+from node.cli.help.parser import group
+from node.cli.options import Json, as_json_text, run_program, whole_text
 from node.runtime.stdout import say
 
-tasks = typer.Typer(
-    name="tasks",
-    invoke_without_command=True,
-    rich_markup_mode="markdown",
-    help="List the tasks that a swarm.toml may name, with their options; or look at one, or check it.",
-)
-new = typer.Typer(
-    name="new",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Write something to start from: a task or an environment of your own.",
-)
+tasks = group("tasks", about="List the tasks that a swarm.toml can name, with their options.", alone=True)
+new = group("new", about="Write a task or an environment of your own to start from.")
 
 Spec = Annotated[
     str,
     typer.Argument(
+        metavar="SPEC",
         callback=whole_text,
-        help='As the spec in a swarm.toml, for example "reverse:letters=6"; by default those of the swarm.toml.',
+        help='A task as [task] spec names it: "reverse:letters=6". Default: the tasks of the swarm.toml.',
     ),
 ]
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="The swarm.toml of the run, for model, seed and limits; by default that here, if any."
+        "--config",
+        metavar="SWARM",
+        help="The swarm.toml with model, seed and limits, or its directory. Default: ./swarm.toml, if there is one.",
     ),
 ]
 Model = Annotated[
-    Path | None, typer.Option("--model", help="Directory of the model, if it is another than in the swarm.toml.")
+    Path | None, typer.Option("--model", metavar="DIR", help="Directory of another model than the swarm.toml names.")
+]
+
+
+At = Annotated[Path | None, typer.Option("--at", metavar="DIR", help="Directory to write. Default: ./NAME.")]
+NoModel = Annotated[
+    bool, typer.Option("--no-model", help="Leave out the small model, which takes some seconds to make.")
 ]
 
 
 @tasks.callback()
-def list_(context: typer.Context) -> None:
-    """List the tasks that a swarm.toml may name, with their options; or look at one, or check it."""
+def list_(context: typer.Context, as_json: Json = False) -> None:
+    """List the tasks that a swarm.toml can name, with their options; show or check one of them."""
     if context.invoked_subcommand is None:
-        from node.tasks.registry import list_tasks
+        from node.tasks.registry import list_tasks, tasks_as_values
 
-        say(list_tasks())
+        say(as_json_text(tasks_as_values()) if as_json else list_tasks())
 
 
 @tasks.command()
@@ -56,10 +56,10 @@ def show(
     spec: Spec = "",
     config: Config = None,
     model: Model = None,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="Show so many training problems.")] = 3,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Number of training problems to show.")] = 3,
     as_json: Json = False,
 ) -> None:
-    """Print a task's first prompts as the model gets them, token by token, and what its answers are worth."""
+    """Print the first prompts of a task as the model gets them, token by token, and the rewards of its answers."""
     from node.commands.tasks.command import show as shown
 
     say(shown(spec, config=config, model=model, count=count, as_json_text=as_json))
@@ -70,16 +70,16 @@ def check(
     spec: Spec = "",
     config: Config = None,
     model: Model = None,
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="Ask so many training problems.")] = 32,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of training problems to try.")] = 32,
     max_problem_s: Annotated[
-        float | None, typer.Option(min=0, help="Fail where a problem takes longer than so many seconds.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Fail if making a problem takes longer.")
     ] = None,
     max_reward_s: Annotated[
-        float | None, typer.Option(min=0, help="Fail where a reward takes longer than so many seconds.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Fail if computing a reward takes longer.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Try out whether a task keeps its promises, as `volery.testing` does; exit code 1 where it breaks one."""
+    """Check whether a task keeps its promises, by the same rules as `volery.testing`."""
     from node.commands.tasks.command import check as checked
 
     answer = checked(
@@ -97,37 +97,40 @@ def check(
 
 @new.command("task")
 def new_task(
-    name: Annotated[str, typer.Argument(callback=whole_text, help="The task's name, for example my-task.")],
-    at: Annotated[Path | None, typer.Option("--at", help="Where to write it; by default ./NAME.")] = None,
-    no_model: Annotated[
-        bool, typer.Option("--no-model", help="Leave out the small model, which takes some seconds to make.")
-    ] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", callback=whole_text, help="Name of the task: my-task.")],
+    at: At = None,
+    no_model: NoModel = False,
+    as_json: Json = False,
 ) -> None:
     """Write a task of your own to start from: a package with a test, and a run with a small model."""
-    _new("task", name, at, no_model=no_model)
+    _new("task", name, at, no_model=no_model, as_json=as_json)
 
 
 @new.command("environment")
 def new_environment(
-    name: Annotated[str, typer.Argument(callback=whole_text, help="The environment's name, for example my-game.")],
-    at: Annotated[Path | None, typer.Option("--at", help="Where to write it; by default ./NAME.")] = None,
-    no_model: Annotated[
-        bool, typer.Option("--no-model", help="Leave out the small model, which takes some seconds to make.")
-    ] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", callback=whole_text, help="Name of the environment: my-game.")],
+    at: At = None,
+    no_model: NoModel = False,
+    as_json: Json = False,
 ) -> None:
     """Write an environment of your own to start from: a task of several turns whose episodes have a state."""
-    _new("environment", name, at, no_model=no_model)
+    _new("environment", name, at, no_model=no_model, as_json=as_json)
 
 
-def _new(what: Literal["task", "environment"], name: str, at: Path | None, *, no_model: bool) -> None:
+def _new(what: Literal["task", "environment"], name: str, at: Path | None, *, no_model: bool, as_json: bool) -> None:
     from node.commands.new.command import make_small_model, next_steps, write_task
 
     directory = at if at is not None else Path(name)
     files = write_task(name, directory, what)
-    say(f"Wrote {', '.join(one.name for one in files)} to {directory}.")
     steps = next_steps(shlex.quote(str(directory)))
+    if as_json:
+        say(as_json_text({"directory": directory, "files": files, "model": not no_model, "next": steps.splitlines()}))
+    else:
+        say(f"Wrote {', '.join(one.name for one in files)} to {directory}.")
     if no_model:
-        say(f"Set [model] directory in {directory / 'swarm.toml'}, then:\n{steps}")
+        if not as_json:
+            say(f"Set [model] directory in {directory / 'swarm.toml'}, then:\n{steps}")
         return
-    say("Making a small model to try it with (some seconds)...")
-    run_program(make_small_model, directory, steps)
+    if not as_json:
+        say("Making a small model to try it with (some seconds)...")
+    run_program(make_small_model, directory, "" if as_json else steps)

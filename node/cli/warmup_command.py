@@ -1,4 +1,4 @@
-"""The command that teaches a model by example before reinforcement learning begins."""
+"""Teach a model by example, before reinforcement learning begins."""
 
 from __future__ import annotations
 
@@ -7,73 +7,83 @@ from typing import Annotated, Literal
 
 import typer
 
-from node.cli.options import Json, run_program, whole_text
+from node.cli.options import ConfigFile, Json, run_program, whole_text
 
 
 def warmup(
-    config: Annotated[Path, typer.Argument(metavar="SWARM.TOML", help="The swarm.toml of the run that is to begin.")],
-    out: Annotated[Path, typer.Argument(help="Where to write the model; must not exist.")],
+    config: ConfigFile,
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write the model to; it must not exist yet.")],
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A file of examples (.jsonl, .parquet, .csv) or a saved data set, instead of the task's own answers."
+            metavar="FILE",
+            help="Examples (.jsonl, .parquet, .csv, or a saved data set) instead of the task's own answers.",
         ),
     ] = None,
     until: Annotated[
         str,
         typer.Option(
-            callback=whole_text, metavar="LOW..HIGH", help="Stop when the score on held-out prompts is in this band."
+            callback=whole_text,
+            metavar="LOW..HIGH",
+            help="Stop when the score on held-out prompts is within these bounds.",
         ),
     ] = "",
     by: Annotated[
         str,
         typer.Option(
-            callback=whole_text, help="The score: format (the default), accuracy, or the name of a reward of the task."
+            metavar="SCORE",
+            callback=whole_text,
+            help="Score for --until: format (default), accuracy, or the name of a reward of the task.",
         ),
     ] = "",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the examples, at most where there is a band.")
+        int | None, typer.Option(min=1, help="Passes over the examples; with --until the maximum.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps instead of passes, at most where there is a band.")
+        int | None, typer.Option(min=1, help="Training steps instead of passes; with --until the maximum.")
     ] = None,
     lora: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Teach an adapter of this rank, merged at the end.")
+        int | None,
+        typer.Option(min=1, max=4096, metavar="RANK", help="Train an adapter of this rank, and merge it at the end."),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="The highest rate of AdamW; 2e-5 by default, 2e-4 for an adapter.")
+        float | None, typer.Option(help="Peak learning rate of AdamW. Default: 2e-5, or 2e-4 with --lora.")
     ] = None,
     decay: Annotated[
-        Literal["linear", "cosine", "none"], typer.Option(help="How the rate falls over all of the steps.")
+        Literal["linear", "cosine", "none"], typer.Option(help="How the learning rate falls over the steps.")
     ] = "linear",
     warmup_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps over which the rate rises; 3 % of them by default.")
+        int | None, typer.Option(min=0, help="Steps over which the learning rate rises. Default: 3 % of all steps.")
     ] = None,
-    weight_decay: Annotated[float, typer.Option(help="The weight decay of AdamW, on all weights alike.")] = 0.0,
-    grad_clip: Annotated[float, typer.Option(help="The norm at which a step's gradient is clipped.")] = 1.0,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one step learns from, at most.")] = 8192,
-    batch_examples: Annotated[int, typer.Option(min=1, help="Examples that one step learns from, at most.")] = 64,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW, for all weights.")] = 0.0,
+    grad_clip: Annotated[float, typer.Option(help="Norm at which a step's gradient is clipped.")] = 1.0,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of one training step.")] = 8192,
+    batch_examples: Annotated[int, typer.Option(min=1, help="Maximum examples of one training step.")] = 64,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Leave longer examples out; by default those beyond the model's context.")
+        int | None, typer.Option(min=1, help="Leave longer examples out. Default: the length of the model's context.")
     ] = None,
     check_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between two looks at the score; by default a tenth, at most 50.")
+        int | None, typer.Option(min=1, help="Steps between two evaluations. Default: a tenth of all, at most 50.")
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=NAME", help="Where a field of --data stands, as in prompt=question."),
+        typer.Option(metavar="KEY=NAME", help="Name of a field in --data, for example prompt=question; repeatable."),
     ] = None,
-    split: Annotated[str, typer.Option(callback=whole_text, help="The split of a saved data set to read.")] = "",
+    split: Annotated[
+        str, typer.Option(metavar="NAME", callback=whole_text, help="Split of a saved data set to read.")
+    ] = "",
     chat: Annotated[
         Literal["auto", "always", "never"],
-        typer.Option(help="The chat template for prompts of --data that are text: auto takes it if there is one."),
+        typer.Option(help="Chat template for text prompts in --data; auto: use it if the model has one."),
     ] = "auto",
-    anew: Annotated[bool, typer.Option("--anew", help="Begin again where an earlier call was stopped.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Discard the checkpoint of an earlier call that was stopped.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Teach a model by example until it answers in the right form, before reinforcement learning begins.
 
-    Starting it again after a crash or Ctrl-C goes on from its last checkpoint.
+    After a crash or Ctrl-C, the same command continues from its last checkpoint.
     """
     from node.commands.warmup.command import warmup as program
     from node.commands.warmup.options import Wanted

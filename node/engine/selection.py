@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -100,9 +101,23 @@ def _with_vllm(section: EngineSection, here: Here) -> EngineSection:
 
 
 def table(here: Here) -> str:
-    """Every engine: whether it can be used here, what is missing or what it runs in; and which one `join` takes."""
-    section = EngineSection()
-    rows = [("engine", "usable", "where, or what to do")]
+    """Return every engine, whether it works here, where or what to do about it; and which one `volery join` uses."""
+    rows = [("engine", "usable", "where, or what to do"), *_rows(here)]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"{name:<{widths[0]}}  {usable:<{widths[1]}}  {note}" for name, usable, note in rows]
+    choice = choose_engine(EngineSection(), here)
+    return "\n".join([*lines, "", f"Unless told otherwise, a node uses {choice.section.kind}: {choice.why}."])
+
+
+def as_values(here: Here) -> dict[str, Any]:
+    """Return the same as lists and dictionaries, for programs."""
+    choice = choose_engine(EngineSection(), here)
+    found = [{"engine": name, "usable": usable == "yes", "note": note} for name, usable, note in _rows(here)]
+    return {"engines": found, "used": choice.section.kind, "why": choice.why}
+
+
+def _rows(here: Here) -> list[tuple[str, str, str]]:
+    rows = []
     rows.append(
         ("transformers", "yes", sys.executable)
         if here.transformers
@@ -117,8 +132,5 @@ def table(here: Here) -> str:
     else:
         build = f", built for {here.vllm.build.upper()}" if here.vllm.build else ""
         rows.append(("vllm", "yes", f"{here.vllm.python}{build}"))
-    rows.append(("fake", "yes", "makes up tokens; for tests"))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{name:<{widths[0]}}  {usable:<{widths[1]}}  {note}" for name, usable, note in rows]
-    choice = choose_engine(section, here)
-    return "\n".join([*lines, "", f"Unless told otherwise, a node takes {choice.section.kind}: {choice.why}."])
+    rows.append(("fake", "yes", "invents tokens; for tests"))
+    return rows

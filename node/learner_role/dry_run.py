@@ -8,13 +8,16 @@ function (`node.learner_role.preflight.look_at`) and makes the same trial, so th
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from learner.ledger.sqlite.database import is_blank
@@ -67,6 +70,7 @@ async def dry_run(
     resume: bool = False,
     fork_from: str = "",
     quick: bool = False,
+    as_json: bool = False,
     trainer: Sequence[str] = TRAINER,
 ) -> int:
     """`volery learn --dry-run`: print what a start would do, after a trial unless it is `quick`; returns the exit code.
@@ -81,7 +85,8 @@ async def dry_run(
     except Stopped:
         print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
         return STOPPED_EXIT_CODE
-    say(describe_start(start, fork_from, tried, outside))
+    told = describe_start(start, fork_from, tried, outside)
+    say(told.json if as_json else told.text)
     return 0
 
 
@@ -113,9 +118,32 @@ async def _stoppable(look: Callable[[], Awaitable[T]]) -> T:
     return found
 
 
-def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: Sequence[str] = ()) -> str:
-    """What that start would do; without a trial where `tried` is None. `outside`: what is known of how others reach the
-    learner. Raises UsageError."""
+@dataclass(frozen=True, kw_only=True)
+class StartDescription:
+    """What a start would do: the configuration in force, and findings in lines."""
+
+    path: Path
+    config: SwarmConfig
+    findings: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """TOML, with the findings as comments."""
+        head = f"# {self.path} as it is in force, every default in its place. Nothing was started."
+        return "\n".join([head, "", to_toml(self.config), *(f"# {line}".rstrip() for line in self.findings)])
+
+    @property
+    def json(self) -> str:
+        """The same as a JSON object."""
+        config = msgspec.to_builtins(self.config)
+        return json.dumps({"path": str(self.path), "configuration": config, "findings": list(self.findings)}, indent=2)
+
+
+def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: Sequence[str] = ()) -> StartDescription:
+    """Describe what a start would do; without a trial where `tried` is None.
+
+    outside: what is known of how others reach the learner. Raises UsageError.
+    """
     config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
     with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))
@@ -137,14 +165,8 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
         *(["", *outside] if outside else []),
     ]
     parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
-    return "\n".join(
-        [
-            f"# {start.path} as it is in force, every default in its place. Nothing was started.",
-            "",
-            to_toml(config),
-            *(f"# {line}".rstrip() for line in [f"objective {config.trainer.objective}: {parts}", *told]),
-        ]
-    )
+    findings = [f"objective {config.trainer.objective}: {parts}", *told]
+    return StartDescription(path=start.path, config=config, findings=findings)
 
 
 def _beginning(start: Start, fork_from: str) -> str:

@@ -54,15 +54,16 @@ async def join(
     wait_s: float,
     plain: bool,
     dry_run: bool = False,
+    as_json: bool = False,
 ) -> int:
-    """`volery join`; with `dry_run` only what that would mean is printed."""
+    """Run `volery join`. With `dry_run`, only print what joining would mean."""
     require_clock(Clock.now_ms())
     word = open_invite(invite, now_ms=Clock.now_ms())
     settings = adjust(read_node_config(config), overrides)
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
     if dry_run:
-        say(await show_join(word, settings, state=state, wait_s=wait_s))
+        say(await show_join(word, settings, state=state, wait_s=wait_s, as_json=as_json))
         return 0
     events, teaches = EventLog(), bool(settings.teacher.directory)
     view = ViewState(role=Role.ROLLOUT, title=word.name)

@@ -9,6 +9,7 @@ as by `volery join`.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections import Counter
@@ -67,8 +68,10 @@ async def _examine(invite: Invite, config: NodeConfig, state: Path | None, wait_
     raise (UsageError if findings.is_usage else RunError)(findings.failure or "The learner did not answer in time.")
 
 
-async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float) -> str:
-    """What joining would mean, for people to read. Raises UsageError or RunError."""
+async def show_join(
+    invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float, as_json: bool = False
+) -> str:
+    """Return what joining would mean, for people or as JSON. Raises UsageError or RunError."""
     if state is not None:
         require_node(state)
     choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
@@ -77,6 +80,13 @@ async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, w
     conclusion = conclude(findings)
     held = in_force_with(config, contact.found.terms, contact.found.newest)
     config = msgspec.structs.replace(config, engine=held.section)
+    if as_json:
+        parts = paragraphs(contact.found, invite, config, state=state, why=choice.why, held_why=held.why)
+        reach = connection_section(findings, conclusion.connection)
+        told: dict[str, object] = {title: dict(rows) for title, rows in parts}
+        told |= {reach.title: {row.label: row.text for row in reach.rows}, "Missing": list(conclusion.missing)}
+        told |= {"Verdict": conclusion.sentence, "At the router": list(conclusion.advice)}
+        return json.dumps(told, indent=2)
     lines = [
         *story(contact.found, invite, config, state=state, why=choice.why, held_why=held.why),
         "",
@@ -89,14 +99,22 @@ async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, w
 def story(
     found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str, held_why: str = ""
 ) -> Iterator[str]:
-    """The lines of it; `why` the engine of `config` was chosen, and `held_why` the format of its weights."""
-    yield "Nothing was leased, fetched or written, and nobody has joined."
-    yield from _paragraph("Operator and swarm, checked", _who(found, invite))
-    yield from _paragraph("What would run, as the operator says", _claims(found.terms))
-    yield from _paragraph("The model, from the signed manifest", _model(found.newest, config))
-    yield from _paragraph("This node", _node(invite, config, state, why, held_why, found.terms))
-    yield from _paragraph("Limits in force", list(in_force(config).items()))
-    yield from _paragraph("What would be sent", _sent(config))
+    """Yield the lines of it; the arguments are those of `paragraphs`."""
+    yield "Nothing was leased, fetched or written, and this node has not joined."
+    for title, rows in paragraphs(found, invite, config, state=state, why=why, held_why=held_why):
+        yield from _paragraph(title, rows)
+
+
+def paragraphs(
+    found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str, held_why: str = ""
+) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
+    """Yield titles with rows; `why` the engine of `config` was chosen, and `held_why` the format of its weights."""
+    yield "Operator and swarm, checked", _who(found, invite)
+    yield "What would run, as the operator says", _claims(found.terms)
+    yield "The model, from the signed manifest", _model(found.newest, config)
+    yield "This node", _node(invite, config, state, why, held_why, found.terms)
+    yield "Limits in force", list(in_force(config).items())
+    yield "What would be sent", _sent(config)
 
 
 def _paragraph(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:

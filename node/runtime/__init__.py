@@ -5,6 +5,7 @@ appear whole. Nothing here knows a swarm.
 - `atomic_files`: files that appear whole or not at all
 - `batched_calls`: calls that come while one is under way are made together
 - `errors`: what ends the program with a paragraph instead of a traceback
+- `event_reference`: every event, its fields, and when it is written
 - `events`: events.jsonl, and everybody who listens to it
 - `formatting`: numbers, times and names as people read them
 - `loop_delay`: how long the event loop makes others wait

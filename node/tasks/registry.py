@@ -151,5 +151,20 @@ def list_tasks() -> str:
     return "\n".join(lines)
 
 
+def tasks_as_values() -> dict[str, list[Any]]:
+    """Return the same as lists and dictionaries, for programs."""
+    kinds, errors = list_kinds()
+    rows = [
+        {
+            "name": kind.name,
+            "usage": usage(kind),
+            "summary": kind.summary,
+            "options": [{"key": one.key, "help": one.help, "default": one.default} for one in kind.options],
+        }
+        for kind in kinds
+    ]
+    return {"tasks": rows, "not_usable": [str(error) for error in errors]}
+
+
 def _default(option: Option) -> str:
     return "" if option.default == "" else f" (default {option.default})"

@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from typer.main import get_command
 
 from learner.ledger.ledger import Ledger
-from node.cli.main import app
 from node.runtime.events import Clock
 from node.state.learner_state import open_learner_home
 from protocol.core.identity import Keypair
@@ -29,6 +26,7 @@ from protocol.core.invite import Invite, read_invite, write_invite
 from protocol.core.limits import PROTOCOL_VERSION
 from tests.e2e.ledger_rules import AFTER_A_CRASH, Run, check_ledger
 from tests.e2e.programs import Machine, Outcome, Swarm, free_port, stopped, wait_done, wait_event
+from tests.support.command_line import single_commands
 
 USAGE, TROUBLE = 2, 1
 
@@ -394,19 +392,10 @@ GIVEN = {
 """What is named where another parameter is tried."""
 
 
-def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command, and the words that call it."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
-
-
 TAKES_NOTHING = {("verifier",), ("engines",), ("tasks",)}
 PLACES = [
     (words, parameter, command)
-    for words, command in commands(get_command(app))
+    for words, command in single_commands()
     for parameter in command.params
     if words not in TAKES_NOTHING and ("Path" in str(parameter.type_descriptor) or parameter.name in GIVEN)
 ]

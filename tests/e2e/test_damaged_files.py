@@ -17,14 +17,12 @@ from pathlib import Path
 from random import Random
 from urllib.parse import unquote
 
-import click
 import pytest
-import typer
 
-from node.cli.main import app
 from tests.e2e.damages import Damage, damaged, damages_of
 from tests.e2e.finished import finish, hashed_swarm, surroundings
 from tests.e2e.programs import Machine, Outcome, rows_of
+from tests.support.command_line import single_commands
 
 HANGS_S = 60
 """A command that reads takes a tenth of a second; one that waits for a writer of a pipe waits for ever."""
@@ -168,18 +166,9 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
     return Ran(machine=machine, learner=learner, node=node, config=config, given=given, calls=calls)
 
 
-def leaves(group: typer.Typer | None = None) -> set[str]:
+def leaves() -> set[str]:
     """Every command that `volery` has, as it is typed."""
-
-    def below(command: click.Command, name: str) -> Iterator[str]:
-        inner = getattr(command, "commands", None)
-        if inner is None:
-            yield name
-        else:
-            for word, each in inner.items():
-                yield from below(each, f"{name} {word}".strip())
-
-    return set(below(typer.main.get_command(app), ""))
+    return {" ".join(words) for words, _ in single_commands()}
 
 
 def called(words: tuple[object, ...], known: set[str]) -> str:

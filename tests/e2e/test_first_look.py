@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from node.cli.main import app
+from node.cli.help.catalogue import COMMANDS as CATALOGUE
+from node.cli.help.catalogue import EXITS, PANELS
 from tests.e2e.programs import Machine
+from tests.support.command_line import single_commands
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]
-GROUPS = [str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance]
+COMMANDS = [command.name for command in CATALOGUE if not command.is_group]
+GROUPS = [command.name for command in CATALOGUE if command.is_group]
 SCRIPT = Path(sys.executable).with_name("volery")
 
 
@@ -23,13 +25,17 @@ def test_help_leads_to_every_command(machine: Machine) -> None:
     assert outcome.code == 0
     assert {"init", "learn", "join", "status", "report", "export", "identity", "demo"} <= set(COMMANDS)
     assert {"tasks", "new", "receipts", "reputation"} == set(GROUPS)
-    for word in (*COMMANDS, *GROUPS, "--version", "--install-completion"):
+    for word in (*COMMANDS, *GROUPS, *PANELS, "-V, --version", "--install-completion"):
         assert word in outcome.out
-    bare = machine.call()  # no arguments, no riddle
-    assert bare.out.strip() == outcome.out.strip()
+    for words in ((), ("-h",)):  # no arguments, no riddle
+        assert machine.call(*words).out == outcome.out
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "tasks show", "tasks check", "new task", "new environment"])
+def test_a_command_that_is_nearly_one_is_suggested(machine: Machine) -> None:
+    assert "Did you mean 'learn'?" in machine.call("lern").err
+
+
+@pytest.mark.parametrize("command", [" ".join(words) for words, _ in single_commands()])
 def test_help_of_a_command(machine: Machine, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
@@ -37,9 +43,14 @@ def test_help_of_a_command(machine: Machine, command: str, monkeypatch: pytest.M
     assert outcome.code == 0
     assert f"Usage: volery {command}" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
-    for option in re.findall(r"^│ +(--[a-z-]+) .*", outcome.out, re.MULTILINE):
-        row = next(line for line in outcome.out.splitlines() if re.match(rf"│ +{option} ", line))
-        assert len(row.partition(option)[2].split()) > 3, row  # there is a sentence, not a type alone
+    assert machine.call(*command.split(), "-h").out == outcome.out
+    for code in EXITS:
+        assert re.search(rf"^  {code} +[A-Z]", outcome.out, re.MULTILINE), "each exit code has a meaning"
+    options = outcome.out.partition("\nOptions\n")[2].partition("\nExit codes\n")[0]
+    assert not re.search(r"<\w+>|\bbool\b|\bfloat\b|<=|\[x", options), "types and intervals are a programmer's"
+    assert re.findall(r"^  -\S.*\n(?=  -|$)", options, re.MULTILINE) == re.findall(
+        r"^  -\S.*  [A-Z].*\n(?=  -|$)", options, re.MULTILINE
+    ), "each option has a sentence"
 
 
 @pytest.mark.parametrize("command", [[SCRIPT], [sys.executable, "-m", "node"]], ids=["volery", "python -m node"])

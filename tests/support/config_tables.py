@@ -30,17 +30,17 @@ PAGES: dict[Path, type[Section]] = {
 BEGIN, END = "<!-- keys, by python -m tests.support.config_tables -->", "<!-- end of the keys -->"
 
 
-def tables(kind: type[Section]) -> str:
+def key_tables(kind: type[Section], mark: str = "##") -> str:
     """The keys of a file as Markdown: for each section a heading, a sentence, a table; then the names of before."""
     plain = [key for key in fields(kind) if not _is_section(key.type)]
-    parts = ["### top level", _rows(kind, plain)] if plain else []
+    parts = [f"{mark} top level", _rows(kind, plain)] if plain else []
     for section in fields(kind):
         if _is_section(section.type):
             about = textwrap.fill(" ".join(section.type.__doc__.split()), 120, break_long_words=False)
-            parts += [f"### `[{section.name}]`", about, _rows(section.type, fields(section.type))]
+            parts += [f"{mark} `[{section.name}]`", about, _rows(section.type, fields(section.type))]
     renamed = [f"| `[{old[0]}] {old[1]}` | `[{new[0]}] {new[1]}` |" for old, new in RENAMED[kind].items()]
     told = "The old names still work, with a warning; the next release refuses them."
-    return "\n\n".join([*parts, "### Renamed keys", told, "\n".join(["| old name | now |", "|---|---|", *renamed])])
+    return "\n\n".join([*parts, f"{mark} Renamed keys", told, "\n".join(["| old name | now |", "|---|---|", *renamed])])
 
 
 def _is_section(declared: Any) -> bool:
@@ -62,7 +62,7 @@ def _rows(kind: type[Section], keys: Sequence[FieldInfo]) -> str:
 def renewed(page: Path) -> str:
     """The text of a page with its tables as they should be."""
     text = page.read_text(encoding="utf-8")
-    new = tables(PAGES[page])
+    new = key_tables(PAGES[page], "###")
     return re.sub(rf"(?s)(?<={BEGIN}\n\n).*(?=\n\n{END})", lambda _: new, text)
 
 

@@ -10,4 +10,4 @@ from node.learner_role.preflight import look_at
 
 def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
     """What `volery learn` would do with `path` and these options, without a trial. Raises UsageError, RunError."""
-    return describe_start(look_at(path, resume=resume, fork_from=fork_from), fork_from, None)
+    return describe_start(look_at(path, resume=resume, fork_from=fork_from), fork_from, None).text

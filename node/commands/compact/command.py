@@ -1,11 +1,14 @@
-"""`volery compact`: packs the receipts of leases that ended long ago, and gives free room in the ledger back.
+"""Pack the receipts of leases that ended long ago, and give the free space of the ledger back (`volery compact`).
 
-What always holds: no learner works there meanwhile; a kill or a full disk at any point loses nothing, and the same
-command goes on from there.
+Invariants:
+
+- No learner uses the ledger meanwhile.
+- A kill or a full disk at any point loses nothing; the same command then continues.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from learner.ledger.compaction import size_of
@@ -20,11 +23,33 @@ from node.state.locate import find_place
 from protocol.core.dates import DAY_MS
 
 
-def compact(target: Path | None, keep_days: float | None) -> str:
-    """Do it, and return what was done. `keep_days` None: as swarm.toml has it. Raises UsageError, RunError."""
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What was done: receipts that were packed, and the ledger's size in bytes before and after."""
+
+    ledger: str
+    keep_days: float
+    packed: int
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return (
+            f"Packed {counted(self.packed, 'receipt')} of leases that ended more than {self.keep_days:g} days ago. "
+            f"{self.ledger} has {size(self.after_bytes)}, and had {size(self.before_bytes)}. Nothing was lost: "
+            "receipts read as they were signed."
+        )
+
+
+def compact(target: Path | None, keep_days: float | None) -> Compacted:
+    """Compact the ledger of a learner. `keep_days` None: as swarm.toml says. Raises UsageError, RunError."""
     place = find_place(target)
     if not place.is_learner:
-        raise UsageError(f"{place.state} is a rollout node's: only a learner keeps a ledger. Name a swarm.toml.")
+        raise UsageError(
+            f"{place.state} belongs to a rollout node, and only a learner has a ledger. Name a swarm.toml."
+        )
     path = place.books
     if not path.exists():
         raise RunError(f"{path}: there is no ledger yet. Start the learner first.")
@@ -39,7 +64,4 @@ def compact(target: Path | None, keep_days: float | None) -> str:
                 packed += found
             ledger.compaction.shrink()
         after = size_of(path)
-    return (
-        f"Packed {counted(packed, 'receipt')} of leases that ended more than {keep_days:g} days ago. {path} has "
-        f"{size(after)}, and had {size(before)}. Nothing was lost: receipts read as they were signed."
-    )
+    return Compacted(ledger=str(path), keep_days=keep_days, packed=packed, before_bytes=before, after_bytes=after)

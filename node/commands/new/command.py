@@ -167,8 +167,10 @@ def next_steps(directory: str) -> str:
 
 
 async def make_small_model(directory: Path, afterwards: str) -> int:
-    """Make a small model of random weights in `directory`/model, unless there is one, and say `afterwards`. Returns the
-    exit code. Raises RunError."""
+    """Make a small model of random weights in `directory`/model, unless there is one, then print `afterwards`.
+
+    Returns the exit code. Raises RunError.
+    """
     model = directory / MODEL
     if not (model / "config.json").exists():
         spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.training.server"))
@@ -182,5 +184,6 @@ async def make_small_model(directory: Path, afterwards: str) -> int:
                 f"The small model cannot be made in {model}: {str(error).rstrip('.')}. The task is written. Name a "
                 f"model of yours in {directory / 'swarm.toml'}, or remove {directory} and try again."
             ) from None
-    say(afterwards)
+    if afterwards:
+        say(afterwards)
     return 0

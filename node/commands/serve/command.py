@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,13 +33,22 @@ class Where:
 
 
 async def serve(
-    target: Path | None, *, version: str, config: Path | None, device: str, name: str, where: Where, dry_run: bool
+    target: Path | None,
+    *,
+    version: str,
+    config: Path | None,
+    device: str,
+    name: str,
+    where: Where,
+    dry_run: bool,
+    as_json: bool = False,
 ) -> int:
-    """Serve until stopped; with `dry_run` only say what would be served. Returns the exit code."""
+    """Serve until stopped. With `dry_run`, only print what would be served. Returns the exit code."""
     key = read_key(where.key, where.key_file, where.host)
     opening = prepare(target, version=version, config=config, device=device, name=name, tell=complain)
     if dry_run:
-        say(await trio.to_thread.run_sync(_describe, opening))
+        told = await trio.to_thread.run_sync(_describe, opening)
+        say(json.dumps(told, indent=2) if as_json else "\n".join(f"{label:13}  {text}" for label, text in told.items()))
         return 0
     with suppress(Stopped), first_cause():
         async with trio.open_nursery() as nursery:
@@ -69,22 +79,20 @@ async def _answer(model: ServedModel, listeners: Sequence[trio.SocketListener], 
     await server.serve(listeners)
 
 
-def _describe(opening: Opening) -> str:
-    """What would be served. Raises NodeError."""
+def _describe(opening: Opening) -> dict[str, str]:
+    """Return what would be served, by label. Raises NodeError."""
     first = opening.first()
     served = read_served(first, first.directory, opening.source)
     codec = served.codec
     template = codec.template.where if codec.template is not None else "none: only /v1/completions can be used"
     follows = "stays on it" if opening.version or not first.label else "newer versions follow"
-    return "\n".join(
-        [
-            f"model          {' and '.join(model_names(opening.source.name, served))}",
-            f"version        {first.label or 'without a name'}; {follows}",
-            f"files          {first.directory}",
-            f"engine         {opening.section.kind}: {opening.why}",
-            f"context        {served.context} tokens",
-            f"chat template  {template}",
-            f"tool format    {codec.tool_format or 'not read here'}",
-            f"stop tokens    {', '.join(map(str, sorted(codec.stop_ids)))}",
-        ]
-    )
+    return {
+        "model": " and ".join(model_names(opening.source.name, served)),
+        "version": f"{first.label or 'without a name'}; {follows}",
+        "files": str(first.directory),
+        "engine": f"{opening.section.kind}: {opening.why}",
+        "context": f"{served.context} tokens",
+        "chat template": template,
+        "tool format": codec.tool_format or "not read here",
+        "stop tokens": ", ".join(map(str, sorted(codec.stop_ids))),
+    }

@@ -91,8 +91,8 @@ def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Ans
     return Answer(text=text, code=0 if statement.holds else 1)
 
 
-def prove_record(target: Path | None, record: str, out: Path | None) -> str:
-    """What proves that a record trained a version; written to `out` if there is one."""
+def prove_record(target: Path | None, record: str, out: Path | None, *, as_json: bool = False) -> str:
+    """Return what proves that a record trained a version, and write it to `out` if that is named."""
     prefix = record.lower()
     if not prefix or len(prefix) > RECORD_HEX or prefix.strip("0123456789abcdef"):
         raise UsageError(
@@ -113,11 +113,14 @@ def prove_record(target: Path | None, record: str, out: Path | None) -> str:
         flaw = statement.flaws[0]
         raise RunError(f"{place.books} does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
     size = sum(map(len, written))
+    if out is not None:
+        _write(out, iter(written))
+    if as_json:
+        return verdict_json(statement)
     if out is None:
         return (
-            proofs_text(statement) + f"To hand the proof to others ({size:,} bytes): the same again with --out FILE\n"
+            proofs_text(statement) + f"To give the proof to others ({size:,} bytes): the same again with --out FILE\n"
         )
-    _write(out, iter(written))
     return (
         proofs_text(statement) + f"Wrote {out} ({size:,} bytes). Anybody can check it: volery receipts verify {out}\n"
     )

@@ -144,9 +144,12 @@ SENDING = "import os, signal\nos.kill(os.getpid(), signal.{name})\n"
 def test_told_while_it_imports_a_program_ends_without_a_word(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text(SENDING.format(name=number.name))
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
-    program = f"import signal; signal.signal(signal.{number.name}, {DEFAULTS[number]}); import node.cli.main"
+    program = f"import signal; signal.signal(signal.{number.name}, {DEFAULTS[number]}); import node.cli.main as cli"
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
+        [sys.executable, "-c", f"{program}; cli.main()", "tasks"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
@@ -177,6 +180,8 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import node.cli.main
+from node.runtime.startup import loaded
+loaded()
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     try:
         signal.raise_signal(number)

@@ -104,18 +104,18 @@ def test_the_commands_name_one_peer_or_none(tmp_path: Path, capsys: pytest.Captu
         Ban(peer=ALPHA, reason="it is rude"),
         Pardon(peer=BETA),
     ]
-    waits = f"waits: no learner is running on {tmp_path}. It takes effect when one does."
+    waits = f"waits: no learner is running on {tmp_path}. The order takes effect when one starts."
     assert capsys.readouterr().out.splitlines() == [
-        f"The order to ban a peer, {ALPHA} {waits} Back: volery pardon {ALPHA}",
+        f"The order to ban a peer, {ALPHA} {waits} To undo: volery pardon {ALPHA}",
         f"The order to pardon a peer, {BETA} {waits}",
     ]
     for name in ("nobody", "", ALPHA[-3:], "A" * 52, "1" * 52, ALPHA.lower(), "kites"):
-        with pytest.raises(UsageError, match="is no peer of this swarm"):
+        with pytest.raises(UsageError, match="is not a peer of this swarm"):
             ban(name, tmp_path)
     for name in (LEARNER, LEARNER[-6:]):
-        with pytest.raises(UsageError, match="is this swarm's learner itself"):
+        with pytest.raises(UsageError, match="is the learner of this swarm"):
             ban(name, tmp_path)
-    with pytest.raises(UsageError, match="--reason has 513 characters, and 512 are kept: shorten it"):
+    with pytest.raises(UsageError, match="--reason has 513 characters; at most 512 are kept. Shorten it"):
         ban(ALPHA, tmp_path, "x" * 513)
     assert len(OperatorDecisions(tmp_path).waiting()) == 2
 
@@ -143,12 +143,12 @@ def test_what_is_said_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixt
     ban(ALPHA, tmp_path)
     pardon(OTHER.peer_id, tmp_path)
     assert capsys.readouterr().out.splitlines() == [
-        f"Banned: {ALPHA}. The learner does it within a second. Back: volery pardon {ALPHA}",
-        f"Pardoned: {OTHER.peer_id}. It may join again once the learner has heard of it, which takes a second.",
-        "No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.",
+        f"Banned: {ALPHA}. The learner obeys within a second. To undo: volery pardon {ALPHA}",
+        f"Pardoned: {OTHER.peer_id}. It may join again in a second, when the learner has read the order.",
+        "No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one.",
     ]
     board.clear()
     ban(OTHER.peer_id, tmp_path)
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The order to ban {OTHER.peer_id} waits: no learner is running on {tmp_path}.")
-    assert second == "No peer of that id has joined this swarm: it will be turned away if it comes."
+    assert second == "No peer with that id has joined this swarm. It will be refused if it comes."

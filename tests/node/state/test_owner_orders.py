@@ -155,5 +155,5 @@ def test_which_node_is_meant_is_never_guessed(tmp_path: Path, monkeypatch: pytes
     learner.mkdir()
     load_or_create_key(learner / "learner.key")
     assert find_place(learner).is_learner
-    with pytest.raises(UsageError, match=r"is a learner's, which is stopped by Ctrl-C"):
+    with pytest.raises(UsageError, match=r"belongs to a learner; Ctrl-C stops that"):
         roots(learner, all_nodes=False)

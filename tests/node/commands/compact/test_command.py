@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from node.cli.main import app
+from node.cli.application import app
 from node.runtime.errors import NodeError, UsageError
 from node.runtime.events import Clock
 from node.state.learner_state import held_state, open_learner_home
@@ -82,7 +82,7 @@ def test_other_places_are_refused(state: Path, tmp_path: Path, case: str) -> Non
         case "a node":
             (tmp_path / "node").mkdir()
             (tmp_path / "node" / "node.key").write_bytes(b"x" * 32)
-            told, said = compact(tmp_path / "node"), "only a learner keeps a ledger"
+            told, said = compact(tmp_path / "node"), "only a learner has a ledger"
         case "no ledger":
             os.remove(state / "ledger.sqlite")
             told, said = compact(state), "there is no ledger yet"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from node.cli.main import app
+from node.cli.application import app
 from node.commands.samples.command import show
 from node.learner_role.metrics.sample_store import FILE, SampleSink
 from node.runtime.errors import NodeError, RunError, UsageError

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from node.cli.main import app
+from node.cli.application import app
 from node.reports import OwnReport, SwarmReport, as_html, own_report, swarm_report, write_html
 from node.reports.charts.cost_curve import costs_of
 from node.reports.charts.learning_curve import lead

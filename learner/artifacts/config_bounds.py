@@ -28,7 +28,7 @@ def find_excess(config: Any, num_tensors: int) -> str:
     when none does."""
     for name, value in whole_numbers(config):
         if COUNTED.search(name) and value > max(FEWEST, num_tensors):
-            return f"asks for {name} = {value}, and the weights have {num_tensors} tensors"
+            return f"asks for {name} = {value}, but the weights have {num_tensors} tensors"
     return ""
 
 

@@ -111,8 +111,8 @@ class Batch:
 
     @property
     def difficulty(self) -> float | None:
-        """Expected failure rate of the batch's problems: 1 minus the mean expected reward over the rollouts whose
-        problem is known. None if those are less than KNOWN_SHARE of all."""
+        """How far the batch's problems are expected to stay below a reward of 1: 1 minus the mean expected reward over
+        the rollouts for which it is known. None if those are less than KNOWN_SHARE of all."""
         known = [(len(group.completions), group.expected) for group in self.groups if group.expected is not None]
         rollouts = sum(count for count, _ in known)
         if not known or rollouts < KNOWN_SHARE * self.rollouts:

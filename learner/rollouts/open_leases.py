@@ -217,7 +217,7 @@ class Leasing:
         return max(installed, granted.lease.minimum)
 
     def recall(self, lease: LeaseId) -> None:
-        """Stop to count on an open lease, because it is of no use any more.
+        """Stop counting on an open lease, because it is of no use any more.
 
         It stays open, because its delivery may be on the way, and not every peer knows what a recall is.
         """

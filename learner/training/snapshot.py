@@ -181,8 +181,8 @@ class Side(Protocol):
         """Return new memory of the host, uint8, once no copy into older memory is pending."""
 
     def behind(self) -> AbstractContextManager[None]:
-        """Inside the block, computations and copies come after those that the current stream has already, and run
-        beside those that it gets later.
+        """Run the block's computations and copies after those that the current stream has already, and beside those
+        that it gets later.
         """
 
     def mark(self) -> Any:

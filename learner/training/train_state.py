@@ -119,7 +119,7 @@ class Training:
         does, BadBatch when the objective cannot learn from such a batch.
         """
         if self._recipe.needs_reference:
-            self.before_update()  # the reference's weights replace those that may be read
+            self.before_update()  # the reference's weights take the place of those that a writing may still read
         prepared, found = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)

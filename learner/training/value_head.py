@@ -50,7 +50,7 @@ class Critic:
 
     def values(self, part: Microbatch) -> Tensor:
         """Return values [N] of the positions that predict the part's targets, from the last forward pass."""
-        assert self._hidden is not None, "no forward pass was heard"
+        assert self._hidden is not None, "no forward pass has run"
         hidden, self._hidden = self._hidden, None
         states = torch.nn.functional.embedding(part.predictors, hidden.flatten(0, 1)).float()  # (N, D)
         return states @ self.weight + self.bias

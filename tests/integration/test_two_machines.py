@@ -167,7 +167,7 @@ def test_a_port_that_is_taken_is_told_at_once(machines: Machines) -> None:
     first = machines.launch(0)
     assert first.end() == 1
     assert first.said == [
-        f"trainer: the other machines cannot be met at {machines.meeting}: something else listens there. See [trainer] "
+        f"trainer: the machines cannot meet at {machines.meeting}: something else listens there. See [trainer] "
         "rendezvous"
     ]
 

@@ -159,7 +159,7 @@ def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: 
     """
     layout = Layout.SIBLINGS if share_prompts else Layout.ROWS
     for part in dealt_microbatches(batch, keep, max_tokens, layout=layout, rank=0, ranks=1):
-        assert part is not None, "one rank waits for nobody"
+        assert part is not None, "a single rank is never idle"
         yield part
 
 

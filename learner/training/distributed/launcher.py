@@ -114,7 +114,7 @@ def _together(terms: Terms, program: Sequence[str]) -> int:
     try:
         is_whole = meeting.begin()
     except NoStore as error:
-        say((f"the other machines cannot be met at {terms.meeting}: {error}. See [trainer] rendezvous",))
+        say((f"the machines cannot meet at {terms.meeting}: {error}. See [trainer] rendezvous",))
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -262,7 +262,7 @@ def _device(device: Device) -> torch.device:
     if local >= available:
         fewer = f"[trainer] ranks = {available}, or " if available else ""
         raise BadRequest(
-            f"device: {device!r} wants a GPU for each rank of this machine, and there are {available}; "
+            f"device: {device!r} needs a GPU for each rank of this machine, but there are {available}; "
             f'set {fewer}device = "cpu"'
         )
     return torch.device("cuda", local)

@@ -420,7 +420,7 @@ def _probe(rows: int, length: int, vocab_size: int, layout: Layout = Layout.ROWS
     batch = Ragged(tokens=tokens, lengths=np.full(rows, length), targets=targets)
     keep = np.ones(rows, np.bool_)
     part = next(dealt_microbatches(batch, keep, rows * length, layout=layout, rank=0, ranks=1))
-    assert part is not None, "one rank waits for nobody"
+    assert part is not None, "a single rank is never idle"
     return part
 
 

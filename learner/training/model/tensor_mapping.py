@@ -53,7 +53,7 @@ def correspond(model: Any, directory: ModelDirectory) -> list[Part]:
     missing = sorted(name for name, tensor in tensors.items() if id(tensor) not in filled)
     if missing:
         raise BadModel(
-            f"{directory.path} lacks {len(missing)} tensors that its config wants, {missing[0]!r} first; "
+            f"{directory.path} lacks {len(missing)} tensors that its config requires, {missing[0]!r} first; "
             "copy its weights again"
         )
     places = {name: place for place, name in enumerate(tensors)}
@@ -125,7 +125,7 @@ def _require_round_trip(model: Any, part: Part, tensors: Mapping[str, Tensor], d
             wanted = tuple(tensors[target].shape) if target in tensors else "no such tensor"
             raise BadModel(
                 f"{directory.path} could not be loaded as a causal language model: {part.sources[0][0]!r} makes "
-                f"{target!r} of shape {shape}, and its config wants {wanted}"
+                f"{target!r} of shape {shape}, but its config requires {wanted}"
             )
     if found is not None:
         back = {name: tuple(tensor.shape) for name, tensor in revert(model, part, found).items()}

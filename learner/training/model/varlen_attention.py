@@ -45,7 +45,7 @@ def end_to_end_attention(
     `query` is (1, H, N, D); `key` and `value` are (1, K, N, D), with fewer heads. `cu_seq_lens_q` int32 [S + 1] says
     where the S sequences begin and the last one ends; the longest has `max_length_q` positions.
     """
-    assert cu_seq_lens_q is not None, "every microbatch is told where its sequences begin"
+    assert cu_seq_lens_q is not None, "every microbatch says where its sequences begin"
     assert max_length_q is not None
     if query.device.type == "cuda":
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
@@ -58,7 +58,7 @@ def end_to_end_attention(
             else:
                 k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
         out = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scaling, window_size=window, **grouped)
-        assert isinstance(out, Tensor), "nothing more was asked for"
+        assert isinstance(out, Tensor), "only the output was asked for"
         return out.unsqueeze(0), None
     return _by_length(query, key, value, cu_seq_lens_q, scaling, sliding_window).transpose(1, 2), None
 

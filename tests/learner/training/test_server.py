@@ -537,7 +537,7 @@ def test_requests_that_make_no_sense_name_the_field(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named(model: Path) -> None:
     fields = {"directory": str(model), "hyperparameters": HYPERPARAMETERS, "device": "cuda"}
-    assert "wants a GPU for each rank" in refused(Trainer(), "bad_request", "load", **fields)
+    assert "needs a GPU for each rank" in refused(Trainer(), "bad_request", "load", **fields)
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:

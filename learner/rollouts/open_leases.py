@@ -102,8 +102,8 @@ class Leasing:
     judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     by_version: Counter[int] = field(default_factory=Counter)
     """Rollouts leased and not yet judged, expired, returned or recalled, by the training step of the version that makes
-    them; while that is unknown, of the oldest that may. Later turns are not included: their episodes are counted by
-    their group's oldest tokens (`learner.rollouts.episodes`)."""
+    them. While that is unknown, the oldest version that may make them is counted. Later turns are not included: their
+    episodes are counted by their group's oldest tokens (`learner.rollouts.episodes`)."""
     recalled: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     """Open leases that are no longer counted on."""
     arrived: dict[LeaseId, int] = field(default_factory=dict)

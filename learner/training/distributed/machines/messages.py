@@ -33,7 +33,7 @@ SETTLE_S = 5.0
 """Seconds that the machines wait for each other's report on why it is over."""
 
 FIRST_TOLD_S = 10.0
-"""A wait is reported after so many seconds, so that it is not if one command starts all machines."""
+"""Seconds until a wait is reported. If one command starts all machines, the wait is shorter and needs no report."""
 
 TOLD_AGAIN_S = 60.0
 """Seconds until the report of a wait is repeated, for as long as it lasts."""

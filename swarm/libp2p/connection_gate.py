@@ -242,7 +242,10 @@ class Door:
         self._handshakes.note_progress(number, now)
 
     def admit(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
-        """Note that a stranger has shown who it is. If it had no place, return the number of who loses one for it."""
+        """Note that a stranger has shown who it is.
+
+        If it had no place, return the number of the connection that loses one for it.
+        """
         self._names[number] = origin
         self._inside.add(number)
         if number in self._strangers:

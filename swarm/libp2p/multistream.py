@@ -35,7 +35,7 @@ class PeerProposes(NegotiationFailed):
 
 
 class Wire(Protocol):
-    """The bytes over which two ends negotiate."""
+    """The byte stream over which two ends negotiate."""
 
     async def read(self, n: int) -> bytes:
         """Return exactly `n` bytes."""

@@ -60,8 +60,8 @@ REQUEST_RATE, UPLOADS = "request_rate", "uploads"
 """Budgets, by the names under which refusals are reported."""
 
 REPEATED_RETRY_MS = 1000
-"""Milliseconds. Sent to a peer that repeats an open request, and should wait for that one. Sent as well to a stranger
-for which there is no place."""
+"""Milliseconds until a peer may ask again after it repeated an open request: it should wait for that one. A stranger
+without a place gets the same answer."""
 
 
 @dataclass(kw_only=True)

@@ -156,7 +156,7 @@ class ChunkExchange:
         everything once it was given. The store must hold the version, or hold it before anybody wants it.
         """
         if self.serving is None:
-            raise LocalProtocolError("seeding needs the serving side: Distribution(serving=...)")
+            raise LocalProtocolError("seeding needs the serving side: ChunkExchange(serving=...)")
         while len(self._seeds) >= MAX_SEEDS:
             oldest = next(iter(self._seeds))
             del self._seeds[oldest]

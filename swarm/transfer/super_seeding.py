@@ -301,7 +301,7 @@ class SuperSeeder:
             self._replicated(chunk, now)
 
     def _withdraw(self, now: float) -> None:
-        """Take back offers that no peer asked for: it has the chunk already, or does not want it."""
+        """Take back offers that their peers did not ask for: they have the chunk already, or do not want it."""
         for relay in self._relays.values():
             if not relay.asked:
                 for chunk, since in list(relay.offered.items()):

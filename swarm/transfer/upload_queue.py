@@ -37,7 +37,7 @@ the last of 250 unequal peers was done a tenth later (one seed). With two the la
 1.21 of the bound and not 1.15 (medians of three)."""
 
 MAX_UPLOADS = 12
-"""With uploads that have lost their lane: the chunks in memory, and the slow readers served, at once."""
+"""Uploads at a time, with those that have lost their lane. It limits the chunks in memory and the slow readers served."""
 
 MAX_WAITING = 16
 """Waiting requests: a third of a second of 128 KiB chunks at 50 Mbit/s; beyond it BUSY sends the peer elsewhere."""
@@ -169,7 +169,7 @@ class _Waiting:
 
 @dataclass(kw_only=True, slots=True)
 class _Upload:
-    """One upload. `left` of its `size` bytes have not left; the last `piece` left at `moved_at`.
+    """One upload. `left` of its `size` bytes are still to be sent; the last `piece` was sent at `moved_at`.
 
     A `slow` upload stays stalled when it moves.
     """

@@ -31,7 +31,7 @@ PAUSE_S, SELDOM_S = 0.5, 60.0
 """Seconds between two tried addresses, and before a peer that dialled nothing is asked again."""
 
 DIALLED, DIALLED_BY_KNOWN = "others dialled it", "peers that the node had contacted before dialled it"
-"""Some routers let in only peers that one has contacted. They cannot be told apart from routers that let in everybody.
+"""Some routers let in only peers that the node has contacted. We cannot tell them from routers that let in everybody.
 So peers that are introduced to such a node also learn of circuits."""
 
 SHOWS_ALL_THE_SAME = "its router shows all peers the same port, and blocks peers that the node has not contacted"

@@ -83,7 +83,7 @@ def why_undialable(address: Address) -> str:
     if address.is_wildcard:
         return f"{address.host} stands for every interface of a machine, and nobody can dial that"
     if address.kind == "ip6" and ipaddress.ip_address(address.host).is_link_local:
-        return f"{address.host} is link-local: which link is meant differs from machine to machine"
+        return f"{address.host} is link-local: it means another link on each machine"
     return ""
 
 
@@ -124,7 +124,7 @@ def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address | Circuit
     peers = {address.peer for address in addresses}
     match list(peers):
         case [None]:
-            raise BadAddress(f"{texts[0]} does not end in /p2p/PEER, so nobody could tell who answered")
+            raise BadAddress(f"{texts[0]} does not end in /p2p/PEER, so the peer that answers could not be checked")
         case [peer]:
             return PeerId(str(peer)), addresses
         case []:
@@ -160,13 +160,13 @@ def _checked(text: str, kind: str, host: str, port: str, peer: PeerId | None) ->
         raise BadAddress(f"{text!r}: {port!r} is not a port")
     if kind.startswith("ip"):
         if "%" in host:
-            raise BadAddress(f"{text!r}: {host.partition('%')[2]} is an interface of one machine, which others lack")
+            raise BadAddress(f"{text!r}: {host.partition('%')[2]} is an interface, which other machines do not have")
         try:
             host = str(ipaddress.IPv4Address(host) if kind == "ip4" else ipaddress.IPv6Address(host))
         except ValueError as error:
             raise BadAddress(f"{text!r}: {error}") from error
     elif not _is_name(host):
-        raise BadAddress(f"{text!r}: {host!r} is no name of a host")
+        raise BadAddress(f"{text!r}: {host!r} is not a valid host name")
     return Address(kind=kind, host=host, port=int(port), peer=peer)
 
 

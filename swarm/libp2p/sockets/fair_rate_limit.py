@@ -112,7 +112,7 @@ class Pacing:
         return self._at + max(0.0, min(waits)) / self.bytes_per_s if waits else math.inf
 
     def handle(self, event: Event, now: float) -> list[Ticket]:
-        """Take in one event at time `now` (seconds, monotonic) and return what is granted, in this order."""
+        """Handle one event at time `now` (seconds, monotonic); return the granted tickets in order."""
         match event:
             case Asked(ticket=ticket, flow=flow, size=size, small=small):
                 if not 0 < size <= self.piece_bytes:

@@ -28,7 +28,7 @@ class Pace:
         self._bytes, self._seconds = 0, 0.0
 
     def wrote(self, size: int, began: float, ended: float) -> bool:
-        """Add a write of `size` bytes that began and ended then; return True if there is a new measurement."""
+        """Count a write of `size` bytes from `began` to `ended`; return True if there is a new measurement."""
         follows, since = began - self._ended < PAUSE_S, self._ended
         self._ended = ended
         if not follows:

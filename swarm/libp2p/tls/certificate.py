@@ -100,7 +100,7 @@ def verify(der: bytes, now: datetime) -> PublicKey:
 
 
 def encode_signed_key(key: bytes, signature: bytes) -> bytes:
-    """Return the extension's value. Both are below 128 bytes, as those of an Ed25519 key are."""
+    """Return the extension's value. Key and signature are shorter than 128 bytes each, as those of Ed25519 are."""
     return _element(SEQUENCE, _element(OCTET_STRING, key) + _element(OCTET_STRING, signature))
 
 
@@ -126,7 +126,7 @@ def _check_validity(certificate: x509.Certificate, now: datetime) -> None:
 def _signed_key(certificate: x509.Certificate) -> bytes:
     for extension in certificate.extensions:
         if extension.critical and extension.oid not in UNDERSTOOD:
-            raise CertificateRefused(f"nobody here understands its critical extension {extension.oid.dotted_string}")
+            raise CertificateRefused(f"its critical extension {extension.oid.dotted_string} is not understood here")
     try:
         value = certificate.extensions.get_extension_for_oid(EXTENSION).value
     except x509.ExtensionNotFound:
@@ -141,7 +141,7 @@ def _check_whole_bytes(certificate: x509.Certificate, der: bytes) -> None:
     would have several forms.
     """
     if der[-len(certificate.signature) - 1] != 0:
-        raise CertificateRefused("the certificate's signature is no whole number of bytes")
+        raise CertificateRefused("the certificate's signature is not a whole number of bytes")
 
 
 def _check_self_signature(certificate: x509.Certificate) -> None:

@@ -54,8 +54,8 @@ from swarm.transport.receive_buffer import Arrivals
 TLS_PROTOCOL = TProtocol("/tls/1.0.0")
 
 ALPN = b"libp2p"
-"""The muxer is negotiated afterwards, for peers that cannot agree on it by ALPN. So this comes after the muxers' names.
-"""
+"""Means that the muxer is negotiated afterwards, for peers that cannot agree on it by ALPN. It comes after the muxers'
+own names."""
 
 CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 """All customary ones of TLS 1.3, the fastest first: AES-128 has two thirds of the rounds of AES-256."""
@@ -344,7 +344,7 @@ def _judge(tls: SSL.Connection, certificate: crypto.X509, _error: int, _depth: i
 
 
 def _select(above: Sequence[bytes], _tls: SSL.Connection, offered: Sequence[bytes]) -> bytes:
-    """Choose the client's first wish that we speak. Raises TlsHandshakeFailed if there is none."""
+    """Return the first of the client's offers that we speak. Raises TlsHandshakeFailed if there is none."""
     chosen = next((one for one in offered if one in above), None)
     if chosen is None:
         raise TlsHandshakeFailed(f"the peer speaks {b', '.join(offered)!r} above TLS, not {_either(above)}")

@@ -52,7 +52,7 @@ DISCARD_BYTES = INITIAL_WINDOW
 
 
 class Account(Protocol):
-    """Whether the peer is a member, and what it may cost."""
+    """The limits on what the peer may cost."""
 
     @property
     def is_member(self) -> bool: ...

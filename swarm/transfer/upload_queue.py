@@ -37,7 +37,7 @@ the last of 250 unequal peers was done a tenth later (one seed). With two the la
 1.21 of the bound and not 1.15 (medians of three)."""
 
 MAX_UPLOADS = 12
-"""Uploads at a time, with those that have lost their lane. It limits the chunks in memory and the slow readers served."""
+"""Uploads at a time, with those that have lost their lane. It limits chunks in memory and slow readers served."""
 
 MAX_WAITING = 16
 """Waiting requests: a third of a second of 128 KiB chunks at 50 Mbit/s; beyond it BUSY sends the peer elsewhere."""

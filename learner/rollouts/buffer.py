@@ -90,7 +90,8 @@ KNOWN_SHARE = 0.5
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Groups to train on now, each with its lag, and the groups dropped since the last batch, each with the reason.
-    `stale`: rollouts of groups that became stale. `uninformative`: rollouts of groups with equal rewards."""
+    `stale`: rollouts of groups that became stale or were given up. `uninformative`: rollouts of groups with equal
+    rewards."""
 
     groups: tuple[Group, ...]
     lags: Mapping[LeaseId, int]
@@ -339,7 +340,7 @@ class Buffer:
     def take(self, rollouts: int, chain: Chain) -> Batch | None:
         """Return a batch of at least `rollouts` for the step after `chain.head`, or None if too few are admissible.
 
-        Stale groups are dropped in both cases, and reported in the next batch.
+        Groups that are stale or orphaned are dropped in both cases, and reported in the next batch.
         """
         self._drop_inadmissible(chain)
         if len(self) < rollouts:

@@ -1,10 +1,14 @@
 """Define the interface between episodes and tasks: what an environment is asked, and what it replies.
 
-Tasks live in the node. The learner remembers nothing of an environment but the transcript. So each question carries all
-that the policy said, and digests of the replies. An environment that is still running goes on; one that is gone is
-replayed. If a replayed environment replies differently, the episode ends without a reward; this is a returned value,
-not an exception. Most environments depend only on what was said and always reply the same; their digests are empty. A
-task of one turn is an environment that ends every episode at once.
+Tasks live in the node. Each question carries all that the policy said, and digests of the replies. An environment that
+is still running goes on; one that is gone is replayed. Most environments depend only on what was said and always reply
+the same; their digests are empty. A task of one turn is an environment that ends every episode at once.
+
+Invariants:
+
+- The transcript holds everything that the policy read. The learner remembers nothing else of an environment.
+- If a replayed environment replies differently, the episode ends without a reward; this is a returned value, not an
+  exception.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""How many rollouts each peer is leased and of which version, so that no rollout is wasted and no peer idles. Pure
-cores; the node performs.
+"""Decide how many rollouts to lease to each peer, and of which version, so that no rollout is wasted and no peer idles.
 
-- `batch_speed`: how long a peer takes for how many rollouts
-- `capacity`: how many rollouts of which version may be leased, and until when they are of use
+Pure cores; the node acts on their decisions.
+
+- `batch_speed`: how long a peer takes for a number of rollouts
+- `capacity`: how many rollouts of which version may be leased, and until when they can be used
 - `completion_lengths`: how long the completions of a prompt will be
-- `lease_backoff`: how seldom a peer is leased to whose leases bring no record
-- `lease_scheduler`: what a peer that asks is leased
+- `lease_backoff`: how rarely a peer is leased to whose leases bring no record
+- `lease_scheduler`: what a peer is leased when it asks
 - `longest_first`: which of the prompts in the window a peer is leased
-- `peer_load`: what the learner remembers of a peer that works, and why its request waits
+- `peer_load`: what the learner remembers of a working peer, and why its request waits
 """

@@ -1,13 +1,17 @@
-"""How long a peer takes for how many rollouts: what its last leases took, by their number.
+"""Estimate how long a peer takes for a number of rollouts, from what its last leases took.
 
 Pure. An engine that generates a batch at once takes as long for eight rollouts as for one; another takes eight times as
-long: which of them a peer has shows only when it was given both. What always holds: for a number that was tried of late
-the answer is what that took; for a smaller one, which was not, it is in proportion, so that it will be tried; for a
-larger one it is in proportion too, which is the most that it can take.
+long. Which of them a peer has shows only when it was given both numbers.
 
-A plan asks another question, how many admitted rollouts a busy second is worth, and has its own figure
-(`learner.provisioning.estimation.peer_profile`): there what was refused counts as time, here a lease that is late is
-late either way.
+A plan asks another question, how many admitted rollouts a busy second brings, and has its own estimate
+(`learner.provisioning.estimation.peer_profile`). There, rejected rollouts count as time; here, a late lease is late
+either way.
+
+Invariants:
+
+- For a number that was tried recently, the answer is the time that it took.
+- For a smaller number that was not tried, the answer is in proportion, so that it will be tried.
+- For a larger number it is in proportion too, which is the most that it can take.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 TRIES = 8
-"""Values remembered for each size: old enough for one odd one not to count, young enough for a throttled machine."""
+"""Values remembered for each size: enough that one odd value does not count, few enough to notice a throttled
+machine."""
 
 SIZES = 24
 """Powers of two of rollouts at a time that are told apart."""
@@ -25,7 +30,7 @@ SIZES = 24
 
 @dataclass(kw_only=True, slots=True)
 class Speed:
-    """See the module's paragraph. `prior` is what the peer's own benchmark promises, in rollouts per second."""
+    """The speed of one peer. `prior` is what the peer's own benchmark promises, in rollouts per second."""
 
     prior: float = 0.0
     _tried: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)
@@ -33,16 +38,16 @@ class Speed:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to go by."""
+        """Whether anything is known of the peer's speed."""
         return bool(self._medians) or self.prior > 0
 
     @property
     def rate(self) -> float:
-        """Rollouts per second with as many at a time as suits the peer best; 0 while nothing is known."""
+        """Rollouts per second with the number at a time that suits the peer best; 0 while nothing is known."""
         return max((count / seconds for count, seconds in self._medians.values()), default=self.prior)
 
     def observe(self, rollouts: int, seconds: float) -> None:
-        """So many, given together, took so long."""
+        """Record that this many rollouts, given together, took this long."""
         size = min(rollouts.bit_length(), SIZES)
         tried = self._tried.setdefault(size, deque(maxlen=TRIES))
         tried.append((rollouts, max(seconds, 1e-3)))
@@ -51,12 +56,13 @@ class Speed:
         self._medians[size] = mean, mean * each[len(each) // 2]
 
     def outlasts(self, rollouts: int, seconds: float) -> None:
-        """So many, given together, were not done after so long; what is known is right, or too quick."""
+        """Record that this many rollouts, given together, were not done after this long; the known time is right, or
+        too short."""
         if seconds > self.seconds(rollouts):
             self.observe(rollouts, seconds)
 
     def seconds(self, rollouts: int) -> float:
-        """How long so many take, usually; 0 while nothing is known."""
+        """Return how long this many rollouts usually take; 0 while nothing is known."""
         if not self._medians:
             return rollouts / self.prior if self.prior > 0 else 0.0
         size = min(rollouts.bit_length(), SIZES)
@@ -65,9 +71,10 @@ class Speed:
         return seconds * rollouts / count
 
     def within(self, seconds: float, most: int, step: int) -> int:
-        """How many, at most `most`, it makes in so long: whole groups of `step`, or an even share of one.
+        """Return how many rollouts, at most `most`, it makes in this time: whole groups of `step`, or an even share of
+        one.
 
-        Even, so that shares make up wholes.
+        Shares are even so that they add up to whole groups.
         """
         if not self.is_known or self.seconds(most) <= seconds:
             return most

@@ -1,20 +1,20 @@
-"""How many rollouts of which version may be leased, and until when they are of use.
+"""Compute how many rollouts of which version may be leased, and until when they can be used.
 
-A pure core. Batches are formed oldest version first, and a rollout of version v is of use up to the batch that is
-trained on at version v + S: an earliest-deadline-first queue, of which a lease is a promise. What always holds of what
-is leased within `room` and `due`:
+A pure core. Batches are formed oldest version first, and a rollout of version v can be used up to the batch that is
+trained on at version v + S. This is an earliest-deadline-first queue, and a lease is a promise of it.
 
-- as many batches are formed before its version is too old as all that is leased or waits of that version or an older
-  one needs (the condition of earliest deadline first: it then displaces nothing);
-- no more is leased or waits than `pace`: what would be made too early is made with an older policy than need be.
+If groups that teach nothing are dropped (`learner.rollouts.buffer`), a leased rollout counts for the share that is
+usually kept, so that leasing makes up for the others. With S = 0 it counts in full: rollouts beyond the batch would be
+wasted, and dropped ones are leased again once that is known. If a task has turns, an episode takes its room from the
+lease of its first turn until it is trained on, at the age of the oldest tokens of its group. So later turns take none.
 
-Where groups that teach nothing are dropped (`learner.rollouts.buffer`), a leased rollout counts as much as is usually
-kept of one, so that leasing makes up for the others; not with S = 0, where what is beyond the batch would be made in
-vain, and what is dropped is leased again once that is known. Where a task has turns, an episode takes its room from the
-lease of its first turn until it is trained on, at the age of the oldest tokens of its group, so that later turns take
-none.
+Versions are counted by the training step that made them; times are milliseconds on the learner's clock.
 
-Versions are counted by the training step in which they were made, times are milliseconds on the learner's clock.
+Invariants, for all that is leased within `room` and `due`:
+
+- Before a version is too old, as many batches are formed as are needed by all that is leased or waits of that version
+  or an older one. This is the condition of earliest deadline first, with which a lease displaces nothing.
+- No more is leased or waits than `pace`: a rollout that is made too early is made with an older policy than necessary.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from protocol.versions.staleness import Chain
 
 @dataclass(frozen=True, kw_only=True)
 class Tempo:
-    """What the swarm takes: seconds of a training step; rollouts delivered within a time by all that are on, if all
-    begin at once; seconds that they take for what they ask for, in the mean, with all turns. 0, and nothing, before it
-    was measured."""
+    """The measured tempo of the swarm; 0 or empty before it was measured.
+
+    `train_s`: seconds of a training step. `supply`: rollouts that all active peers deliver within a time, if all begin
+    at once. `generation_s`: mean seconds that they take for what they ask for, with all turns.
+    """
 
     train_s: float = 0.0
     generation_s: float = 0.0
@@ -44,7 +46,7 @@ class Tempo:
 
 @dataclass(kw_only=True)
 class LeaseCapacity:
-    """See the module's paragraph.
+    """The room for leases in the batches to come.
 
     Args:
         window: S, in training steps.
@@ -53,7 +55,7 @@ class LeaseCapacity:
         steps: the last training step; 0 while it is not known.
         manifests: published versions that may still be admissible.
         collecting: the learner's version when the batch now collected will be trained on.
-        busy: from when a batch is taken until the version it makes, if it is to be published, is out.
+        busy: true from the time when a batch is taken until its version, if that is to be published, is out.
         busy_since_ms: when that batch was taken.
     """
 
@@ -89,23 +91,23 @@ class LeaseCapacity:
 
     @property
     def minimum(self) -> PolicyVersion:
-        """The oldest version of which the next batch may hold rollouts: published, or else to be."""
+        """The oldest version whose rollouts the next batch may hold: a published one, or else one to come."""
         coming = PolicyVersion(self.chain.head.incarnation, self.oldest)
         return next(iter(self.versions(None)), coming)
 
     @property
     def oldest(self) -> int:
-        """The oldest training step of a version of which the next batch may hold rollouts."""
+        """The training step of the oldest version whose rollouts the next batch may hold."""
         return max(0, self.collecting - self.window)
 
     @property
     def next_chain(self) -> Chain:
-        """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is being
+        """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is
         trained."""
         return self.chain if self.collecting <= self.chain.head.version else self.chain.advance()
 
     def versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
-        """Versions that a lease may ask for, oldest first: what the peer has, and what was published since.
+        """Return the versions that a lease may ask for, oldest first: what the peer has, and what was published since.
 
         A lease says "or newer", and to a peer a version that a restart cut off is newer than all before it.
         """
@@ -119,21 +121,24 @@ class LeaseCapacity:
         )
 
     def room(self) -> int:
-        """Rollouts that may be leased now."""
+        """Return how many rollouts may be leased now."""
         under_way = self.leasing.open_rollouts + len(self.episodes)
         return math.floor((self.pace - len(self.buffer) - self.buffer.held) / self.kept) - under_way
 
     @property
     def kept(self) -> float:
-        """What one leased rollout is counted on for; exactly 1 where nothing is dropped for teaching nothing."""
+        """The share of a leased rollout that is expected to be kept; exactly 1 if nothing is dropped for teaching
+        nothing."""
         return self.buffer.kept if self.window else 1.0
 
     def due(self, minimum: PolicyVersion) -> int:
-        """Rollouts of that version that may still be leased, so that everything leased or waiting is used in time.
+        """Return how many rollouts of that version may still be leased, so that all that is leased or waits is used in
+        time.
 
-        Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on: as many as there may be of
-        version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
-        and who says that it begins with version 2^50 must not have us count up to that.
+        Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on. That is the limit for
+        version x and those before it, for every x from this version on. It can bind only for an x that has rollouts of
+        its own, so only these are looked at. A peer that claims to begin with version 2^50 must not make us count up to
+        that.
         """
         kept, leased = self.kept, self.leasing.by_version
         waiting = self.buffer.by_version
@@ -157,20 +162,21 @@ class LeaseCapacity:
 
     @property
     def short(self) -> float:
-        """Rollouts that nobody makes yet while the learner waits for them."""
+        """Rollouts that no peer makes yet while the learner waits for them."""
         return 0.0 if self.busy else max(0.0, self.batch - self._there)
 
     def window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
-        """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
+        """Return for how many seconds after `start_ms` rollouts of that version, by a peer of this rate, are still in
+        time."""
         tempo = self.tempo
         if tempo.train_s <= 0:
             return math.inf
-        batches = minimum.version + self.window - self.collecting  # so many may be formed before
+        batches = minimum.version + self.window - self.collecting  # batches that may be formed before
         next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
         until_ms = next_ms + 1000 * tempo.train_s * batches
         if self.short:
-            return math.inf  # whoever makes what nobody makes yet is in time
-        # And none is formed before its rollouts are there, however quickly the others make them.
+            return math.inf  # a peer that makes what no peer makes yet is in time
+        # No batch is formed before its rollouts are there, however quickly the others make them.
         missing = (batches + 1) * self.batch - self._there
         if missing > 0:
             others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0

@@ -1,12 +1,16 @@
-"""How long the completions of a prompt will be, by what was admitted before: of the same problem, else of such as it.
+"""Predict how long the completions of a prompt will be, from what was admitted before.
 
-A pure core. What counts of a group is its longest completion, since a lease is delivered when that is done. Of a
-problem that comes again, epoch after epoch, it is what it was before, the newest group for half of it; of one that is
-new, what it is of prompts of its task, its level and about its size, else of its task and level, else of all. What
-always holds: nothing is known but what was admitted, so that who is refused tells nothing; what is remembered is
-bounded, and those problems are forgotten that were not seen for longest; each group is foretold before it is learnt
-from, so that one knows whether foretelling is better than taking all for alike, and as long as it is not, they are
-taken for alike. A wrong guess makes work slower, and changes nothing of what is trained on.
+A pure core. The longest completion of a group counts, since a lease is delivered when that is done. For a problem that
+comes again, epoch after epoch, the prediction is what it was before, with the newest group as half of it. For a new
+problem, it is the mean over prompts of its task and level and about its size, else over its task and level, else over
+all. A wrong prediction makes work slower, and changes nothing in what is trained on.
+
+Invariants:
+
+- Only admitted groups are learned from, so a peer whose records are rejected cannot influence the predictions.
+- Memory is bounded; the problems that were not seen for longest are forgotten.
+- Each group is predicted before it is learned from, which shows whether predictions are better than treating all
+  prompts alike. As long as they are not, all are treated alike.
 """
 
 from __future__ import annotations
@@ -17,31 +21,31 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 PROBLEMS = 1 << 16
-"""Problems remembered, some 200 bytes each."""
+"""Problems remembered, about 200 bytes each."""
 
 CLASSES = 1 << 12
-"""Classes of prompts remembered: of a task, a level and a size."""
+"""Classes of prompts remembered: each is a task, a level and a size."""
 
 NEWEST = 0.5
-"""Weight of a problem's newest group: a policy that changes makes what is old wrong, and one group is much chance."""
+"""Weight of a problem's newest group: a policy that changes makes old lengths wrong, and one group is mostly chance."""
 
 MEMORY = 1 / 64
-"""Weight of one group among all, and among those of its class, once there were so many."""
+"""Least weight of a new group among all, and among those of its class."""
 
 CLASS_GROUPS = 4
-"""Groups of a class below which a larger one is asked."""
+"""Groups of a class below which a larger class is used."""
 
 KNOWN_GROUPS = 32
-"""Groups that were foretold before it is known how well."""
+"""Predicted groups before it is known how good predictions are."""
 
 GOOD = 0.9
-"""Foretelling is of use if it errs by so much of what taking all for alike errs by, at most."""
+"""Predictions are used if their error is at most this share of the error of treating all prompts alike."""
 
 DIFFERENT = 0.1
-"""All are alike that differ from what is usual by less than so much of it."""
+"""All prompts are alike if they differ from the mean by less than this share of it."""
 
 SIZES_PER_OCTAVE = 4
-"""Prompts are of one size that differ by less than a fifth."""
+"""Prompts that differ by less than a fifth have one size."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,8 +62,8 @@ class _Mean:
 
 @dataclass(kw_only=True)
 class CompletionLengths:
-    """See the module's paragraph. `alike` tells of a prompt's index which problem it is, and of which kind: its task
-    and level. `problems`: so many are remembered."""
+    """The known lengths. `alike` returns, for a prompt's index, its problem and its kind (task and level). `problems`
+    is how many are remembered."""
 
     alike: Callable[[int], tuple[int, int]]
     problems: int = PROBLEMS
@@ -70,8 +74,8 @@ class CompletionLengths:
     _spread: _Mean = field(default_factory=_Mean)
 
     def observe(self, index: int, lengths: Sequence[int], prompt_tokens: int | None = None) -> None:
-        """A group of that prompt was admitted, with completions of so many tokens; `prompt_tokens` has the prompt, if
-        that is known still."""
+        """Learn from an admitted group of that prompt, with the tokens of its completions, and the tokens of the
+        prompt, if these are still known."""
         if not lengths:
             return
         longest = float(max(lengths))
@@ -86,7 +90,7 @@ class CompletionLengths:
         self._all.add(longest, MEMORY)
 
     def recover(self, groups: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Begin with these: (a prompt's index, tokens of each completion), those that were admitted first first."""
+        """Start from these groups, as (a prompt's index, tokens of each completion), the first admitted first."""
         self._problems.clear()
         self._classes.clear()
         self._all, self._error, self._spread = _Mean(), _Mean(), _Mean()
@@ -95,7 +99,7 @@ class CompletionLengths:
 
     @property
     def usual(self) -> float:
-        """Tokens of a group's longest completion, in the mean."""
+        """The mean number of tokens of a group's longest completion."""
         return self._all.value
 
     @property
@@ -109,11 +113,12 @@ class CompletionLengths:
         )
 
     def relative(self, index: int, prompt_tokens: int) -> float:
-        """The longest completion of a group of that prompt over what is usual; 1 while nobody can tell."""
+        """Return the longest completion of a group of that prompt relative to the mean; 1 while that cannot be
+        predicted."""
         return self.foretold(index, prompt_tokens) / self.usual if self.can_tell and self.usual > 0 else 1.0
 
     def foretold(self, index: int, prompt_tokens: int | None) -> float:
-        """Tokens of the longest completion of a group of that prompt, by the best that is known; 0 if nothing is."""
+        """Return the predicted tokens of the longest completion of a group of that prompt; 0 if nothing is known."""
         problem, kind = self.alike(index)
         if (known := self._problems.get(problem)) is not None:
             return known.value
@@ -129,7 +134,7 @@ def _size(tokens: int) -> int:
 
 
 def _of(means: OrderedDict[Hashable, _Mean], name: Hashable, most: int) -> _Mean:
-    """What is known under that name, which was seen now."""
+    """Return what is known under that name, and mark it as seen now."""
     found = means.setdefault(name, _Mean())
     means.move_to_end(name)
     if len(means) > most:

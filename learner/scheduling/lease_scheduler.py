@@ -1,32 +1,33 @@
-"""Who is leased how much, made with which version: so that no rollout is made in vain and no peer waits without need.
+"""Decide how many rollouts to lease to each peer and which policy version they must use.
 
-A pure core. What always holds: a lease is granted only if
+A pure core. Requests are served in their order. Peers on standby are not served. Versions are counted by the training
+step that made them; times are milliseconds on the learner's clock.
 
-- there is room for it among the batches to come, of its version (`learner.scheduling.capacity`);
-- by what is known of the peer's speed it arrives before that version is too old, else it is made smaller, or waits for
-  a newer version; if the learner waits for rollouts that nobody makes yet, anybody may;
-- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
-- no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit;
-- no more is leased to one peer, held or waiting, than its share of what may be, or than all peers would have if they
-  had the same, but for what the learner waits for while nobody makes it;
-- a peer that gave back, let expire or lost too many leases without a record, or had too many deliveries refused, is
-  leased one group at a time, and less and less often (`learner.scheduling.lease_backoff`).
+A leased rollout may still become hopeless, since peers and connections are slower than they were. A lease that no batch
+still to be formed can hold is recalled, and no longer counted on.
 
-What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
-batch that is still to be formed can hold it, and not counted on from then on.
+If a task has turns, rollouts are episodes. Each later turn is leased before new prompts are, the oldest group's first,
+with a version no older than that group's. After that it is leased to peers that would have to wait for such a version.
+A group that no batch can hold is given up. The same holds for the rest of a lease that was returned in part.
+Completions that were begun go to peers that say they continue them. If no such peer is here for PARTS_WAIT_MS, their
+groups are given up, so that they take no room from others.
 
-Where a task has turns, rollouts are episodes, of which each later turn is leased before new prompts are, the oldest
-group's first, with a version no older than that, and after them to who would have to wait for such a version; a group
-that no batch can hold is given up. The same holds for what is left of a lease that was handed back; completions that
-were begun go to peers that say they go on with them, and if none of those is here for PARTS_WAIT_MS, their groups are
-given up, so that they take no room from others.
+If it is known how long completions will be (`learner.scheduling.completion_lengths`), the prompts of a batch are leased
+longest first. Each goes to a peer that has it done when all are done (`learner.scheduling.longest_first`), and the work
+that a peer was given counts in its speed.
 
-Where it is known how long completions will be (`learner.scheduling.completion_lengths`), the prompts of a batch are
-leased longest first, each to a peer that has it done when all are done (`learner.scheduling.longest_first`), and how
-fast a peer is goes by what it was given.
+Invariants, for every lease that is granted:
 
-Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
-they were made, times are milliseconds on the learner's clock.
+- There is room for it among the batches to come, of its version (`learner.scheduling.capacity`).
+- By the peer's known speed, it arrives before that version is too old. Otherwise it is made smaller, or waits for a
+  newer version. While the learner waits for rollouts that no peer makes yet, any peer may make them.
+- It is done before the hours end in which the peer's owner lends the machine. Otherwise it is made smaller, or not
+  granted.
+- A peer that is not trusted yet has no more than its quota under way: leased, or held until its audit.
+- One peer has no more leased, held or waiting than its share of the total, or than an equal share, except rollouts that
+  the learner waits for while no peer makes them.
+- A peer that returned, let expire or lost too many leases without a record, or had too many deliveries rejected, is
+  leased one group at a time, and more and more rarely (`learner.scheduling.lease_backoff`).
 """
 
 from __future__ import annotations
@@ -53,27 +54,30 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge
 
 SMALLEST_GROUP = 2
-"""A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""
+"""A group-relative advantage needs two rollouts, so a lease is cut down to this size for a slow peer, and not
+further."""
 
 LATE_MARGIN = 1.25
-"""A lease takes so much longer than its peer usually does: beyond nine of ten that were measured in simulations."""
+"""Factor on the usual time of a peer: nine of ten leases measured in simulations took less."""
 
 MAX_ROLLOUTS = 1 << 16
-"""In one request, by the protocol: more than that is no bound."""
+"""Limit of one request in the protocol, so here it means no limit."""
 
 PARTS_WAIT_MS = 60_000
-"""How long what others began waits for a peer that goes on with it: a node that is started again is back within that,
-and a batch waits no longer for nobody."""
+"""How long work that other peers began waits for a peer that continues it. A node that is started again is back within
+that time, and a batch waits no longer for a peer that is not there."""
 
 TOGETHER_MS = 250
-"""Leases begun within so short a time are generated together."""
+"""Leases that are begun within this time are generated together."""
 
 
 @dataclass(kw_only=True)
 class LeaseScheduler:
-    """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
-    of one peer, 1 is no bound; `lengths`: who knows how long completions will be, None: prompts are leased as they
-    come."""
+    """The scheduler of one learner.
+
+    `next_prompt` returns the task's next prompt, None while that is being written. `peer_share` limits the share of one
+    peer; 1 means no limit. `lengths` predicts the lengths of completions; None leases prompts in their order.
+    """
 
     capacity: LeaseCapacity
     next_prompt: Callable[[], Prompt | None]
@@ -81,12 +85,12 @@ class LeaseScheduler:
     lengths: CompletionLengths | None = None
     workers: dict[PeerId, Worker] = field(default_factory=dict)
     lacks_prompts: bool = False
-    """The last request that had room was cut short since the next prompts were being written."""
+    """Whether the last request that had room was cut short because the next prompts were still being written."""
     give_backs: GiveBacks = field(default_factory=GiveBacks)
     fruitless: Fruitless = field(default_factory=Fruitless)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _nobody_since_ms: int | None = None
-    """Since when nobody is here who goes on with what others began, while some of that waits."""
+    """Since when no peer is here that continues what others began, while some of that waits."""
     _together: dict[LeaseId, Together] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,19 +100,19 @@ class LeaseScheduler:
             length=self._length,
         )
 
-    # Who is there
+    # Peers
 
     def worker(self, peer: PeerId) -> Worker:
-        """The peer, as one that has just come if it is not known."""
+        """Return the peer, as a newcomer if it is not known."""
         return self.workers.setdefault(peer, Worker())
 
     def forget(self, peer: PeerId) -> None:
-        """The peer is gone, and so is its request."""
+        """Forget a peer that is gone, and its request."""
         self.workers.pop(peer, None)
         self._asks.pop(peer, None)
 
     def started(self, peer: PeerId, lease: LeaseId, version: PolicyVersion, now_ms: int) -> bool:
-        """The peer generates `lease` with `version`; whether that is the first word on it."""
+        """Record that the peer generates `lease` with `version`; return whether that is the first report on it."""
         if not self.capacity.leasing.started(lease, peer, version):
             return False
         worker = self.worker(peer)
@@ -130,8 +134,8 @@ class LeaseScheduler:
         *,
         is_whole: bool = True,
     ) -> None:
-        """The peer's lease was judged, and what was admitted of it is the work of `used`, at the newest: how fast the
-        peer is, if it is whole, when it will be free, and what it has."""
+        """Record that the peer's lease was judged. This updates when it will be free, and, for a whole lease, its
+        speed. The newest version in the admitted part is `used`, which shows what the peer has."""
         together = self._together.pop(lease, None)
         if together is not None:
             together.left -= 1
@@ -139,12 +143,12 @@ class LeaseScheduler:
             return
         worker.used = max((version for version in (worker.used, used) if version is not None), default=None)
         if is_whole and together is not None and together.left == 0 and now_ms >= together.began_ms:
-            # A clock that somebody has set back meanwhile says nothing.
+            # If the clock was set back meanwhile, the time says nothing.
             worker.speed.observe(together.rollouts, together.usual_s(now_ms))
         self._see_free(peer, worker, now_ms)
 
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
-        """The peer will not deliver those of `leases` that are its own and open; return them."""
+        """Withdraw those of `leases` that are open and the peer's own, since it will not deliver them; return them."""
         named = list(dict.fromkeys(leases))
         recalled = self.capacity.leasing.recalled.keys() & named
         back = self._withdrawn(self.capacity.leasing.give_back(peer, named))
@@ -154,21 +158,20 @@ class LeaseScheduler:
         return back
 
     def handed_back(self, peer: PeerId, now_ms: int, *, was_recalled: bool) -> None:
-        """The peer's lease was judged, and it will not finish it: it owes one as for any that it gives back, or a token
-        of each would free it of its debts; but the lease was not fruitless."""
+        """Record that the peer's lease was judged, and that the peer will not finish it. The peer owes one, as for any
+        that it returns; else one token of each lease would free it of its debts. But the lease was not fruitless."""
         self.give_backs.brought_nothing(peer, 0 if was_recalled else 1, now_ms)
         self.fruitless.brought()
 
     def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
-        """The peer is gone: withdraw all its leases; return them."""
+        """Withdraw all leases of a peer that is gone; return them."""
         recalled = set(self.capacity.leasing.recalled)
         released = self._withdrawn(self.capacity.leasing.release(peer))
         self._brought_nothing(peer, sum(granted.id not in recalled for granted in released), End.LOST, now_ms)
         return released
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
-        them."""
+        """Withdraw leases whose deadline passed more than `grace_ms` ago and that brought nothing; return them."""
         recalled = set(self.capacity.leasing.recalled)
         expired = self._withdrawn(self.capacity.leasing.expire(now_ms, grace_ms))
         by_peer = Counter(granted.peer for granted in expired if granted.id not in recalled)
@@ -177,8 +180,8 @@ class LeaseScheduler:
         return expired
 
     def give_up_begun(self, now_ms: int) -> int:
-        """Give up the groups with completions that others began, once nobody has been here for PARTS_WAIT_MS who goes
-        on with them; return how many."""
+        """Give up the groups with completions that others began, if no peer that continues them has been here for
+        PARTS_WAIT_MS; return how many."""
         goes_on = any(one.takes_parts and not one.standby for one in self.workers.values())
         if goes_on or not any(one.start for one in self.capacity.episodes.waiting()):
             self._nobody_since_ms = None
@@ -190,7 +193,7 @@ class LeaseScheduler:
         return self._give_up(self.capacity.episodes.give_up_begun())
 
     def judged_lease(self, peer: PeerId, *, is_admitted: bool, owed: int = 0, now_ms: int) -> None:
-        """A lease of the peer was judged: a record of it was admitted, or none. For none it owes so many leases: 0 if
+        """Record the verdict on a lease: whether a record of it was admitted. If not, the peer owes `owed` leases: 0 if
         the learner recalled it or spoilt it by a restart, BLAMED if a rule blames the peer."""
         if is_admitted:
             self.give_backs.brought(peer)
@@ -200,8 +203,8 @@ class LeaseScheduler:
             self.fruitless.ended(End.REFUSED, 1, now_ms)
 
     def learn_length(self, granted: GrantedLease, lengths: Sequence[int]) -> None:
-        """A group of that lease was admitted, with completions of so many tokens. A part of one tells nothing: what is
-        done first is what is short."""
+        """Learn from an admitted group of that lease, with the tokens of its completions. A part of a group teaches
+        nothing, since the short completions are done first."""
         if self.lengths is not None and granted.place is None and len(lengths) == len(granted.lease.seeds):
             self.lengths.observe(granted.prompt_index, lengths, len(granted.lease.prompt) // 4)
 
@@ -210,35 +213,38 @@ class LeaseScheduler:
         self.fruitless.ended(how, leases, now_ms)
 
     def grant_again(self, granted: GrantedLease) -> None:
-        """The peer of an open lease has lost it and is granted it once more."""
+        """Grant an open lease once more to its peer, which has lost it."""
         self._parted(granted)
         self.capacity.leasing.grant_again(granted)
 
     def can_still(self, peer: PeerId, leases: Sequence[GrantedLease], now_ms: int) -> bool:
-        """Whether the peer delivers these before the first deadline among them, if it begins now, by what is known."""
+        """Return whether the peer, by what is known, delivers these leases before the first of their deadlines if it
+        begins now."""
         rollouts = sum(len(granted.lease.seeds) for granted in leases)
         takes_ms = 1000 * LATE_MARGIN * self.worker(peer).speed.seconds(rollouts)
         return now_ms + takes_ms < min(granted.deadline_ms for granted in leases)
 
     def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
-        """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on
-        with waits for another."""
+        """Stop waiting for these leases to measure their peers' speed, and let the episodes that they would have
+        continued wait for another peer."""
         for granted in leases:
             self.capacity.episodes.lost(granted)
             self._parted(granted)
         return leases
 
     def _parted(self, granted: GrantedLease) -> None:
-        """It will not be delivered with what it was begun together with."""
+        """Remove a lease that will not be delivered from those that it was begun together with."""
         if (together := self._together.pop(granted.id, None)) is not None:
             together.left -= 1
 
     def recall(self, now_ms: int, only: LeaseId | None = None) -> list[GrantedLease]:
-        """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.
+        """Recall the leases that have become hopeless, or one of them if it has; return those that were not recalled
+        before.
 
-        Hopeless is what was begun with a version that is stale or orphaned when the next batch is formed, and what
-        would be if it were begun now. That is settled, but for a training step that fails and is taken back. So are
-        groups with such tokens: they are given up, and what is under way for them is nobody's loss but ours.
+        A lease is hopeless if it was begun with a version that is stale or orphaned when the next batch is formed, or
+        would be if it were begun now. That is final, unless a training step fails and is taken back. Groups with such
+        tokens are hopeless as well: they are given up, and the loss of what is under way for them is the learner's
+        alone.
         """
         if only is not None:
             looked_at = [self.capacity.leasing.open[only]] if only in self.capacity.leasing.open else []
@@ -247,7 +253,7 @@ class LeaseScheduler:
             and len(self.capacity.chain.bases) == 1
             and min(self.capacity.leasing.by_version, default=math.inf) >= self.capacity.oldest
         ):
-            return []  # usually so: nothing was cut off, and all is made with what is new enough
+            return []  # the usual case: nothing was cut off, and all versions are new enough
         else:
             looked_at = list(self.capacity.leasing.open.values())
         hopeless = list(self._hopeless(looked_at))
@@ -256,12 +262,12 @@ class LeaseScheduler:
             self.capacity.leasing.recall(granted.id)
             if (together := self._together.get(granted.id)) is not None:
                 begun[granted.peer, together.began_ms] = together
-        for (peer, _), together in begun.items():  # or who is slower than it seems would never be seen to be
+        for (peer, _), together in begun.items():  # else a peer that is slower than it seems would never be noticed
             self.worker(peer).speed.outlasts(together.rollouts, together.usual_s(now_ms))
         return hopeless
 
     def give_up(self) -> bool:
-        """Give up the groups of episodes that the next batch cannot hold; whether there were any."""
+        """Give up the groups of episodes that the next batch cannot hold; return whether there were any."""
         return self._give_up(self.capacity.episodes.give_up(self.capacity.next_chain, self.capacity.window)) > 0
 
     def _give_up(self, ended: Sequence[GivenUp]) -> int:
@@ -270,9 +276,9 @@ class LeaseScheduler:
         return len(ended)
 
     def take_up(self, episodes: Episodes) -> list[GrantedLease]:
-        """Go on with these episodes, rebuilt after a restart, and with the turns of them that are leased.
+        """Continue these episodes, rebuilt after a restart, and their turns that are leased.
 
-        Return leases withdrawn since their turn is over, or another's that was leased later.
+        Return the leases that were withdrawn because their turn is over, or was leased again later.
         """
         self.capacity.episodes, doubled = episodes, []
         for granted in sorted(self.capacity.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
@@ -282,7 +288,7 @@ class LeaseScheduler:
         return doubled
 
     def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
-        """Those that were not recalled and that the next batch cannot hold."""
+        """Yield those that were not recalled and that the next batch cannot hold."""
         chain = self.capacity.next_chain
         fates: dict[PolicyVersion, Admissibility] = {}
         for granted in leases:
@@ -303,7 +309,7 @@ class LeaseScheduler:
         worker.free_ms = min(worker.free_ms, now_ms + 1000 * rest_s)
 
     def measure(self, train_s: float) -> None:
-        """Take stock of how fast everybody is; a training step takes `train_s` now."""
+        """Measure how fast all active peers are; a training step takes `train_s` now."""
         group = self.capacity.leasing.terms.group_size
         known = [one for one in self.workers.values() if not one.standby and one.speed.is_known]
         turns = self.capacity.episodes.mean_turns
@@ -318,18 +324,18 @@ class LeaseScheduler:
     # Requests
 
     def ask(self, peer: PeerId, rollouts: int) -> None:
-        """The peer is ready for up to `rollouts` more; what it asked before is void."""
+        """Record that the peer is ready for up to `rollouts` more; its earlier request is void."""
         self._asks[peer] = self.worker(peer).asked = rollouts
 
     def withdraw(self, peer: PeerId) -> None:
-        """The peer no longer waits for an answer."""
+        """Forget the peer's request, since it no longer waits for an answer."""
         self._asks.pop(peer, None)
 
     def serve(self, now_ms: int, only: PeerId | None = None) -> Iterator[tuple[PeerId, list[GrantedLease]]]:
-        """Grant what can be granted now, in the order of the requests; each that is answered is done.
+        """Grant what can be granted now, in the order of the requests; each request that is answered is done.
 
-        `only`: one peer has asked, or has installed a version. The others wait for something else: a batch taken, a
-        version published, a lease lost, a prompt written.
+        `only`: the one peer that has asked, or has installed a version. The others wait for something else: a batch
+        taken, a version published, a lease lost, a prompt written.
         """
         for peer in list(self._asks) if only is None else [only]:
             if self.capacity.room() <= 0 and not self.capacity.episodes.waits:
@@ -339,8 +345,8 @@ class LeaseScheduler:
                 yield peer, leases
 
     def held(self, peer: PeerId, now_ms: int) -> Held:
-        """Why the peer's request waits."""
-        worker = self.workers.get(peer) or Worker()  # who is gone by now stays forgotten
+        """Return why the peer's request waits."""
+        worker = self.workers.get(peer) or Worker()  # a peer that is gone by now stays forgotten
         if worker.standby:
             return Held.STANDBY
         if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
@@ -356,7 +362,7 @@ class LeaseScheduler:
         return Held.PROMPT if self.lacks_prompts else Held.VERSION
 
     def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
-        """Leases for this request, none while it has to wait."""
+        """Return leases for this request, none while it has to wait."""
         worker = self.worker(peer)
         if worker.standby:
             return []
@@ -375,9 +381,8 @@ class LeaseScheduler:
     def _go_on(
         self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int, *, may_wait: bool = False
     ) -> list[GrantedLease]:
-        """Later turns for this request, those of the oldest groups first; if it `may_wait`, also such as it needs a
-        newer version for than it has. It would do nothing else until that is there.
-        """
+        """Return later turns for this request, those of the oldest groups first. If it `may_wait`, include turns that
+        need a newer version than the peer has; it would do nothing else until that is there."""
         granted: list[GrantedLease] = []
         most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
         start_ms, versions = max(worker.free_ms, now_ms), self.capacity.versions(worker.has)
@@ -389,7 +394,7 @@ class LeaseScheduler:
             left = max(1.0, self.capacity.episodes.mean_turns - waiting.place.turn)
             slots = worker.speed.within(window_s / LATE_MARGIN / left, most, 1) - taken
             if slots <= 0 or (waiting.start and not worker.takes_parts):
-                continue  # a younger group has more time, or was not begun by others
+                continue  # a younger group has more time, or no other peer began it
             prompt, place = waiting.prompt, waiting.share(slots)
             if not frame.takes(prompt, len(place.slots)):
                 break
@@ -410,7 +415,7 @@ class LeaseScheduler:
         return granted
 
     def _begin(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
-        """New prompts for this request, none while it has to wait."""
+        """Return new prompts for this request, none while it has to wait."""
         group, turns = self.capacity.leasing.terms.group_size, self.capacity.episodes.mean_turns
         if self.capacity.room() <= 0:
             return []
@@ -432,18 +437,19 @@ class LeaseScheduler:
         return []
 
     def _left_of(self, peer: PeerId, worker: Worker) -> int:
-        """Rollouts that may be leased to it for all that is under way, or waits, of its own."""
+        """Return how many rollouts may be leased to the peer, given what it has under way or waiting."""
         return min(self._left_of_quota(peer, worker), self._left_of_share(peer))
 
     def _left_of_debt(self, peer: PeerId, now_ms: int) -> int:
-        """Rollouts that may be leased to it for all that its leases brought: of one that owes, a group at a time."""
+        """Return how many rollouts may be leased to the peer, given what its leases brought: one group at a time if it
+        owes."""
         if not self.give_backs.is_owing(peer):
             return MAX_ROLLOUTS
         is_free = self.capacity.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
         return self.capacity.leasing.terms.group_size if is_free else 0
 
     def _left_of_share(self, peer: PeerId) -> int:
-        """Rollouts that may be leased to it until it has its share."""
+        """Return how many rollouts may be leased to the peer until it has its share."""
         if self.peer_share >= 1:
             return MAX_ROLLOUTS
         active = sum(not worker.standby for worker in self.workers.values())
@@ -453,16 +459,16 @@ class LeaseScheduler:
         left = math.floor((most - waiting) / self.capacity.kept) - self.capacity.leasing.pending(peer)
         return max(
             0, left, math.ceil(self.capacity.short / self.capacity.kept)
-        )  # or who delivers nothing could stop the learner
+        )  # else a peer that delivers nothing could stop the learner
 
     def _left_of_quota(self, peer: PeerId, worker: Worker) -> int:
-        """Rollouts that may be leased to it beside those that are, or that wait for their audit."""
+        """Return how many rollouts may be leased to the peer beside those that are leased or wait for their audit."""
         if worker.quota == math.inf:
             return MAX_ROLLOUTS
         return max(0, int(worker.quota) - self.capacity.leasing.pending(peer) - self.capacity.buffer.held_by_peer[peer])
 
     def _in_hours(self, worker: Worker, rollouts: int, now_ms: int, step: int | None = None) -> int:
-        """How many of so many it makes before its owner's hours end, once it has done what it holds."""
+        """Return how many of `rollouts` it makes before its owner's hours end, once it has done what it holds."""
         if worker.until_ms <= now_ms:
             return 0
         left_s = (worker.until_ms - max(worker.free_ms, now_ms)) / 1000
@@ -471,10 +477,11 @@ class LeaseScheduler:
     def _grant(
         self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, frame: Frame, now_ms: int
     ) -> list[GrantedLease]:
-        """Groups of `count` rollouts together, as far as pace, batches and a frame have room.
+        """Grant groups of `count` rollouts together, as far as pace, batches and a frame have room.
 
-        Where less than a group is left, the last one is smaller, so that no rollout is made beyond what is used; but no
-        room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
+        If less than a group is left, the last one is smaller, so that no rollout is made beyond what is used. But no
+        room is too small for a group; otherwise groups of odd sizes could leave a batch forever short of its last
+        rollout.
         """
         granted: list[GrantedLease] = []
         group = self.capacity.leasing.terms.group_size
@@ -497,21 +504,21 @@ class LeaseScheduler:
 
     @property
     def unleased(self) -> list[int]:
-        """Indexes of prompts that were drawn and not leased."""
+        """Indexes of prompts that were taken from the task and not leased."""
         return self._prompts.unleased
 
     def _length(self, prompt: Prompt) -> float:
-        """How long the longest completion of a group will be, over what is usual; 1 where nobody can tell."""
+        """Return the length of a group's longest completion relative to the mean; 1 if that cannot be predicted."""
         return 1.0 if self.lengths is None else self.lengths.relative(prompt.index, len(prompt.tokens))
 
     def _length_of(self, granted: GrantedLease) -> float:
-        """The same of a lease; of later turns nobody can tell."""
+        """Return the same for a lease; 1 for later turns, which cannot be predicted."""
         if self.lengths is None or granted.place is not None:
             return 1.0
         return self.lengths.relative(granted.prompt_index, len(granted.lease.prompt) // 4)
 
     def _together_now(self) -> int:
-        """How many prompts are leased longest first together from here on."""
+        """Return how many prompts are leased longest first together from here on."""
         if self.lengths is None or not self.lengths.can_tell:
             return 1
         active = [worker for worker in self.workers.values() if not worker.standby]
@@ -520,7 +527,8 @@ class LeaseScheduler:
         return window_of(self.capacity.room(), self.capacity.leasing.terms.group_size, asked, rates)
 
     def _everybody(self, peer: PeerId, rollouts: int, now_ms: int) -> list[Busy]:
-        """Who works and is known, this peer first, which is about to be leased so many; nobody if it is not known."""
+        """Return the active peers of known speed, first this peer, which is about to be leased `rollouts`; none if its
+        speed is not known."""
         if not self.worker(peer).speed.is_known:
             return []
         others = (worker for other, worker in self.workers.items() if other != peer and not worker.standby)
@@ -528,14 +536,13 @@ class LeaseScheduler:
         return busy + [_busy(worker, worker.asked, now_ms) for worker in others if worker.speed.is_known]
 
     def recover_prompts(self, given: Iterable[int]) -> None:
-        """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
-        that were not.
-        """
+        """Go on from an earlier state of `next_prompt`, which has since given these prompts, which were leased, and
+        perhaps others that were not."""
         under_way = (granted.prompt_index for granted in self.capacity.leasing.open.values() if granted.place is None)
         self._prompts.recover({*given, *under_way})
 
 
 def _busy(worker: Worker, rollouts: int, now_ms: int) -> Busy:
-    """A peer whose next batch is of so many rollouts."""
+    """Return a peer whose next batch has this many rollouts."""
     free_s = max(0.0, worker.free_ms - now_ms) / 1000
     return Busy(free_s=free_s, rate=worker.speed.rate, batch_s=worker.speed.seconds(rollouts))

@@ -1,6 +1,8 @@
-"""What the learner remembers of a peer that works, and why a request of one waits.
+"""Define what the learner remembers of a working peer, and why a peer's request waits.
 
-What always holds: nothing here decides; `learner.scheduling.lease_scheduler` does, and keeps these true.
+Invariants:
+
+- Nothing here decides; `learner.scheduling.lease_scheduler` does, and keeps these values true.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from protocol.core.ids import PolicyVersion
 
 
 class Held(Enum):
-    """Why a request waits, which is also what it waits for."""
+    """Why a request waits; each value names what it waits for."""
 
     STANDBY = "standing by"
     HOURS = "its owner's hours"
@@ -28,8 +30,8 @@ class Held(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class Together:
-    """Leases that a peer began to generate at the same time; `longest` is what they were thought to take at the most,
-    over what is usual."""
+    """Leases that a peer began to generate at the same time. `longest` is the largest predicted length among them,
+    relative to the mean."""
 
     began_ms: int
     rollouts: int = 0
@@ -37,16 +39,18 @@ class Together:
     longest: float = 0.0
 
     def usual_s(self, now_ms: int) -> float:
-        """How long they would have taken until now, had they been usual."""
+        """Return how long they would have taken until now, if they were usual."""
         return (now_ms - self.began_ms) / 1000 / (self.longest or 1.0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
-    """A peer: what it has installed by its own word, and what it has `used`; how fast it is, when it will have done
-    what it holds, why it stands by if so, when its owner's hours end (that is past while it is outside them), how many
-    of its rollouts may be under way, leased or held until their audit, at a time, and whether it goes on with
-    completions that others began.
+    """A peer that works.
+
+    `installed` is the version that it says it has; `used` is the newest version in its records. `standby` is why it is
+    on standby, "" if it is active. `until_ms` is when its owner's hours end; it is past while the peer is outside them.
+    `quota` is how many of its rollouts may be under way at a time, leased or held until their audit. `takes_parts` is
+    whether it continues completions that others began.
     """
 
     installed: PolicyVersion | None = None
@@ -62,6 +66,6 @@ class Worker:
 
     @property
     def has(self) -> PolicyVersion | None:
-        """The newest version that it is known to have: its next leases ask for no older one, so that whoever has used a
-        version cannot choose among those before it any more."""
+        """The newest version that it is known to have. Its next leases ask for no older one, so that a peer that has
+        used a version can no longer choose among those before it."""
         return max((version for version in (self.installed, self.used) if version is not None), default=None)

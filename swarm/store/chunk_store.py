@@ -1,14 +1,18 @@
-"""`ChunkStore`: all versions that a node holds, and what may be done to them from any thread.
+"""Hold all versions of a node in one store, which any thread may use.
 
-What always holds: every method is synchronous and may be called from several threads at once (drivers use
-`trio.to_thread`); `have_bitmap`, `missing`, `holds`, `size_of`, `manifest`, `manifest_bytes` and `is_complete` never
-wait for the disk; a version that is pinned is never evicted; eviction takes a version out of sight in one rename. A
-version's directory changes under that version's lock, the set of versions under the store's; who holds a version's lock
-never asks for the store's.
+To make room for a new version, the store evicts versions that are not pinned, but only if that frees enough. Otherwise
+it keeps all versions, and StoreFull says how much room is missing. The oldest versions are evicted first, and the bases
+of patches to the new version last. Versions and patches count with their full size, in the quota as on the disk, as
+soon as they are begun. Manifests, a few MB, do not count.
 
-Room for what is new is made by evicting what is not pinned, but only if that is enough: otherwise all stays, and
-StoreFull says what is lacking. The oldest go first; what patches to the new version start from goes last. Versions and
-patches count at full size from when they are begun, in the quota as on the disk; manifests, a few MB, do not count.
+Invariants:
+
+- Every method is synchronous and may be called from several threads at once (drivers use `trio.to_thread`).
+- `have_bitmap`, `missing`, `holds`, `size_of`, `manifest`, `manifest_bytes` and `is_complete` never wait for the disk.
+- A pinned version is never evicted.
+- Eviction hides a version in one rename.
+- A version's directory changes under that version's lock, the set of versions under the store's lock. A thread that
+  holds a version's lock never waits for the store's lock.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class HeldVersion:
-    """What the store says of a version: `held_bytes` of the `total_bytes` of its files are in place."""
+    """The state of a version in the store: `held_bytes` of the `total_bytes` of its files are in place."""
 
     hash: ManifestHash
     version: PolicyVersion
@@ -67,7 +71,7 @@ class HeldVersion:
 
 
 class ChunkStore(AbstractContextManager["ChunkStore"]):
-    """See the module's paragraph; get one from `open`. All methods may raise StoreFull, StoreUnwritable and OSError."""
+    """The store of a node's versions; `open` returns one. All methods may raise StoreFull, StoreUnwritable, OSError."""
 
     def __init__(self, root: Path, handle: int, versions: dict[ManifestHash, Version], quota_bytes: int | None) -> None:
         self.root = root
@@ -79,10 +83,10 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
 
     @classmethod
     def open(cls, root: Path, authority: Authority, *, quota_bytes: int | None = None) -> ChunkStore:
-        """Make or take up the store in `root`, and lock it until `close`.
+        """Create or open the store in `root`, and lock it until `close`.
 
-        Hashes what partial versions hold. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull; StoreError
-        where something lies in the place of a file.
+        Hashes the chunks of partial versions. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull, and
+        StoreError if a file of the store cannot be read.
         """
         with readable(root), translate_errors(root):
             for directory in (root, root / "manifests", root / "versions"):
@@ -96,7 +100,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             return store
 
     def close(self) -> None:
-        """Let another process open the store. Nothing needs to be saved; a kill does no harm."""
+        """Release the lock, so that another process may open the store. Nothing needs saving; a kill is harmless."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -107,19 +111,19 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
     # Fetching a version: begin, put what is missing, finish.
 
     def begin(self, signed: SignedManifest) -> int:
-        """Make room for a version and copy into it the chunks that other versions hold; return the bytes copied.
+        """Make room for a version and copy into it the chunks that other versions hold. Return the bytes copied.
 
-        Does nothing for a version that is complete, and goes on with one that was begun. May evict others. Raises
-        StoreFull, leaving no trace of the version, when the disk or the quota cannot take all of it.
+        Does nothing for a complete version, and continues one that was begun. May evict others. Raises StoreFull, and
+        leaves no part of the version, if the disk or the quota has no room for all of it.
         """
         with translate_errors(self.root):
             version = self._begin(signed)
             return sum(self._copy(version, index) for index in version.missing())
 
     def begin_patch(self, manifest: ManifestHash, number: int) -> None:
-        """Make room for patch `number` of a version that was begun; until then `put` does not keep its chunks.
+        """Make room for patch `number` of a version that was begun. Before this call, `put` does not keep its chunks.
 
-        May evict others; pin what is needed. Raises StoreFull, VersionUnknown.
+        May evict others, so pin the versions that you need. Raises StoreFull, VersionUnknown.
         """
         version = self._require(manifest)
         with translate_errors(self.root):
@@ -127,7 +131,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             self._with_room(version.signed, size_bytes, lambda: version.begin_patch(number))
 
     def missing(self, manifest: ManifestHash, chunks: Iterable[int] | None = None) -> list[int]:
-        """Return those of `chunks` still to be put, by default of all that files list, ascending.
+        """Return the missing ones of `chunks`, ascending; by default, of all chunks that files list.
 
         Raises VersionUnknown unless the version was begun.
         """
@@ -135,11 +139,10 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return version.missing() if chunks is None else version.lacking(sorted(set(chunks)))
 
     def rebuild(self, manifest: ManifestHash, number: int) -> int:
-        """Put what is missing of a version's files, made by its patch `number` from the base; return the bytes put.
+        """Make the missing chunks of a version's files from the base and patch `number`. Return the bytes put.
 
-        Base and patch must be held whole. Every chunk is checked before it is put. Raises PeerError when the patch
-        does not make the version it promises, VersionUnknown or VersionIncomplete when base or patch are not whole
-        (any more).
+        Base and patch must be complete. Every chunk is checked before it is put. Raises PeerError if the patch makes
+        something other than the version, and VersionUnknown or VersionIncomplete if base or patch are not complete.
         """
         target = self._require(manifest)
         base = target.manifest.patches[number].base_hash
@@ -148,10 +151,10 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             return rebuild(self._require(base), target, number)
 
     def put(self, manifest: ManifestHash, index: int, data: bytes | memoryview) -> bool:
-        """Write chunk `index`; False when it was held already, or belongs to no file and to no patch that was begun.
+        """Write chunk `index`. Return False if it is held already, or belongs to no file and no patch that was begun.
 
-        Raises PeerError before anything is written: CORRUPT_CHUNK when `data` is not that chunk, MALFORMED when it
-        is, but the manifest lied about its size. VersionUnknown when the version was evicted meanwhile.
+        Raises PeerError before anything is written: CORRUPT_CHUNK if `data` is not that chunk, MALFORMED if it is, but
+        the manifest states a wrong size. Raises VersionUnknown if the version was evicted meanwhile.
         """
         version = self._require(manifest)
         if not 0 <= index < len(version.manifest.chunks):
@@ -165,12 +168,12 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             return version.write(index, data)
 
     def is_locked(self, manifest: ManifestHash) -> bool:
-        """Whether somebody changes this version just now, whom `put` would wait for. Never waits."""
+        """Return whether a thread is changing this version, so that `put` would wait for it. Never waits."""
         version = self._versions.get(manifest)
         return version is not None and version.is_locked
 
     def finish(self, manifest: ManifestHash) -> Path:
-        """Make a version of which nothing is missing complete, on the disk; return its directory.
+        """Mark a version as complete, on the disk, and return its directory. No chunk may be missing.
 
         Waits for the disk. May be called again. Raises VersionIncomplete, VersionUnknown.
         """
@@ -180,11 +183,12 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return version.directory
 
     def adopt(self, signed: SignedManifest, directory: Path, patches: Sequence[Path] = ()) -> Path:
-        """Take the files of `directory`, from which `signed` was made, as a complete version; return its new directory.
+        """Add the files of `directory`, from which `signed` was made, as a complete version. Return its new directory.
 
-        `patches` are files with those of the manifest, in its order. Files are linked, or copied from another disk, and
-        not hashed again (`get` verifies). The caller may remove `directory`, but must never write to its files again.
-        May evict others. Raises StoreError when a file is missing or has another size, StoreFull.
+        `patches` are the files of the manifest's patches, in its order. Files are linked, or copied if they are on
+        another disk. They are not hashed again, because `get` verifies. The caller may remove `directory`, but must
+        never write to its files again. May evict others. Raises StoreFull, and StoreError if a file is missing or has
+        another size.
         """
         with translate_errors(self.root):
             if self.is_complete(signed.hash):
@@ -196,21 +200,21 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                     _take_file(directory / entry.name, entry.size, staged / entry.name)
                 for number, path in enumerate(patches):
                     _take_file(path, signed.manifest.patches[number].size, staged / patch_file(number))
-                sync_directory(staged)  # here, where nobody waits for us, rather than under the lock
+                sync_directory(staged)  # here rather than under the lock, so that no thread waits
                 begun = self._versions.get(signed.hash)
                 size_bytes = sum(path.stat().st_size for path in staged.iterdir()) - (begun.disk_bytes if begun else 0)
                 return self._with_room(signed, size_bytes, lambda: self._install(signed, staged))
-            except BaseException:  # also where it was interrupted: nobody would find what was staged
+            except BaseException:  # also on interruption, since nothing else removes the staged files
                 shutil.rmtree(staged, ignore_errors=True)
                 raise
 
-    # Serving, and using.
+    # Serving and using.
 
     def get(self, cid: Cid) -> bytes | None:
-        """Return a chunk from any version, partial or complete, or None when none holds it.
+        """Return a chunk from any version, partial or complete, or None if none holds it.
 
-        Verified on every read (0.5 ms per MiB), so what leaves the store is never what a bad disk made of it. A chunk
-        found bad is missing from then on, and can be put again.
+        Every read verifies the chunk (0.5 ms per MiB), so the store never returns data that a bad disk changed. A bad
+        chunk is missing from then on, and can be put again.
         """
         for version in tuple(self._versions.values()):
             index = version.index_of(cid)
@@ -219,42 +223,42 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return None
 
     def holds(self, cid: Cid) -> bool:
-        """Whether `get` would find the chunk, were the disk sound."""
+        """Return whether `get` would find the chunk if the disk is sound."""
         return any(version.index_of(cid) is not None for version in tuple(self._versions.values()))
 
     def size_of(self, cid: Cid) -> int | None:
-        """Return how many bytes the chunk has, None when it is not held."""
+        """Return the size of the chunk in bytes, None if it is not held."""
         for version in tuple(self._versions.values()):
             if (index := version.index_of(cid)) is not None:
                 return version.manifest.chunks[index].size
         return None
 
     def have_bitmap(self, manifest: ManifestHash) -> bytes:
-        """Return what is held of a version in the bit order of `exchange.Have`; empty when the version is unknown."""
+        """Return the held chunks of a version, in the bit order of `exchange.Have`; empty if the version is unknown."""
         version = self._versions.get(manifest)
         return version.have if version is not None else b""
 
     def is_complete(self, manifest: ManifestHash) -> bool:
-        """Whether `directory` would return."""
+        """Return whether the version is complete, so that `directory` would return."""
         version = self._versions.get(manifest)
         return version is not None and version.stage is Stage.COMPLETE and not version.missing()
 
     def directory(self, manifest: ManifestHash) -> Path:
         """Return the directory of a complete version, for an engine to load. Pin the version while it is in use.
 
-        Raises VersionUnknown, and VersionIncomplete also for a version in which a chunk was found bad.
+        Raises VersionUnknown, and VersionIncomplete, also for a version with a chunk that has gone bad.
         """
         version = self._require(manifest)
         if not self.is_complete(manifest):
-            raise VersionIncomplete(f"Version {version.signed.version} is not complete. Fetch what is missing first.")
+            raise VersionIncomplete(f"Version {version.signed.version} is not complete. Fetch its missing chunks.")
         return version.directory
 
     def verify(self, manifest: ManifestHash) -> list[int]:
-        """Hash all that is held of a version; return the chunks that had gone bad, which are missing from now on."""
+        """Hash all held chunks of a version. Return those that have gone bad; they are missing from now on."""
         with translate_errors(self.root):
             return self._require(manifest).verify()
 
-    # Which versions are here, and which stay.
+    # Listing, pinning and evicting versions.
 
     def versions(self) -> list[HeldVersion]:
         """Return all versions, complete and partial, the oldest first."""
@@ -277,12 +281,12 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return version.signed if version is not None else None
 
     def manifest_bytes(self, manifest: ManifestHash) -> bytes | None:
-        """Return the manifest as it was signed."""
+        """Return the manifest's envelope as it was signed."""
         signed = self.manifest(manifest)
         return signed.raw if signed is not None else None
 
     def pin(self, manifest: ManifestHash) -> None:
-        """Keep a version from eviction until `unpin` was called as often. Raises VersionUnknown."""
+        """Protect a version from eviction until `unpin` was called as often. Raises VersionUnknown."""
         with self._lock:
             self._require(manifest)
             self._pins[manifest] += 1
@@ -296,7 +300,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
 
     @contextmanager
     def hold(self, manifest: ManifestHash) -> Iterator[None]:
-        """Keep a version from eviction inside the `with` block. Raises VersionUnknown."""
+        """Protect a version from eviction inside the `with` block. Raises VersionUnknown."""
         self.pin(manifest)
         try:
             yield
@@ -304,7 +308,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             self.unpin(manifest)
 
     def evict(self, keep: Collection[ManifestHash]) -> list[ManifestHash]:
-        """Remove every version, complete or partial, that is neither in `keep` nor pinned; return their hashes."""
+        """Remove every version, complete or partial, that is neither in `keep` nor pinned. Return their hashes."""
         with translate_errors(self.root):
             with self._lock:
                 names = [name for name in self._versions if name not in keep and not self._pins[name]]
@@ -313,7 +317,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                 shutil.rmtree(directory)
         return names
 
-    # Two things a node must know before it has talked to anybody.
+    # The genesis and the newest announcement, which a node must know before it connects to a peer.
 
     def remember_genesis(self, raw: bytes) -> None:
         """Keep the swarm's genesis. From now on the store opens for this swarm only."""
@@ -321,16 +325,16 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             replace_file(self.root / "genesis", raw)
 
     def genesis(self) -> bytes | None:
-        """Return the genesis kept, as it was signed."""
+        """Return the stored genesis as it was signed, or None."""
         return _read_if_there(self.root / "genesis")
 
     def remember_newest(self, raw: bytes) -> None:
-        """Keep the newest announcement, so that a restarted node cannot be told that an older one is new."""
+        """Keep the newest announcement, so that no peer can present an older one as new after a restart."""
         with translate_errors(self.root):
             replace_file(self.root / "newest", raw)
 
     def newest(self) -> bytes | None:
-        """Return the announcement kept, as it was signed; not checked again."""
+        """Return the stored announcement as it was signed, or None. It is not checked again."""
         return _read_if_there(self.root / "newest")
 
     @property
@@ -340,7 +344,9 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
     def _require(self, manifest: ManifestHash) -> Version:
         version = self._versions.get(manifest)
         if version is None:
-            raise VersionUnknown(f"The store holds nothing of version {manifest.hex()[:8]}: never begun, or evicted.")
+            raise VersionUnknown(
+                f"The store holds nothing of version {manifest.hex()[:8]}: it was never begun, or was evicted."
+            )
         return version
 
     def _begin(self, signed: SignedManifest) -> Version:
@@ -349,14 +355,14 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return self._with_room(signed, signed.manifest.total_bytes, lambda: self._create(signed))
 
     def _create(self, signed: SignedManifest) -> Version:
-        """Make the directory of a new version. The caller has the lock."""
-        if (version := self._versions.get(signed.hash)) is not None:  # by another thread
+        """Make the directory of a new version. The caller holds the lock."""
+        if (version := self._versions.get(signed.hash)) is not None:  # another thread made it
             return version
-        # The manifest first: a directory without one is an orphan, and removed.
+        # The manifest comes first, because recovery removes a directory without one.
         replace_file(self._manifest_path(signed.hash), signed.raw)
         try:
             version = Version.create(signed, self._parent)
-        except BaseException:  # also where it was interrupted: half a version must not stay
+        except BaseException:  # also on interruption, so that half a version does not stay
             shutil.rmtree(directory_of(self._parent, signed, Stage.PARTIAL), ignore_errors=True)
             self._manifest_path(signed.hash).unlink()
             raise
@@ -364,9 +370,9 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return version
 
     def _with_room(self, signed: SignedManifest, size_bytes: int, make: Callable[[], T]) -> T:
-        """Return what `make`, which takes `size_bytes` for `signed`, returns when called under the lock with room.
+        """Call `make` under the lock when there is room for its `size_bytes` of `signed`, and return its result.
 
-        Evicts what must go for it. Raises StoreFull when that would not be enough, or OSError likewise.
+        Evicts versions if necessary. Raises StoreFull or OSError if eviction would not free enough.
         """
         while True:
             with self._lock:
@@ -377,30 +383,36 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                     except OSError as error:
                         if not (is_full(error) and (remains := self._evict_for_disk(signed, size_bytes))):
                             raise
-            for directory in remains:  # where nobody waits for us
+            for directory in remains:  # outside the lock, so that no thread waits
                 shutil.rmtree(directory)
 
     def _evict_for_quota(self, signed: SignedManifest, size_bytes: int) -> list[Path]:
-        """Take out of sight what must go; return what is to be removed. The caller has the lock. Raises StoreFull."""
+        """Hide the versions to evict, and return the directories to remove. The caller holds the lock.
+
+        Raises StoreFull.
+        """
         if self._quota_bytes is None:
             return []
         going = make_room(self._tenants(signed), size_bytes, quota_bytes=self._quota_bytes, bases=_bases(signed))
         if isinstance(going, NoRoom):
             raise StoreFull(
-                f"Version {signed.version} needs {size_bytes} bytes beside the {going.staying_bytes} in use, and "
-                f"{self.root} may take {self._quota_bytes}. "
+                f"Version {signed.version} needs {size_bytes} bytes in addition to the {going.staying_bytes} in use, "
+                f"but {self.root} may take only {self._quota_bytes}. "
                 f"Set [store] quota_gb to {-(-going.needed_bytes // 10**7) / 100:g} or more."
             )
         return [self._forget(tenant.name) for tenant in going]
 
     def _evict_for_disk(self, signed: SignedManifest, size_bytes: int) -> list[Path]:
-        """The same for a disk that is full: the next version to go, if all of them together would be enough."""
+        """Hide the next version to evict from a full disk, and return its directory to remove.
+
+        Returns nothing if all versions that may be evicted would not free enough. The caller holds the lock.
+        """
         spare = dispensable(self._tenants(signed), _bases(signed))
         enough = shutil.disk_usage(self.root).free + sum(tenant.size_bytes for tenant in spare) >= size_bytes
         return [self._forget(spare[0].name)] if spare and enough else []
 
     def _tenants(self, signed: SignedManifest) -> list[Tenant]:
-        """Who lives here. `signed` itself, if it was begun, does not make room for itself."""
+        """Return the versions in the store. `signed`, if it was begun, counts as pinned, so it is not evicted."""
         return [
             Tenant(
                 name=name,
@@ -420,7 +432,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return len(data) if version.write(index, data) else 0
 
     def _install(self, signed: SignedManifest, staged: Path) -> Path:
-        """Give a complete directory its name, in place of what was begun of the version. The caller has the lock."""
+        """Rename a complete directory to its final name; it replaces a partial one. The caller holds the lock."""
         remains = self._forget(signed.hash) if signed.hash in self._versions else None
         replace_file(self._manifest_path(signed.hash), signed.raw)
         move_durably(staged, directory_of(self._parent, signed, Stage.COMPLETE))
@@ -431,7 +443,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         return version.directory
 
     def _forget(self, manifest: ManifestHash) -> Path:
-        """Take a version out of sight; return what is left to be removed. The caller has the lock."""
+        """Hide a version and return the directory to remove. The caller holds the lock."""
         remains = self._versions[manifest].discard()
         self._versions = {name: version for name, version in self._versions.items() if name != manifest}
         self._manifest_path(manifest).unlink(missing_ok=True)
@@ -449,7 +461,7 @@ def _take_file(source: Path, expected: int, target: Path) -> None:
     size = source.stat().st_size if source.is_file() else None
     if size != expected:
         raise StoreError(
-            f"{source} should have {expected} bytes, and has {size}. Was it changed after it was published?"
+            f"{source} should have {expected} bytes, but has {size}. Was it changed after it was published?"
         )
     link_or_copy(source, target)
 

@@ -1,8 +1,12 @@
-"""The few things done to a disk that must survive a kill, and in which order.
+"""Do the disk operations of the store whose result must survive a kill, in a safe order.
 
-What always holds: a file that `replace_file` wrote is there whole or not at all; a directory moved by `move_durably`
-had its contents on the disk before it got its new name. Chunks are not synced one by one (a lost one is fetched
-again), only before the rename that calls a version complete.
+Chunks are not synced one by one, because a lost one is fetched again. They are synced before the rename that marks a
+version as complete.
+
+Invariants:
+
+- A file that `replace_file` wrote is there whole or not at all.
+- The contents of a directory that `move_durably` moves are on the disk before it gets its new name.
 """
 
 from __future__ import annotations
@@ -20,22 +24,22 @@ from pathlib import Path
 from swarm.store.errors import StoreLocked
 
 SCRATCH_PREFIX = "scratch-"
-"""What bears it was left by a process that was killed, and may be removed when the store is opened."""
+"""Prefix of temporary names. If one is there when the store is opened, a killed process left it, and it is removed."""
 
 MIN_WRITE_BACK_BYTES = 64 * 1024
-"""Writes from this size on, chunks that is, are sent to the disk at once. Left to the end, the sync of 64 MiB made the
-last of eight peers on one disk wait 0.3 s."""
+"""Writes of at least this size, which are chunks, are sent to the disk at once. When all of 64 MiB was synced at the
+end, the last of eight peers on one disk waited 0.3 s."""
 
 _NO_PREALLOCATION = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 def scratch_path(directory: Path) -> Path:
-    """Return a path in `directory` that nobody else uses."""
+    """Return an unused temporary path in `directory`."""
     return directory / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}"
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove what earlier processes left half done in `directory`."""
+    """Remove the temporary files that earlier processes left in `directory`."""
     for path in directory.glob(f"{SCRATCH_PREFIX}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -44,7 +48,7 @@ def remove_scratch(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Make `path` hold `data`; a reader, now or after a crash, sees the old contents or the new."""
+    """Write `data` to `path`. A reader, now or after a crash, sees either the old contents or the new."""
     scratch = scratch_path(path.parent)
     try:
         with scratch.open("wb") as file:
@@ -52,14 +56,14 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         scratch.rename(path)
-    except BaseException:  # also where it was interrupted: nobody would find the scratch file
+    except BaseException:  # also on interruption, since nothing else removes the scratch file
         scratch.unlink(missing_ok=True)
         raise
     sync(path.parent)
 
 
 def move_durably(source: Path, target: Path) -> None:
-    """Rename a directory to a name that is free, its files and entries on the disk before, the new name on it after."""
+    """Rename a directory to an unused name. Its files and entries are on the disk before, the new name is after."""
     sync_directory(source)
     source.rename(target)
     sync(target.parent)
@@ -73,7 +77,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync(path: Path | str) -> None:
-    """Wait until what was written to a file, or the entries of a directory, are on the disk."""
+    """Wait until the contents of a file, or the entries of a directory, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -83,7 +87,7 @@ def sync(path: Path | str) -> None:
 
 @contextmanager
 def opened_to_write(path: Path | str) -> Iterator[int]:
-    """An existing file, until the `with` block ends; also where it gets another name meanwhile, or none."""
+    """Open an existing file for the `with` block. The handle stays valid if the file is renamed or removed."""
     handle = os.open(path, os.O_WRONLY)
     try:
         yield handle
@@ -92,15 +96,16 @@ def opened_to_write(path: Path | str) -> Iterator[int]:
 
 
 def write_at(path: Path | str, offset: int, *parts: bytes | memoryview) -> None:
-    """Write all of `parts`, one behind the other, into an existing file. Raises OSError; then any part of it may have
-    been written.
+    """Write all of `parts` in order into an existing file, from `offset` on.
+
+    Raises OSError; then any part of them may have been written.
     """
     with opened_to_write(path) as handle:
         write_pieces(handle, [(offset, parts)])
 
 
 def write_pieces(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memoryview]]]) -> None:
-    """Write each piece, all of its parts one behind the other, at its offset. Raises OSError as `write_at` does."""
+    """Write each piece, all of its parts in order, at its offset. Raises OSError as `write_at` does."""
     start = end = 0
     for offset, parts in pieces:
         if offset != end:
@@ -115,14 +120,14 @@ def write_pieces(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memor
 
 
 def begin_write_back(handle: int, offset: int, size: int) -> None:
-    """Let the system write these bytes to the disk soon, so that the sync at a version's end has little to do."""
+    """Let the system write these bytes to the disk soon, so that the final sync of a version has little to do."""
     if size >= MIN_WRITE_BACK_BYTES and hasattr(os, "posix_fadvise"):
-        # Linux begins to write what is dirty, and would drop from memory only what is not: nothing here.
+        # Linux begins to write the dirty pages. It would drop only clean pages from memory, and these are all dirty.
         os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def read_once(handle: int, offset: int, size: int) -> bytes:
-    """Return `size` bytes, fewer only where the file ends, and close `handle`."""
+    """Return `size` bytes, or fewer if the file ends, and close `handle`."""
     try:
         data = os.pread(handle, size, offset)
         while len(data) < size and (more := os.pread(handle, size - len(data), offset + len(data))):
@@ -133,16 +138,16 @@ def read_once(handle: int, offset: int, size: int) -> bytes:
 
 
 def read_regular(path: Path) -> bytes:
-    """All bytes of a file. Raises OSError, also for what is no regular file: a pipe would be waited for."""
+    """Return all bytes of a file. Raise OSError, also if it is not a regular file: reading a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return file.read()
 
 
 def preallocate(path: Path, size: int) -> None:
-    """Give `path` exactly `size` bytes of disk, keeping what is there: a full disk shows before a byte is fetched."""
+    """Give `path` exactly `size` bytes of disk and keep its contents. So a full disk shows before a byte is fetched."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         os.ftruncate(handle, size)
@@ -157,7 +162,7 @@ def preallocate(path: Path, size: int) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or where the two are on different disks, a copy."""
+    """Give a file a second name, or copy it if the two are on different disks."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -167,7 +172,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def lock(path: Path) -> int:
-    """Take the lock at `path` and return its handle; closing it releases the lock, and so does the end of the process.
+    """Take the lock at `path` and return its handle. Closing it, or the end of the process, releases the lock.
 
     Raises StoreLocked, naming the process that has it.
     """

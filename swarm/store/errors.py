@@ -1,4 +1,7 @@
-"""What can go wrong with a store on this machine, and the next step. A peer's bad bytes are PeerErrors instead."""
+"""Define the errors of a store on this machine, whose messages name the next step.
+
+Bad bytes of a peer raise PeerError instead.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXI
 
 
 class StoreError(Exception):
-    """Base of all below."""
+    """Base of the errors below."""
 
 
 class StoreFull(StoreError):
-    """No room: the disk, a quota of the system's, or the store's own quota."""
+    """There is no room on the disk, in the system's quota, or in the store's own quota."""
 
 
 class StoreUnwritable(StoreError):
-    """The store's directory cannot be made or written."""
+    """The store's directory cannot be created or written."""
 
 
 class StoreLocked(StoreError):
@@ -32,7 +35,7 @@ class StoreForeign(StoreError):
 
 
 class VersionUnknown(StoreError):
-    """The store holds nothing of this version: never begun, or evicted meanwhile."""
+    """The store holds nothing of this version: it was never begun, or was evicted meanwhile."""
 
 
 class VersionIncomplete(StoreError):
@@ -40,13 +43,13 @@ class VersionIncomplete(StoreError):
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk, or what this user may take of it, is used up: removing something may help."""
+    """Return whether the disk, or the user's quota on it, is full, so that removing files may help."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Turn what the system says about `path` into StoreFull or StoreUnwritable; other errors of the system pass."""
+    """Turn errors of the system about `path` into StoreFull or StoreUnwritable; let others pass."""
     try:
         yield
     except OSError as error:
@@ -64,11 +67,11 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def readable(root: Path) -> Iterator[None]:
-    """Turn what the system says of a file of the store at `root` into a StoreError."""
+    """Turn errors of the system about a file of the store at `root` into a StoreError."""
     try:
         yield
     except OSError as error:
         raise StoreError(
-            f"{error.filename or root} cannot be used: {error.strerror}. Move {root} away: what it holds is fetched "
-            "or published again."
+            f"{error.filename or root} cannot be used: {error.strerror}. Move {root} away: its versions are then "
+            "fetched or published again."
         ) from error

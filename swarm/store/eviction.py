@@ -1,7 +1,10 @@
-"""Which versions must go so that something new fits: a rule without memory.
+"""Decide which versions to evict so that a new one fits. The decision depends on the arguments alone.
 
-What always holds: what is pinned stays; nothing goes unless that makes enough room, and no more goes than must; parts
-go first, then the oldest, and what patches to the new version start from goes last.
+Invariants:
+
+- Pinned versions stay.
+- Nothing is evicted unless that frees enough room, and no more versions are evicted than necessary.
+- Partial versions go first, then the oldest. The bases of patches to the new version go last.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """A version in the store and the room it takes."""
+    """A version in the store, and its size on the disk."""
 
     name: ManifestHash
     version: PolicyVersion
@@ -25,16 +28,14 @@ class Tenant:
 
 @dataclass(frozen=True, kw_only=True)
 class NoRoom:
-    """Refusal: what is pinned takes `staying_bytes`, and beside that the new cannot be held by less than the quota
-    `needed_bytes`.
-    """
+    """There is no room: pinned versions take `staying_bytes`, so the quota would have to be at least `needed_bytes`."""
 
     staying_bytes: int
     needed_bytes: int
 
 
 def dispensable(tenants: Iterable[Tenant], bases: Collection[ManifestHash]) -> list[Tenant]:
-    """Tenants that may go, in the order of going."""
+    """Return the versions that may be evicted, in the order of eviction."""
     free = [tenant for tenant in tenants if not tenant.pinned]
     return sorted(free, key=lambda one: (one.name in bases, one.complete, one.version, one.name))
 
@@ -42,10 +43,13 @@ def dispensable(tenants: Iterable[Tenant], bases: Collection[ManifestHash]) -> l
 def make_room(
     tenants: Sequence[Tenant], size_bytes: int, *, quota_bytes: int, bases: Collection[ManifestHash] = ()
 ) -> list[Tenant] | NoRoom:
-    """Return who must go so that `size_bytes` more fit into `quota_bytes`, nobody if they do already.
+    """Return the versions to evict so that `size_bytes` more fit into `quota_bytes`; none if they fit already.
 
     Args:
-        bases: versions that patches to the new one start from.
+        tenants: versions in the store.
+        size_bytes: size of the new version in bytes.
+        quota_bytes: quota of the store in bytes.
+        bases: bases of the patches to the new version.
     """
     going: list[Tenant] = []
     used = sum(tenant.size_bytes for tenant in tenants)

@@ -1,9 +1,12 @@
 """Make the chunks of a version from a base and a patch, on several threads.
 
+Neither the patch nor the base's files are trusted: the signer may have made a wrong patch, and a bad disk may have
+changed the files.
+
 Invariants:
-- A chunk is put only after its bytes were found to be those that the manifest names. Nothing is believed of the patch,
-  which its signer may have made wrong, nor of the base's files, which a bad disk may have changed.
-- Memory holds a few segments of the patch and a few chunks for each thread, whatever the size of the model.
+
+- A chunk is put only after its bytes were verified against the manifest.
+- Memory holds a few segments of the patch and a few chunks for each thread, for any size of the model.
 - No thread works any more when `rebuild` has returned or raised.
 """
 
@@ -28,18 +31,18 @@ from swarm.store.errors import VersionIncomplete
 from swarm.store.version_directory import Version
 
 MAX_THREADS = 8
-"""Threads that rebuild, at most: so many write faster than disks do, and the engine on the same machine needs cores."""
+"""Largest number of threads. Eight write faster than disks do, and the engine on the same machine needs cores."""
 
 PUT_BYTES = 2 * MIB
-"""Of chunks that are put together, at least: opening a file, noting what is held and asking for it to be written back
-takes 0.1 ms, and half as long again as writing a small chunk."""
+"""Smallest total size of chunks that are put together. To open a file, note the held chunks and request write-back
+takes 0.1 ms, half as long again as writing a small chunk."""
 
 
 def rebuild(base: Version, target: Version, number: int, num_threads: int | None = None) -> int:
-    """Make the chunks that `target` lacks from its patch `number` and the files of `base`; return the bytes put.
+    """Make the chunks that `target` lacks from its patch `number` and the files of `base`. Return the bytes put.
 
-    Uses every core, up to MAX_THREADS, unless `num_threads` is given. Raises PeerError for a patch that is none or
-    makes something else, VersionIncomplete when the disk has lost a part of the base or of the patch, OSError.
+    Uses every core, up to MAX_THREADS, unless `num_threads` is given. Raises PeerError if the patch is invalid or makes
+    another version, VersionIncomplete if the disk has lost a part of the base or of the patch, and OSError.
     """
     manifest = target.manifest
     put = 0
@@ -59,23 +62,23 @@ def rebuild(base: Version, target: Version, number: int, num_threads: int | None
     except PeerError:
         if bad := base.verify():
             why = f"{len(bad)} chunks of version {base.signed.version} have gone bad on this disk."
-            raise VersionIncomplete(f"{why} They are fetched again when they are needed.") from None
+            raise VersionIncomplete(f"{why} The node fetches them again when it needs them.") from None
         raise
     return put
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Done:
-    """Some chunks were dealt with: so many bytes were put, and no chunk behind them needs these pieces."""
+    """The result for some chunks: the bytes put, and the pieces that no later chunk needs."""
 
     num_bytes: int
     used_up: Sequence[Rebuilt]
 
 
 def _put_jobs(target: Version, pieces: Iterator[Rebuilt]) -> Iterator[Callable[[], _Done]]:
-    """Yield jobs that put the chunks of each file, at least PUT_BYTES of them each but for the last of a file.
+    """Yield jobs that put the chunks of each file. Each has at least PUT_BYTES, except for the last of a file.
 
-    `pieces` go through each file from beginning to end.
+    `pieces` must go through each file from beginning to end.
     """
     manifest = target.manifest
     chunks = {entry.name: entry.chunks for entry in manifest.files}
@@ -99,7 +102,7 @@ def _put_jobs(target: Version, pieces: Iterator[Rebuilt]) -> Iterator[Callable[[
 
 
 def _put(target: Version, chunks: Mapping[int, Sequence[memoryview]], used_up: Sequence[Rebuilt]) -> _Done:
-    """Check and put chunks."""
+    """Verify and put chunks. Raise PeerError if one is not the chunk that the manifest names."""
     for index, parts in chunks.items():
         if cid_of(*parts) != target.manifest.chunks[index].name:
             raise PeerError(Fault.BROKEN_PROMISE, f"patch: makes another chunk {index} than the manifest names")

@@ -1,7 +1,10 @@
-"""What `ChunkStore.open` makes of a directory that a process left behind, at whatever moment.
+"""Recover a store that an earlier process left behind at any moment, for `ChunkStore.open`.
 
-What always holds: nothing is removed but what this store made and nobody can use (scratch, manifests without a
-version, versions without a manifest), and a directory of another swarm is refused before anything in it is touched.
+Invariants:
+
+- Only unusable files of the store itself are removed: scratch files, manifests without a version, and versions without
+  a manifest.
+- A directory of another swarm is refused before anything in it is changed.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def require_ours(root: Path, authority: Authority) -> None:
-    """Raise StoreForeign when the genesis kept in `root` is not that of `authority`."""
+    """Raise StoreForeign if the genesis in `root` is not that of `authority`."""
     try:
         genesis = read_regular(root / "genesis")
     except FileNotFoundError:
@@ -32,7 +35,7 @@ def require_ours(root: Path, authority: Authority) -> None:
 
 
 def recover(root: Path, authority: Authority) -> dict[ManifestHash, Version]:
-    """Return the versions in `root`, resuming the parts, whose chunks are hashed: about a second per GiB."""
+    """Return the versions in `root`. Partial ones are resumed: their chunks are hashed, about a second per GiB."""
     manifests, versions = root / "manifests", root / "versions"
     signed = _read_manifests(manifests, authority)
     for directory in (root, manifests, versions):
@@ -51,7 +54,7 @@ def _read_manifests(directory: Path, authority: Authority) -> dict[str, SignedMa
             continue
         raw = read_regular(path)
         if digest_of(raw).hex() != path.name:
-            continue  # the disk lost it: an orphan, and so is its version
+            continue  # the disk damaged it, so it and its version are removed as orphans
         try:
             manifests[path.name] = open_manifest(raw, authority)
         except PeerError as error:
@@ -71,7 +74,7 @@ def _recover_version(signed: SignedManifest, versions: Path) -> Version | None:
 
 
 def _is_sound(directory: Path, signed: SignedManifest) -> bool:
-    """Whether all files have their size and no chunk was found bad while the version was in use."""
+    """Return whether all files have their size and no chunk went bad while the version was in use."""
     if (directory / HINT_NAME).exists():
         return False
     paths = [(directory / entry.name, entry.size) for entry in signed.manifest.files]
@@ -86,7 +89,7 @@ def _remove_orphans(directory: Path, found: set[str]) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Rename before removing, so that a kill in between leaves scratch and not half of a version."""
+    """Rename a directory, then remove it, so that a kill in between leaves scratch files and not half a version."""
     if path.exists():
         path.rename(scratch_path(path.parent))
         remove_scratch(path.parent)

@@ -1,12 +1,14 @@
-"""One version on disk: partial -> complete, and from either -> gone.
+"""Keep one version on disk: partial -> complete, and from either -> gone.
 
-Its files lie in one directory, and beside them, under hidden names, the patches that were begun. A version is complete
-without them.
+Its files lie in one directory. The patches that were begun lie next to them under hidden names; a version is complete
+without patches. `.have` on disk is a hint: it may be out of date, and its chunks are hashed before it is used.
 
-What always holds: a bit of `have` is set only when the chunk lies, verified, at all its places, and reading verifies
-again, so a bit that the disk lost is cleared when it is found out. `.have` on disk is a hint: it may lag behind, and
-is believed only after the chunks were hashed again. What a version has and where it lies changes under the version's
-own lock; hashing, reading and writing happen outside.
+Invariants:
+
+- A bit of `have` is set only if the chunk is at all its places and was verified there.
+- Reading verifies again, so the bit of a chunk that the disk damaged is cleared when that is found.
+- The held chunks and the directory of a version change under its own lock. Hashing, reading and writing chunks happen
+  outside the lock.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ from swarm.store.errors import VersionIncomplete, VersionUnknown
 PART_SUFFIX = ".part"
 HINT_NAME = ".have"
 PATCH_PREFIX = ".patch-"
-"""No model file may begin with a dot (`protocol.versions.manifest.FILE_NAME`), so these names are free."""
+"""Names for the store's own files. Names of model files never begin with a dot
+(`protocol.versions.manifest.FILE_NAME`), so they cannot collide."""
 
 
 class Stage(Enum):
-    """Where a version is in its life, and how its directory is called."""
+    """The stage of a version, which determines the name of its directory."""
 
     PARTIAL = "partial"
     COMPLETE = "complete"
@@ -52,7 +55,7 @@ class Stage(Enum):
 class Version:
     """One version below `parent`. Make one with `create`, `resume` or `trust`.
 
-    Methods raise VersionUnknown once the version is gone, and OSError.
+    Methods raise VersionUnknown after the version is gone, and OSError.
     """
 
     def __init__(self, signed: SignedManifest, parent: Path, stage: Stage) -> None:
@@ -73,7 +76,7 @@ class Version:
 
     @classmethod
     def create(cls, signed: SignedManifest, parent: Path) -> Version:
-        """Make the directory of a version of which nothing is held, its files at full size."""
+        """Make the directory of a version without any chunk. Its files get their full size."""
         version = cls(signed, parent, Stage.PARTIAL)
         version._prepare()
         version._write_hint()
@@ -81,18 +84,18 @@ class Version:
 
     @classmethod
     def resume(cls, signed: SignedManifest, parent: Path) -> Version:
-        """Take up a partial directory as a kill left it: hash the chunks that its bitmap marks, all if that is lost."""
+        """Open a partial directory that a kill left: hash the chunks that its bitmap marks, or all if that is lost."""
         version = cls(signed, parent, Stage.PARTIAL)
         version._find_patches()
         marked = version._read_hint()
         version._prepare()
         version._set(version._intact(marked))
-        version._write_hint()  # not before: killed while hashing, the next start must hash as much
+        version._write_hint()  # not earlier: after a kill during hashing, the next start must hash the same chunks
         return version
 
     @classmethod
     def trust(cls, signed: SignedManifest, parent: Path) -> Version:
-        """Take a complete directory at its name's word, and hash what lies there of patches."""
+        """Open a complete directory without hashing its files; hash only the chunks of its patches."""
         version = cls(signed, parent, Stage.COMPLETE)
         version._find_patches()
         version._set(version._wanted)
@@ -101,22 +104,22 @@ class Version:
 
     @property
     def directory(self) -> Path:
-        """Where the files are now."""
+        """The directory of the files now."""
         return directory_of(self._parent, self.signed, self.stage)
 
     @property
     def is_locked(self) -> bool:
-        """Whether somebody changes it just now."""
+        """Whether a thread is changing the version."""
         return self._lock.locked()
 
     @property
     def have(self) -> bytes:
-        """Bit i of byte i // 8, least significant first, is set when chunk i is held. Never waits."""
+        """The bitmap of held chunks: bit i % 8 of byte i // 8 is set if chunk i is held. Never waits."""
         return bytes(self._have)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the files that are in place; all of `manifest.total_bytes` when nothing is missing."""
+        """Bytes of the files that are in place; `manifest.total_bytes` if nothing is missing."""
         listed = (index for entry in self.manifest.files for index in entry.chunks)
         return sum(self.manifest.chunks[index].size for index in listed if self._holds(index))
 
@@ -126,24 +129,23 @@ class Version:
         return self.manifest.total_bytes + sum(self.manifest.patches[number].size for number in tuple(self._patches))
 
     def missing(self) -> list[int]:
-        """Chunks of files that are not held, ascending. Never waits."""
+        """Return the chunks of files that are not held, ascending. Never waits."""
         return self.lacking(self._wanted)
 
     def lacking(self, chunks: Iterable[int]) -> list[int]:
-        """Those of `chunks` that are not held. Never waits."""
+        """Return those of `chunks` that are not held. Never waits."""
         return [index for index in chunks if not self._holds(index)]
 
     def index_of(self, cid: Cid) -> int | None:
-        """The number of the chunk called `cid`, if it is held."""
+        """Return the number of the chunk `cid`, or None if it is not held."""
         index = self._index.get(cid)
         return index if index is not None and self._holds(index) else None
 
     def write(self, index: int, *parts: bytes | memoryview) -> bool:
-        """Put `parts`, which the caller has verified together, where chunk `index` belongs; False when there is nothing
-        to do.
+        """Write `parts`, which the caller has verified together, to all places of chunk `index`.
 
-        That is when it was there already, or belongs to patches alone of which none was begun. In a complete version
-        this repairs a chunk that the disk had lost.
+        Returns False if there is nothing to do: the chunk is held already, or belongs only to patches that were not
+        begun. In a complete version this repairs a chunk that the disk had lost.
         """
         with self._lock:
             self._require_here()
@@ -162,12 +164,12 @@ class Version:
                 is_new = not self._holds(index)
                 self._mark([index] if is_new else [])
                 return is_new
-        return bool(self.write_all({index: parts}))  # it has one more place since
+        return bool(self.write_all({index: parts}))  # the chunk has got another place meanwhile
 
     def write_all(self, chunks: Mapping[int, Sequence[bytes | memoryview]]) -> list[int]:
-        """Do what `write` does for several chunks, by their numbers; return those that were put.
+        """Do what `write` does for several chunks, by their numbers. Return those that were put.
 
-        Nobody waits while the bytes are written: a chunk that gets one more place meanwhile is written again.
+        The lock is not held while the bytes are written. A chunk that gets another place meanwhile is written again.
         """
         put: list[int] = []
         while chunks:
@@ -192,7 +194,7 @@ class Version:
         return put
 
     def has_patch(self, number: int) -> bool:
-        """Whether patch `number` of the manifest was begun."""
+        """Return whether patch `number` of the manifest was begun."""
         return number in self._patches
 
     def begin_patch(self, number: int) -> None:
@@ -204,23 +206,23 @@ class Version:
             entry = self.manifest.patches[number]
             try:
                 preallocate(self._patch_path(number), entry.size)
-            except BaseException:  # also where it was interrupted: half a patch must not stay
+            except BaseException:  # also on interruption, so that half a patch does not stay
                 self._patch_path(number).unlink(missing_ok=True)
                 raise
             for index, place in _patch_places(self.manifest, number):
-                if self._holds(index):  # because a file, or another patch, has it as well
+                if self._holds(index):  # a file or another patch contains it too
                     write_at(
                         self._patch_path(number), place.offset, self._read_place(index, self._places_here(index)[0])
                     )
             self._patches.add(number)
 
     def read(self, index: int) -> bytes | None:
-        """Return chunk `index`, verified; None when it is not held, or was held and has gone bad on the disk."""
+        """Return chunk `index`, verified; None if it is not held, or has gone bad on the disk."""
         with self._lock:
             if self.stage is Stage.GONE or not self._holds(index):
                 return None
             place = self._places_here(index)[0]
-            handle = os.open(self._path(place), os.O_RDONLY)  # outlives a rename, and an eviction
+            handle = os.open(self._path(place), os.O_RDONLY)  # stays valid after a rename or an eviction
         data = read_once(handle, place.offset, self.manifest.chunks[index].size)
         if cid_of(data) == self.manifest.chunks[index].name:
             return data
@@ -228,7 +230,7 @@ class Version:
         return None
 
     def verify(self) -> list[int]:
-        """Hash every chunk held; return those that had gone bad, which are missing from now on."""
+        """Hash every held chunk. Return those that have gone bad; they are missing from now on."""
         held = [index for index in range(len(self._places)) if self._holds(index)]
         intact = set(self._intact(held))
         bad = [index for index in held if index not in intact]
@@ -236,12 +238,13 @@ class Version:
         return bad
 
     def finish(self) -> None:
-        """Call the version complete: sync its files, then rename its directory. Nothing happens to a complete one.
+        """Mark the version as complete: sync its files, then rename its directory. Do nothing for a complete one.
 
         Raises VersionIncomplete while chunks are missing.
         """
         if self.stage is Stage.PARTIAL and not self.missing():
-            # Here, where chunks can be read meanwhile: under the lock little is left. If it is gone, that says so.
+            # Sync before taking the lock, so that chunks can be read meanwhile and little is left to sync under the
+            # lock. If the version is gone, `_require_here` below raises.
             with suppress(FileNotFoundError):
                 sync_directory(self.directory)
         with self._lock:
@@ -250,14 +253,14 @@ class Version:
                 raise VersionIncomplete(f"{missing} chunks of version {self.signed.version} are still missing.")
             if self.stage is Stage.COMPLETE:
                 return
-            # Killed after this line, all chunks are hashed again at the next start: slow, and right.
+            # After a kill between here and the rename, the next start hashes all chunks: slow, but correct.
             self._hint_path.unlink(missing_ok=True)
             target = directory_of(self._parent, self.signed, Stage.COMPLETE)
             move_durably(self.directory, target)
             self.stage, self._at = Stage.COMPLETE, str(target)
 
     def discard(self) -> Path:
-        """Take the version out of sight in one step; return the directory that is left to be removed."""
+        """Hide the version in one step. Return the directory that is left to remove."""
         with self._lock:
             self._require_here()
             remains = scratch_path(self._parent)
@@ -272,22 +275,22 @@ class Version:
 
     def _require_here(self) -> None:
         if self.stage is Stage.GONE:
-            raise VersionUnknown(f"Version {self.signed.version} was evicted. Begin it again if it is still wanted.")
+            raise VersionUnknown(f"Version {self.signed.version} was evicted. Begin it again if it is still needed.")
 
     def _find_patches(self) -> None:
-        """Take up the patches that an earlier process began."""
+        """Find the patches that an earlier process began."""
         for number, entry in enumerate(self.manifest.patches):
             path = self._patch_path(number)
             if path.is_file() and path.stat().st_size == entry.size:
                 self._patches.add(number)
 
     def _patch_chunks(self) -> list[int]:
-        """Chunks that only patches list, and only patches that were begun."""
+        """Return the chunks that no file lists, but a patch that was begun."""
         wanted = set(self._wanted)
         return [index for index in range(len(self._places)) if index not in wanted and self._places_here(index)]
 
     def _places_here(self, index: int) -> list[ChunkLocation]:
-        """The places of a chunk that there are: those in files, and in patches that were begun."""
+        """Return the existing places of a chunk: those in files, and in patches that were begun."""
         if not self._patches and not self.manifest.patches:
             return self._places[index]
         num_files = len(self.manifest.files)
@@ -301,7 +304,7 @@ class Version:
             self._have[index // 8] |= 1 << (index % 8)
 
     def _mark(self, indices: Sequence[int]) -> None:
-        """Hold these, which lie at all their places. The caller has the lock."""
+        """Mark chunks, which are at all their places, as held. The caller holds the lock."""
         if not indices:
             return
         have = bytearray(self._have)
@@ -320,7 +323,7 @@ class Version:
                 return
             for index in indices:
                 self._have[index // 8] &= ~(1 << (index % 8))
-            self._write_hint()  # in a complete directory this is what tells the next start to look again
+            self._write_hint()  # in a complete directory, this file makes the next start hash again
 
     def _prepare(self) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -352,7 +355,7 @@ class Version:
         return read_once(handle, place.offset, self.manifest.chunks[index].size)
 
     def _path(self, place: ChunkLocation) -> str:
-        # As text: making a Path of every piece of it took more time than opening the file.
+        # A string: building a Path took more time than opening the file.
         num_files = len(self.manifest.files)
         name = self.manifest.files[place.file].name if place.file < num_files else patch_file(place.file - num_files)
         return f"{self._at}/{name}"
@@ -362,17 +365,17 @@ class Version:
 
 
 def directory_of(parent: Path, signed: SignedManifest, stage: Stage) -> Path:
-    """How the directory of a version is called at `stage`."""
+    """Return the directory of a version at `stage`."""
     return parent / (signed.hash.hex() + (PART_SUFFIX if stage is Stage.PARTIAL else ""))
 
 
 def patch_file(number: int) -> str:
-    """How the file with patch `number` of a manifest is called in the version's directory."""
+    """Return the name of the file for patch `number` of a manifest, in the version's directory."""
     return f"{PATCH_PREFIX}{number}"
 
 
 def _patch_places(manifest: Manifest, number: int) -> Iterator[tuple[int, ChunkLocation]]:
-    """Where the chunks of a patch lie in its file, which counts as one more file of the manifest."""
+    """Yield the chunks of a patch with their places in its file, which counts as another file of the manifest."""
     offset = 0
     for index in manifest.patches[number].chunks:
         yield index, ChunkLocation(file=len(manifest.files) + number, offset=offset)

@@ -369,10 +369,10 @@ def test_adopting_replaces_a_part_of_the_same_version(store: ChunkStore, tmp_pat
 
 def test_a_directory_that_is_not_the_manifests_is_refused_without_a_trace(store: ChunkStore, tmp_path: Path) -> None:
     written = write_model(tmp_path / "export", {**FILES, "tokenizer.json": b"longer or shorter"})
-    with pytest.raises(StoreError, match=r"tokenizer\.json should have 700 bytes, and has 17"):
+    with pytest.raises(StoreError, match=r"tokenizer\.json should have 700 bytes, but has 17"):
         store.adopt(SIGNED, written)
     (written / "tokenizer.json").unlink()
-    with pytest.raises(StoreError, match=r"tokenizer\.json should have 700 bytes, and has None"):
+    with pytest.raises(StoreError, match=r"tokenizer\.json should have 700 bytes, but has None"):
         store.adopt(SIGNED, written)
     assert store.versions() == []
     assert list((store.root / "versions").iterdir()) == list((store.root / "manifests").iterdir()) == []
@@ -437,7 +437,7 @@ def test_the_quota_is_asked_before_a_byte_is_written(tmp_path: Path) -> None:
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=total) as store:
         fill(store, SIGNED, FILES)
         with store.hold(SIGNED.hash):
-            with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes beside the {total} in use"):
+            with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes in addition to the {total} in use"):
                 store.begin(NEXT)
             with pytest.raises(StoreFull):
                 store.adopt(NEXT, write_model(tmp_path / "export", NEXT_FILES))

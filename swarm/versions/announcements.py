@@ -1,13 +1,18 @@
-"""Which version to fetch: new version -> fetch, queue or ignore.
+"""Decide whether to fetch, queue or ignore an announced version.
 
-    nothing --heard--> in flight --completed--> held          heard, newer: what comes next
+    nothing --heard--> in flight --completed--> held          a newer version is heard: it comes next
                           |  ^
-                          |  +-- retry -- failed              heard, of a higher incarnation: abandoned for it
+                          |  +-- retry -- failed              a higher incarnation is heard: abandoned for it
 
-A pure core. What always holds: names only go up (a higher incarnation wins over any version of a lower one), also
-over what was held at the start; at most one version is in flight; a version in flight is finished, not replaced,
-while it is of the newest incarnation, because replacing it on every announcement starves slow peers; what comes next
-is always the newest heard of. Two manifests under one name are equivocation: the second is refused, and shown once.
+Invariants:
+
+- Versions only increase (a higher incarnation wins over any version of a lower one), also after those held at the
+  start.
+- At most one version is in flight.
+- A version in flight is finished, not replaced, while it has the newest incarnation. If each announcement replaced it,
+  slow peers would never finish one.
+- The next version is always the newest one heard of.
+- Two manifests with one name are equivocation: the second is refused, and reported once.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.announcement import SignedAnnouncement
 
 REMEMBERED_NAMES = 256
-"""Names remembered to recognise equivocation; older ones can no longer be fetched anyway."""
+"""Number of names kept to recognise equivocation. Older versions can no longer be fetched anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +36,16 @@ class Fetch(_OfAnnouncement):
 
 
 class Abandon(_OfAnnouncement):
-    """Effect: stop fetching this version; a restarted learner has moved on."""
+    """Effect: stop fetching this version, because a restarted learner announced a higher incarnation."""
 
 
 class Relay(_OfAnnouncement):
-    """Effect: this was news; remember it durably and tell whoever asks."""
+    """Effect: store this announcement durably, because it is new, and send it to peers that ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivocation:
-    """Effect: the learner signed two manifests under one name. Refuse `second`, tell the operator and the user."""
+    """Effect: the learner signed two manifests with one name. Refuse `second`; notify the operator and the owner."""
 
     version: PolicyVersion
     first: ManifestHash
@@ -52,7 +57,7 @@ Effect = Fetch | Abandon | Relay | Equivocation
 
 @dataclass(kw_only=True)
 class Announcements:
-    """See the module's paragraph. `held` is the newest complete version, `in_flight` the one being fetched."""
+    """The announced versions of one node. `held` is the newest complete version, `in_flight` the one being fetched."""
 
     held: PolicyVersion | None = None
     newest: SignedAnnouncement | None = None
@@ -61,14 +66,14 @@ class Announcements:
     _shown: set[ManifestHash] = field(default_factory=set)
 
     def note_stored(self, version: PolicyVersion, manifest: ManifestHash, *, complete: bool) -> None:
-        """The store holds this version, from before we started: its name is taken, and if complete it is held."""
+        """Note a version that the store held at the start: remember its name and, if it is complete, hold it."""
         self._names[version] = manifest
         self._forget_old_names()
         if complete:
             self._hold(version)
 
     def hear(self, announcement: SignedAnnouncement) -> list[Effect]:
-        """An announcement arrived whose signature was checked."""
+        """Handle an announcement whose signature was checked. Return the effects."""
         version, manifest = announcement.version, announcement.manifest
         first = self._names.setdefault(version, manifest)
         if first != manifest:
@@ -83,32 +88,34 @@ class Announcements:
         return [Relay(announcement=announcement), *self._preempt(announcement), *self._next()]
 
     def note_complete(self, announcement: SignedAnnouncement) -> list[Effect]:
-        """The version is complete and verified."""
+        """Note that the version is complete and verified. Return the effects."""
         self._land(announcement)
         self._hold(announcement.version)
         return self._next()
 
     def note_failure(self, announcement: SignedAnnouncement) -> list[Effect]:
-        """The version could not be fetched: on to something newer at once, to the same again at the next `retry`."""
+        """Note that the version could not be fetched. A newer one is fetched at once, the same at the next `retry`."""
         self._land(announcement)
         return [] if self.is_newest(announcement) else self._next()
 
     def retry(self) -> list[Effect]:
-        """Something changed (a peer appeared, time passed): a version that failed deserves another try."""
+        """Try a failed version again, because something changed (a peer appeared, time passed)."""
         return self._next()
 
     def is_newest(self, announcement: SignedAnnouncement) -> bool:
-        """Whether nothing newer was heard of; under which certificate does not matter."""
+        """Return whether no newer version was heard of. The certificates of the announcements do not matter."""
         return self.newest is not None and announcement.version == self.newest.version
 
     def _is_renewed(self, announcement: SignedAnnouncement) -> bool:
-        """Whether it is the newest version once more, under a certificate that holds for longer: who tells the old one
-        on would be taken for a liar when that ends."""
+        """Return whether this announces the newest version again, with a certificate that is valid for longer.
+
+        When the older certificate ends, peers would reject the older announcement.
+        """
         newest = self.newest
         return newest is not None and announcement.version == newest.version and announcement.until_ms > newest.until_ms
 
     def _is_old(self, version: PolicyVersion) -> bool:
-        """Whether we know something newer, or this. The version held may still be announced, for us to tell others."""
+        """Return whether we know this version or a newer one. The held version may be announced, for other peers."""
         if self.newest is not None and version <= self.newest.version:
             return True
         return self.held is not None and version < self.held
@@ -136,7 +143,7 @@ class Announcements:
         return [Fetch(announcement=news)]
 
     def _land(self, announcement: SignedAnnouncement) -> None:
-        """Nothing is in flight any more; but an abandoned version that ends late must not end its successor."""
+        """End the flight of `announcement`. An abandoned version that ends late must not end its successor's flight."""
         if self.in_flight is announcement:
             self.in_flight = None
 

@@ -1,9 +1,11 @@
-"""A version brought here whole, by the cheapest road: its own chunks, or patches from versions that are held.
+"""Fetch a whole version by the cheapest route: its own chunks, or patches from versions that are held.
 
-What always holds: a version is complete only when the store found every chunk of its files to be what the manifest
-names, whichever road was taken; a road by patches that fails (a patch is wrong, its base is gone, nobody has it) costs
-time and nothing else, since the full road remains and is then taken. Versions between, which a chain of patches leads
-through, become complete as well and can be served.
+Invariants:
+
+- On every route, a version is complete only after the store has verified every chunk of its files against the manifest.
+- A route of patches that fails (a patch is wrong, its base is gone, no peer has it) only costs time: the full route is
+  used then.
+- The versions inside a chain of patches also become complete and can be served.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from swarm.versions.patch_routes import MAX_STEPS, Step, cheapest
 
 @dataclass(frozen=True, kw_only=True)
 class Obtained:
-    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches; and
-    how long the patches took to apply once they were here.
+    """How a version was fetched.
 
-    `fetched.givers` are of the version's own chunks: those of versions that a chain led through are left out.
+    `num_patches` is 0 for the full route. `fetched` has all bytes by peer, `patch_bytes` the bytes of patches.
+    `apply_s` is the time in seconds to apply the patches. `fetched.givers` are those of the version's own chunks;
+    chunks of other versions in a chain are left out.
     """
 
     fetched: Fetched
@@ -40,11 +43,11 @@ class Obtained:
 
 @dataclass(kw_only=True)
 class VersionFetcher:
-    """See the module's paragraph.
+    """Fetches versions into a store.
 
     Args:
-        learn: asks around for the manifest of that hash; None when nobody has it.
-        trouble: told, in a sentence, of a road that failed.
+        learn: function that asks peers for a manifest by its hash; it returns None if no peer has it.
+        trouble: function that is called with a sentence when a route failed.
     """
 
     store: ChunkStore
@@ -55,7 +58,7 @@ class VersionFetcher:
     async def obtain(self, signed: SignedManifest) -> Obtained:
         """Return when `signed` is complete in the store.
 
-        Cancel to give up: what has arrived stays. Raises what the store raises, Starved, and PeerError when the
+        Cancel this to give up; chunks that have arrived stay. Raises the store's errors, Starved, and PeerError if the
         manifest itself is wrong.
         """
         await trio.to_thread.run_sync(self.store.begin, signed)
@@ -68,19 +71,20 @@ class VersionFetcher:
                         await self._take(step, journey, pins)
             except (PeerError, StoreError, OSError, Starved) as error:
                 journey.num_patches = 0
-                self.trouble(f"Version {signed.version} is fetched in full, since a patch was of no use: {error}")
+                self.trouble(f"Version {signed.version} is fetched in full, because a patch failed: {error}")
             journey.count(await self.distribution.fetch(signed))
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
         return journey.outcome()
 
     async def _choose(self, signed: SignedManifest, pins: ExitStack) -> Sequence[Step]:
-        """The steps of the cheapest road, after asking for manifests that may lead to a cheaper one. `pins` hold what
-        it starts from.
+        """Return the steps of the cheapest route, after asking for manifests that may allow a cheaper one.
+
+        `pins` keeps the base of the first step.
         """
         missing = self.store.missing(signed.hash)
         full_bytes = sum(signed.manifest.chunks[index].size for index in missing)
         learnt: dict[ManifestHash, SignedManifest | None] = {}
-        with ExitStack() as candidates:  # or one of them might be gone once the others have answered
+        with ExitStack() as candidates:  # pinned, so that none is evicted while peers answer
             complete = {one.hash for one in self.store.versions() if one.complete and self._held(one.hash, candidates)}
             while True:
                 road = cheapest(
@@ -99,7 +103,7 @@ class VersionFetcher:
         return road.steps
 
     def _held(self, version: ManifestHash, pins: ExitStack) -> bool:
-        """Whether the version is still there, where it stays now."""
+        """Pin the version with `pins`. Return whether it is still in the store."""
         try:
             pins.enter_context(self.store.hold(version))
         except StoreError:
@@ -111,13 +115,15 @@ class VersionFetcher:
         return sum(ref.size for ref in refs if not self.store.holds(ref.name))
 
     async def _take(self, step: Step, journey: _Journey, pins: ExitStack) -> None:
-        """Fetch one patch and make its target's chunks of it. `pins` hold what the step before has made, and what this
-        one makes from then on: nobody works with a version that only leads on to another, so it would be taken away.
+        """Fetch one patch and make its target's chunks from it.
+
+        `pins` keeps the result of the previous step, then that of this one: no engine uses an intermediate version, so
+        it would be evicted otherwise.
         """
         target = step.target
         number = target.manifest.patches.index(step.patch)
         with ExitStack() as made:
-            made.enter_context(self.store.hold(step.patch.base_hash))  # making room must not take it away
+            made.enter_context(self.store.hold(step.patch.base_hash))  # so that `begin` does not evict it
             await trio.to_thread.run_sync(self.store.begin, target)
             made.enter_context(self.store.hold(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
@@ -133,7 +139,7 @@ class VersionFetcher:
 
 @dataclass(kw_only=True)
 class _Journey:
-    """What has been fetched on the way so far."""
+    """The bytes that were fetched so far, on the way to one version."""
 
     by_peer: Counter[PeerId] = field(default_factory=Counter)
     givers: Mapping[int, PeerId] = field(default_factory=dict)
@@ -143,7 +149,7 @@ class _Journey:
 
     def count(self, fetched: Fetched, *, patches: int = 0) -> None:
         self.by_peer.update(fetched.by_peer)
-        self.givers = fetched.givers  # the last fetch is always one of the version itself
+        self.givers = fetched.givers  # the last fetch is always of the version itself
         self.num_patches += patches
         self.patch_bytes += sum(fetched.by_peer.values()) if patches else 0
 

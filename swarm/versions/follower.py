@@ -1,13 +1,18 @@
-"""Keeping a node at the newest version: hear of it, fetch its manifest and chunks, hand it over.
+"""Keep a node at the newest version: receive its announcement, fetch its manifest and chunks, pass it to the node.
 
-Announcements come by gossip and are repaired by asking: every newly connected peer, and one peer at random now and
-then, the more seldom the longer nothing was new. What always holds: nothing is believed before the operator's word for
-its signer was checked; nothing older than what this node knew or held before it was restarted is news; a version is
-handed over only when every chunk was verified and the store has made it complete; what was in service before stays
-there whatever fails here.
+Announcements arrive by gossip. To repair lost ones, the node asks every newly connected peer, and from time to time a
+random peer, less often the longer there was nothing new.
 
-Loops: `run` consumes broadcasts; one task asks newcomers, one asks now and then; one fetches a version after the
-other and is woken when there is one; one writes the newest announcement to disk, woken by news.
+Invariants:
+
+- No announcement or manifest is accepted before its signer's certificate from the operator was checked.
+- A version that is older than those this node knew or held before its restart is not new.
+- A version is passed on only after every chunk was verified and the store has marked it as complete.
+- The active version stays in use if anything fails here.
+
+Loops: `run` consumes broadcasts. One task asks newly connected peers, and one asks from time to time. One fetches
+versions one after the other, woken when there is one. One writes the newest announcement to disk, woken when it
+changes.
 """
 
 from __future__ import annotations
@@ -36,31 +41,32 @@ from swarm.versions.fetcher import Obtained, VersionFetcher
 from swarm.versions.manifest_search import ManifestSearch, ask
 
 ASK_EVERY_S = 3.0
-"""Repair of lost gossip after there was news, and pause before a failed fetch is tried again."""
+"""Pause in seconds before the next question after a new announcement, and before a failed fetch is tried again."""
 
 ASK_SELDOM_S = 8 * ASK_EVERY_S
-"""The longest pause between two questions, each of which costs 1.3 KB both ways. Gossip travels over streams that lose
-nothing, by two dozen neighbours: it is lost where all of them have queues that are full."""
+"""Longest pause in seconds between two questions, each of which costs 1.3 KB both ways. Gossip travels over reliable
+streams from two dozen neighbours, so it is lost only if the queues of all of them are full."""
 
 QUESTION_TIMEOUT_S = 5.0
-"""An answer of 1 KiB takes a round trip; one silent peer must not hold up the asking."""
+"""Seconds to wait for an answer of 1 KiB, which takes a round trip. One silent peer must not delay the questions."""
 
 MANIFEST_PAUSE_S, MANIFEST_WAIT_S = 0.25, 10.0
-"""An announcement outruns its manifest: how often, and how long, to ask before nobody is said to have it."""
+"""An announcement may arrive before any neighbour has its manifest. Seconds between two searches, and in total, before
+the search fails."""
 
 
 LEARN_S = 120.0
-"""For a manifest that is only on the way to a cheaper road: 60 MB at 4 Mbit/s. Its size is not announced, so it would
-take a liar who trickles ten minutes to be found out, and meanwhile nothing is fetched."""
+"""Seconds to fetch a manifest that may allow a cheaper route: 60 MB at 4 Mbit/s. Its size is not announced, so a
+dishonest peer that sends slowly could delay the fetch for ten minutes."""
 
 
 class NobodyHasIt(Exception):
-    """No connected peer could give us the manifest."""
+    """No connected peer has the manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """A version that is complete in the store, how long that took, and by which road it came."""
+    """A version that is complete in the store, the seconds that it took, and its route."""
 
     signed: SignedManifest
     seconds: float
@@ -69,14 +75,14 @@ class Arrival:
 
 @dataclass(kw_only=True)
 class VersionFollower:
-    """See the module's paragraph.
+    """Keeps one node at the newest version.
 
     Args:
-        on_arrival: called with every version that is complete, each newer than the one before.
-        report: told of peers' faults.
-        trouble: told, in a sentence, of what went wrong here or what the user should see; not twice in a row the same.
-        on_failure: called with each attempt to fetch the newest version that came to nothing, and why.
-        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
+        on_arrival: function that is called with every complete version, each newer than the one before.
+        report: function that is called with peers' faults.
+        trouble: function that is called with a sentence for the owner; never twice in a row with the same one.
+        on_failure: function that is called with version and reason when a fetch of the newest version failed.
+        piece_bytes: size of a piece of a manifest in bytes, the same for all nodes of the swarm.
     """
 
     transport: Transport
@@ -113,11 +119,11 @@ class VersionFollower:
 
     @property
     def newest(self) -> bytes:
-        """The newest announcement as its learner signed it, empty when none is known."""
+        """The newest announcement as the learner signed it; empty if none is known."""
         return self.core.newest.raw if self.core.newest is not None else b""
 
     async def run(self) -> None:
-        """Follow until cancelled, beginning with what the store remembers."""
+        """Follow until cancelled, beginning with the state of the store."""
         await self._take_up()
         broadcasts = await self.transport.subscribe(topic_of(self.authority.swarm), self._is_welcome)
         async with trio.open_nursery() as nursery:
@@ -128,10 +134,11 @@ class VersionFollower:
             async for broadcast in broadcasts:
                 self._take(broadcast.data, broadcast.source)
 
-    # What is newest.
+    # Find out the newest version.
 
     async def _take_up(self) -> None:
-        """Go on from where an earlier process stopped; what it knew is judged again, its certificate may have ended."""
+        """Continue from the state of an earlier process. Its newest announcement is checked again, because the
+        certificate may have ended."""
         for held in self.store.versions():
             self.core.note_stored(held.version, held.hash, complete=held.complete)
         try:
@@ -139,21 +146,25 @@ class VersionFollower:
             if raw:
                 self._perform(self.core.hear(open_announcement(raw, self.authority, now_ms=_now_ms())))
         except (StoreError, OSError, PeerError) as error:
-            self._say(f"The newest announcement that this node remembers cannot be used: {error}")
+            self._say(f"The newest announcement in this node's store cannot be used: {error}")
 
     async def _remember(self) -> None:
-        """Write the newest announcement to disk whenever there is one; the disk is slow, and only the last matters."""
+        """Write each newest announcement to disk. The disk may be slow; only the last announcement matters."""
         while True:
             await self._news.wait()
             self._news = trio.Event()
             try:
                 await trio.to_thread.run_sync(self.store.remember_newest, self.newest)
             except (StoreError, OSError) as error:
-                self._say(f"The newest announcement could not be remembered: {error}")
+                self._say(f"The newest announcement could not be written to the store: {error}")
 
     def _is_welcome(self, broadcast: Broadcast) -> bool:
-        """Whether to take a broadcast and pass it on: genuine, no older than what we know, and not the same again. The
-        learner repeats that for those beside it, and two dozen neighbours would pass it on two dozen times."""
+        """Return whether to accept a broadcast and forward it: it is genuine, not older than the newest, and not the
+        same again.
+
+        The learner repeats the newest announcement for its neighbours. If all nodes forwarded it, each would receive it
+        from two dozen neighbours.
+        """
         announcement = self._judge(broadcast.data, broadcast.source)
         newest = self.core.newest
         return announcement is not None and (
@@ -166,7 +177,7 @@ class VersionFollower:
 
     def _judge(self, raw: bytes, source: PeerId) -> SignedAnnouncement | None:
         if (newest := self.core.newest) is not None and raw == newest.raw:
-            return newest  # most are repetitions, and need no second look
+            return newest  # most are repetitions, and need no second check
         try:
             return open_announcement(raw, self.authority, now_ms=_now_ms())
         except PeerError as error:
@@ -186,7 +197,7 @@ class VersionFollower:
                 case Equivocation(version=version, first=first, second=second):
                     self._say(
                         f"The learner signed two different manifests for version {version} ({first.hex()[:8]} and "
-                        f"{second.hex()[:8]}). The second is refused; tell the operator."
+                        f"{second.hex()[:8]}). This node refuses the second. Tell the operator."
                     )
 
     def _say(self, text: str) -> None:
@@ -195,13 +206,16 @@ class VersionFollower:
             self.trouble(text)
 
     async def _ask_newcomers(self, nursery: trio.Nursery) -> None:
-        while True:  # a channel of events ends when its reader falls behind; the next begins with who is here
+        while True:  # a channel of events ends if its reader falls behind; the next begins with the connected peers
             async for event in self.transport.events():
                 if isinstance(event, PeerConnected):
                     nursery.start_soon(self._ask_newest, event.peer)
 
     async def _ask_now_and_then(self) -> None:
-        """Try again what failed; ask somebody, after pauses that double up to ASK_SELDOM_S until there is news."""
+        """Retry a failed fetch, and ask a random peer for the newest version.
+
+        The pauses between questions double up to ASK_SELDOM_S until there is a new announcement.
+        """
         asked_at = trio.current_time()
         while True:
             await trio.sleep(ASK_EVERY_S)
@@ -223,7 +237,7 @@ class VersionFollower:
         if isinstance(answer, exchange.TellNewest) and answer.announcement:
             self._take(answer.announcement, peer)
 
-    # Fetching it.
+    # Fetch the newest version.
 
     async def _fetch_versions(self) -> None:
         while True:
@@ -239,27 +253,28 @@ class VersionFollower:
             signed = await self._fetch_manifest(announcement)
             obtained = await self.obtaining.obtain(signed)
         except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
-            if self.core.is_newest(announcement):  # else something newer is fetched at once, and nobody is worse off
-                self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
+            if self.core.is_newest(announcement):  # otherwise a newer version is fetched at once: no need to report
+                self._say(
+                    f"Version {announcement.version} could not be fetched: {error} The active version stays in use."
+                )
                 self.on_failure(announcement.version, str(error))
             self._perform(self.core.note_failure(announcement))
             return
-        if self.core.in_flight is announcement:  # not abandoned in the last moment
+        if self.core.in_flight is announcement:  # it was not abandoned at the last moment
             self._said = ""
             self.on_arrival(Arrival(signed=signed, seconds=trio.current_time() - began, obtained=obtained))
         self._perform(self.core.note_complete(announcement))
 
     async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:
-        """Return the manifest from the store, from an attempt before (there may be no room to begin), or from whoever
-        has it.
+        """Return the manifest from the store, from an earlier attempt (there may be no room to begin), or from a peer.
 
-        Raises NobodyHasIt, or PeerError when its signer is at fault, who announced a version under a wrong name.
+        Raises NobodyHasIt, or PeerError if its signer is at fault, for example announced a version with a wrong name.
         """
         if announcement.manifest_bytes > MAX_ENVELOPE_BYTES:
             raise PeerError(
                 Fault.OVERSIZED,
-                f"its manifest has {announcement.manifest_bytes} bytes, and this program takes {MAX_ENVELOPE_BYTES}. "
-                "Is there a newer one?",
+                f"its manifest has {announcement.manifest_bytes} bytes, but this program accepts at most "
+                f"{MAX_ENVELOPE_BYTES}. Update volery if there is a newer release.",
             )
         deadline = trio.current_time() + MANIFEST_WAIT_S
         while True:
@@ -273,7 +288,7 @@ class VersionFollower:
             if signed is not None:
                 self._manifest = signed
                 if signed.version != announcement.version:
-                    raise PeerError(Fault.BROKEN_PROMISE, f"the manifest announced is that of {signed.version}.")
+                    raise PeerError(Fault.BROKEN_PROMISE, f"the announced manifest is that of {signed.version}.")
                 return signed
             if trio.current_time() > deadline or not self.core.is_newest(announcement):
                 asked = len(self.transport.connected_peers())
@@ -281,7 +296,7 @@ class VersionFollower:
             await trio.sleep(MANIFEST_PAUSE_S)
 
     async def _learn(self, manifest: ManifestHash) -> SignedManifest | None:
-        """Ask around for a manifest that was not announced to us: one that a road may lead through."""
+        """Ask peers for a manifest that was not announced, because it may allow a cheaper route."""
         try:
             with trio.move_on_after(LEARN_S):
                 return await self.search.find(manifest)

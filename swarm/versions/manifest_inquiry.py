@@ -1,13 +1,18 @@
-"""Whom to ask for one manifest, when to ask the next peer as well, and whom to leave.
+"""Decide which peer to ask for one manifest, when to ask another as well, and which one to stop asking.
 
     not asked --Ask--> asked --PieceCame--> carrying --WholeCame--> checked
                          +--Ended             +--Ended, Leave
 
-A pure core. What always holds: the next peer is asked in the moment in which none of those asked keeps up, that is, has
-been heard of lately and is not too long over a piece; a peer is asked once; and at most MAX_CARRIERS peers are beyond
-their first piece, so that memory is bounded by as many manifests, and one piece of each peer else. When there are more,
-the slowest is left: who holds a place must be faster than those who wait for one. A hostile peer thus costs a second if
-it is silent and a piece's time if it trickles, and whoever is honest is asked meanwhile.
+A peer keeps up if it has sent something lately and does not take too long for a piece. So a hostile peer costs a second
+if it is silent, and the time of one piece if it sends slowly. Meanwhile another peer is asked.
+
+Invariants:
+
+- The next peer is asked at the moment when none of the asked peers keeps up.
+- A peer is asked once.
+- At most MAX_CARRIERS peers are beyond their first piece. So memory is bounded by as many manifests, plus one piece of
+  each other peer.
+- If there are more, the slowest is stopped, so that faster peers can take its place.
 """
 
 from __future__ import annotations
@@ -21,38 +26,38 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES
 from swarm.transfer.chunk_picker import OfPeer
 
 MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
-"""How long a peer may be silent before the next is asked as well, and the bytes a second at which a piece is granted
-time besides: a peer that is frozen then costs a second, and a slow line does not carry one manifest twice."""
+"""Seconds that a peer may be silent before the next is asked as well, and the rate in bytes per second that sets the
+additional time for a piece. So a frozen peer costs a second, and a slow link does not carry one manifest twice."""
 
 MAX_CARRIERS = 2
-"""Peers whose manifests may be here beyond the first piece: one, and one that may be better."""
+"""Peers that may send more than the first piece: one, and one that may be faster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
-    """Of `peer`, `size_bytes` have come so far, parts of pieces included."""
+    """`peer` has sent `size_bytes` so far, parts of pieces included."""
 
     peer: PeerId
     size_bytes: int
 
 
 class PieceCame(OfPeer):
-    """A piece of `peer` is whole, and it is asked for another."""
+    """A piece from `peer` is complete, and `peer` is asked for another."""
 
 
 class WholeCame(OfPeer):
-    """All of `peer` is here, and being checked."""
+    """The whole manifest from `peer` is here and is being checked."""
 
 
 class Ended(OfPeer):
-    """Nothing more will come of `peer`."""
+    """`peer` will send nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
-    """Time has passed, or somebody ended, and all that was heard has been said: is another to be asked?
+    """Time has passed, or a peer ended: decide whether to ask another. All Heard events must come before.
 
-    `present` are the peers that may be, in the order in which they should.
+    `present` are the peers that may be asked, in order of preference.
     """
 
     present: Sequence[PeerId]
@@ -66,7 +71,7 @@ class Ask(OfPeer):
 
 
 class Leave(OfPeer):
-    """Effect: break off what was asked of `peer`; nothing is to be said of it any more."""
+    """Effect: cancel the request to `peer`, and report no more events about it."""
 
 
 Effect = Ask | Leave
@@ -74,7 +79,7 @@ Effect = Ask | Leave
 
 @dataclass(kw_only=True, slots=True)
 class _Asked:
-    """One that was asked. It keeps up until `late_at`."""
+    """A peer that was asked. It keeps up until `late_at`."""
 
     began_at: float
     late_at: float
@@ -88,7 +93,7 @@ class _Asked:
 
 @dataclass(kw_only=True)
 class ManifestInquiry:
-    """See the module's paragraph. `piece_bytes` is what a piece of a manifest has."""
+    """The search for one manifest among peers. `piece_bytes` is the size of a piece of a manifest."""
 
     piece_bytes: int = MANIFEST_PIECE_BYTES
     _asked: dict[PeerId, _Asked] = field(default_factory=dict)
@@ -96,20 +101,23 @@ class ManifestInquiry:
 
     @property
     def next_at(self) -> float:
-        """When to say Tick, if nothing happens before: when the last that keeps up will not. -infinity: none does."""
+        """The time for the next Tick, if nothing happens before: when the last peer stops keeping up.
+
+        It is -infinity if no peer keeps up.
+        """
         return max((asked.late_at for asked in self._asked.values()), default=-math.inf)
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody may still answer."""
+        """Whether a peer may still answer."""
         return bool(self._asked)
 
     def late(self, now: float) -> list[PeerId]:
-        """Those of whom an answer is still due, and who do not keep up."""
+        """Return the peers whose answer is still due and that do not keep up."""
         return [peer for peer, asked in self._asked.items() if asked.late_at <= now]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in one event at time `now` (seconds, monotonic) and return what to do, in this order."""
+        """Handle one event at time `now` (seconds, monotonic). Return the effects, in order."""
         match event:
             case Tick(present=present):
                 return self._ask(present, now)

@@ -1,13 +1,17 @@
-"""Asking peers: one question, or for a manifest, which may be more than one answer carries and may have to be asked of
-several.
+"""Ask peers one question, or for a manifest, which may need several answers and several peers.
 
-What always holds: every answer has a deadline; a manifest comes whole from one peer, over one stream, so that what is
-wrong with it is that peer's fault, or, if it has the hash that was asked for, its signer's; who lied about a manifest
-is not asked for it again, and who let us down is asked last from then on; a manifest is checked on a worker thread.
-Whom to ask, and when the next as well, is decided in `swarm.versions.manifest_inquiry`.
+`swarm.versions.manifest_inquiry` decides which peer to ask, and when to ask another as well.
 
-Loops: `ManifestSearch.find` is woken when somebody ends, and when nobody keeps up any more; one task for each peer that
-is asked consumes its pieces.
+Invariants:
+
+- Every answer has a deadline.
+- A manifest comes whole from one peer, over one stream. So a defect is the fault of that peer; if the manifest has the
+  requested hash, it is the fault of its signer.
+- A peer that lied about a manifest is not asked for it again. A peer that failed to deliver is asked last from then on.
+- A manifest is checked on a worker thread.
+
+Loops: `ManifestSearch.find` is woken when a peer ends, and when no peer keeps up any more. One task for each asked peer
+consumes its pieces.
 """
 
 from __future__ import annotations
@@ -42,16 +46,16 @@ from swarm.versions.manifest_inquiry import (
 )
 
 ASK_TIMEOUT_S = 20.0
-"""For one answer: a piece of 4 MiB at 1.7 Mbit/s."""
+"""Seconds to wait for one answer: a piece of 4 MiB at 1.7 Mbit/s."""
 
 MAX_LIES = 256
-"""Lies remembered; then all are forgotten. An honest peer tells none, and one version is fetched at a time."""
+"""Number of remembered lies; then all are forgotten. Honest peers tell none, and one version is fetched at a time."""
 
 
 async def ask(
     transport: Transport, peer: PeerId, question: exchange.Question, *, timeout_s: float = ASK_TIMEOUT_S
 ) -> exchange.Answer | None:
-    """Ask `peer` one question; None when it closed without answering.
+    """Ask `peer` one question and return the answer, or None if the peer closed the stream without one.
 
     Raises StreamRefused, StreamBroken, PeerError, or trio.TooSlowError after `timeout_s`.
     """
@@ -81,7 +85,7 @@ class _Asked:
 
 
 class _WrongManifest(Exception):
-    """The bytes that were asked for, which their signer made wrong."""
+    """The bytes have the requested hash, but their signer made a wrong manifest."""
 
     def __init__(self, error: PeerError) -> None:
         super().__init__(str(error))
@@ -90,12 +94,12 @@ class _WrongManifest(Exception):
 
 @dataclass(kw_only=True)
 class ManifestSearch:
-    """See the module's paragraph.
+    """Searches manifests among the connected peers.
 
     Args:
-        report: told of peers' faults.
-        rng: whom to ask first.
-        piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
+        report: function that is called with peers' faults.
+        rng: random generator that orders the peers.
+        piece_bytes: size of a piece of a manifest in bytes, the same for all nodes of the swarm.
     """
 
     transport: Transport
@@ -113,10 +117,10 @@ class ManifestSearch:
         size_bytes: int | None = None,
         in_a_hurry: Callable[[], bool] = lambda: False,
     ) -> SignedManifest | None:
-        """Ask the connected peers, those that come meanwhile included; the first who has it is enough.
+        """Ask the connected peers, including those that connect meanwhile, until one has the manifest.
 
-        Returns None when nobody has it, or, if `in_a_hurry`, nobody who keeps up. `size_bytes` is what was announced of
-        it. Raises PeerError when its signer is at fault.
+        Returns None if no peer has it. If `in_a_hurry` returns True, also as soon as no peer keeps up. `size_bytes` is
+        the announced size of the manifest's envelope. Raises PeerError if its signer is at fault.
         """
         asking = _Asking(search=self, manifest=manifest, size_bytes=size_bytes)
         async with trio.open_nursery() as nursery:
@@ -129,13 +133,13 @@ class ManifestSearch:
         return asking.found
 
     def candidates(self, manifest: ManifestHash) -> list[PeerId]:
-        """Whom to ask, the best first."""
+        """Return the peers to ask, the best first."""
         peers = sorted(peer for peer in self.transport.connected_peers() if (peer, manifest) not in self._lied)
         self.rng.shuffle(peers)
         return sorted(peers, key=lambda peer: self._let_down[peer])
 
     def blame(self, peer: PeerId, manifest: ManifestHash, error: PeerError) -> None:
-        """`peer` broke the protocol over `manifest`."""
+        """Note and report that `peer` broke the protocol when asked for `manifest`."""
         if len(self._lied) >= MAX_LIES:
             self._lied.clear()
         self._lied.add((peer, manifest))
@@ -143,19 +147,19 @@ class ManifestSearch:
         self.report(peer, error.fault, error.detail)
 
     def note_silence(self, peer: PeerId) -> None:
-        """`peer` kept us waiting in vain."""
+        """Note that `peer` did not deliver in time."""
         for gone in self._let_down.keys() - self.transport.connected_peers():
             del self._let_down[gone]
         self._let_down[peer] += 1
 
     def note_success(self, peer: PeerId) -> None:
-        """`peer` brought a manifest."""
+        """Note that `peer` delivered a manifest."""
         del self._let_down[peer]
 
 
 @dataclass(kw_only=True)
 class _Asking:
-    """Asking around for one manifest."""
+    """One search for one manifest."""
 
     search: ManifestSearch
     manifest: ManifestHash
@@ -170,9 +174,9 @@ class _Asking:
         self.core = ManifestInquiry(piece_bytes=self.search.piece_bytes)
 
     async def run(self, nursery: trio.Nursery, in_a_hurry: Callable[[], bool]) -> None:
-        """Ask until there is an answer, or nobody left who might have one."""
+        """Ask until there is an answer, or no peer is left that might have one."""
         while self.found is None and self.wrong is None:
-            self.wake = trio.Event()  # by whoever ends
+            self.wake = trio.Event()  # set by each task that ends
             for peer, asked in self.asked.items():
                 self._handle(Heard(peer=peer, size_bytes=asked.received_bytes), nursery)
             self._handle(Tick(present=self.search.candidates(self.manifest)), nursery)
@@ -180,7 +184,7 @@ class _Asking:
             keeping_up = self.core.next_at > now
             if not self.core.waiting or (not keeping_up and in_a_hurry()):
                 return
-            # When nobody keeps up all were asked: somebody may come.
+            # If no peer keeps up, all were asked. Look again a little later, because others may connect.
             with trio.move_on_at(self.core.next_at if keeping_up else now + MANIFEST_PATIENCE_S):
                 await self.wake.wait()
 
@@ -216,7 +220,7 @@ class _Asking:
         self.wake.set()
 
     async def _fetch(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> SignedManifest | None:
-        """The manifest from `peer`; None if it has it not, or no longer."""
+        """Return the manifest from `peer`, or None if the peer does not have it, or no longer."""
         with trio.fail_after(ASK_TIMEOUT_S) as patience:
             stream = await self.search.transport.open_stream(peer, exchange.ASK)
             async with open_frames(stream, exchange.MAX_ANSWER_BYTES) as frames:
@@ -229,7 +233,7 @@ class _Asking:
                             return None
                         case other:
                             raise PeerError(
-                                Fault.BROKEN_PROMISE, f"answered {type(other).__name__} to a question for a manifest"
+                                Fault.BROKEN_PROMISE, f"answered a request for a manifest with {type(other).__name__}"
                             )
                     if asked.pieces.question is not None:
                         patience.deadline = trio.current_time() + ASK_TIMEOUT_S
@@ -240,7 +244,10 @@ class _Asking:
 
 
 def _checked(pieces: ManifestPieces, authority: Authority) -> SignedManifest:
-    """On a worker thread: 500,000 chunks take 0.6 s. Raises PeerError when the peer lied, _WrongManifest else."""
+    """Return the checked manifest. Runs on a worker thread, because 500,000 chunks take 0.6 s.
+
+    Raises PeerError if the peer lied, and _WrongManifest if the signer made an error.
+    """
     raw = pieces.whole()
     try:
         return open_manifest(raw, authority)

@@ -1,9 +1,13 @@
-"""Which road to a version costs least: its own chunks, a patch from a version held here, or a chain of patches.
+"""Find the cheapest route to a version: its own chunks, a patch from a held version, or a chain of patches.
 
-A pure rule. What always holds: a road leads from versions that are held, complete, to the target, one patch after the
-other; its price is the bytes still to be fetched, so chunks that are here already are free; among equal prices the
-shorter road wins, and without patches the road is the full one. A manifest that is not known here cannot be built on:
-what is worth asking for is said, so that the caller can learn it and choose again.
+A route needs the manifests of the versions on it. The result names unknown manifests that may allow a cheaper route, so
+that the caller can ask for them and choose again.
+
+Invariants:
+
+- A route leads from a held, complete version to the target, one patch after the other.
+- Its cost is the number of bytes still to fetch; chunks that are here already cost nothing.
+- The shorter of two routes with equal cost wins. Without usable patches, the full route is the result.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ from protocol.core.ids import ManifestHash
 from protocol.versions.manifest import Manifest, PatchEntry, SignedManifest
 
 MAX_STEPS = 8
-"""Patches in one road: the learner offers one from an anchor at least as often, and each step writes a whole model."""
+"""Largest number of patches in one route. The learner sets an anchor, from which patches lead to all later versions, at
+least that often; and each step writes a whole model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One patch: makes `target` of the version that its `patch.base` names, for `fetch_bytes` not yet here."""
+    """One patch: it makes `target` from the version `patch.base`, and needs `fetch_bytes` that are not here yet."""
 
     target: SignedManifest
     patch: PatchEntry
@@ -31,9 +36,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchRoute:
-    """`steps` in order, none for the full road; `fetch_bytes` in all.
+    """A route: `steps` in order, none for the full route, and its total `fetch_bytes`.
 
-    `unknown` are manifests that a cheaper road may lead through, the most promising first.
+    `unknown` are manifests that may allow a cheaper route, the most promising first.
     """
 
     steps: Sequence[Step]
@@ -49,15 +54,15 @@ def cheapest(
     known: Callable[[ManifestHash], SignedManifest | None],
     lacking: Callable[[Manifest, Sequence[int]], int],
 ) -> FetchRoute:
-    """Return the cheapest road to `target`.
+    """Return the cheapest route to `target`.
 
     Args:
-        full_bytes: what is missing of the target's own chunks.
-        complete: versions that are held whole.
-        known: the manifest of that hash, None when it is not known here.
-        lacking: how many bytes of these chunks of a manifest are not here yet.
+        full_bytes: bytes of the target's own chunks that are missing.
+        complete: complete versions in the store.
+        known: function that returns a manifest by its hash, or None.
+        lacking: function that returns the missing bytes of some chunks of a manifest.
     """
-    order = count()  # breaks ties, so that what cannot be compared is never asked to
+    order = count()  # breaks ties, so that steps, which have no order, are never compared
     open_roads: list[tuple[int, int, int, ManifestHash, tuple[Step, ...]]] = [(0, 0, next(order), target.hash, ())]
     settled: set[ManifestHash] = set()
     unknown: dict[ManifestHash, int] = {}

@@ -76,7 +76,7 @@ def test_a_quota_that_holds_one_version_keeps_that_in_service_and_says_what_to_s
     first = wait_event(node, "version_installed", learner)["version"]
     trouble = wait_for("a refusal", lambda: node.events("trouble"), node, learner)[0]["text"]
     assert "Set [store] quota_gb to" in trouble
-    assert "The version in service stays" in trouble
+    assert "The active version stays in use" in trouble
     assert [event["version"] for event in node.events("version_installed")] == [first]
     assert node.is_running
     node.interrupt()

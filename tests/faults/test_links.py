@@ -166,7 +166,7 @@ async def test_when_the_source_dies_before_everything_waits_for_it(tmp_path: Pat
         for player in peers:
             told = await player.hear("trouble")
             assert "no neighbour that we may ask holds" in told["text"]
-            assert "The version in service stays" in told["text"]
+            assert "The active version stays in use" in told["text"]
         assert len(pieces(peers, 2)) < num_chunks(peers[0], 2)
         assert all(player.held(2) == pieces(peers, 2) for player in peers)  # they shared what there was
         before = await stage.check(*peers, service=1)

@@ -73,7 +73,7 @@ async def test_a_patch_whose_base_is_lost_while_it_is_fetched(tmp_path: Path) ->
         node = stage.players[NODE]
         assert (await node.hear("evicted"))["num"] == 0, "it is pinned"
         assert (await node.hear("deleted"))["num"] == 1
-        assert "is fetched in full, since a patch was of no use" in (await node.hear("trouble"))["text"]
+        assert "is fetched in full, because a patch failed" in (await node.hear("trouble"))["text"]
         (done,) = await stage.complete(2, node)
         await stage.check(node, service=2)
         assert done["patches"] == 0
@@ -88,7 +88,7 @@ async def test_a_patch_that_makes_something_else_costs_time_and_nothing_else(tmp
         node = stage.players[NODE]
         told = await node.hear("trouble")
         assert (
-            "is fetched in full, since a patch was of no use: broken_promise: patch: makes another chunk"
+            "is fetched in full, because a patch failed: broken_promise: patch: makes another chunk"
             in told["text"]
         )
         (done,) = await stage.complete(2, node)
@@ -151,7 +151,7 @@ async def test_two_nodes_on_one_disk_that_is_full_for_one_of_them(tmp_path: Path
         told = await unlucky.until(
             "no room", lambda: [one for one in unlucky.said("trouble") if "No room" in one["text"]]
         )
-        assert "The version in service stays" in told[-1]["text"]
+        assert "The active version stays in use" in told[-1]["text"]
         await stage.check(lucky, service=2)
         (status,) = await stage.check(unlucky, service=1)
         assert [one["version"] for one in status["versions"] if one["complete"]] == [1]

@@ -382,7 +382,7 @@ def test_a_manifest_made_wrong_is_never_a_version_and_the_next_one_is_fetched(na
         outcome = live(hostile)
         assert not outcome.arrived
         for text in outcome.troubles:
-            assert text.endswith(". The version in service stays.") or text.endswith("."), text
+            assert text.endswith(". The active version stays in use.") or text.endswith("."), text
         refused["faults"] += len(outcome.faults)
         refused["troubles"] += bool(outcome.troubles)
 

@@ -360,7 +360,7 @@ async def test_a_manifest_of_another_version_than_announced_is_refused_and_its_b
     await listen(node, learner, announce_manifest(SWARM, renamed))
     assert node.arrivals == []
     assert node.faults == []
-    assert "manifest announced is that of 1.1" in node.troubles[0]
+    assert "announced manifest is that of 1.1" in node.troubles[0]
 
 
 async def test_a_peer_that_answers_with_another_manifest_is_reported_and_another_asked(
@@ -563,7 +563,7 @@ async def test_a_full_disk_is_said_and_the_version_is_fetched_when_there_is_room
         await trio.sleep(10 * ASK_EVERY_S)
         (trouble,) = node.troubles
         assert "No room left" in trouble
-        assert "The version in service stays" in trouble
+        assert "The active version stays in use" in trouble
     await node.arrival_of(signed)
 
 
@@ -584,7 +584,7 @@ async def test_a_version_beyond_the_quota_is_refused_in_one_sentence_and_at_no_c
     await trio.sleep(100 * ASK_EVERY_S)
     (trouble,) = node.troubles
     assert "Set [store] quota_gb to" in trouble
-    assert "The version in service stays" in trouble
+    assert "The active version stays in use" in trouble
     assert [held.hash for held in node.store.versions()] == [first.hash]
     asked = node.transport.traffic()[learner.peer].received - carried
     assert asked < 100 * (len(node.following.newest) + 200), "what is newest is asked for, its manifest is not"

@@ -1,7 +1,11 @@
-"""What a simulated machine is: its figures, and how long it takes for what it is given.
+"""Describe simulated machines: their numbers, and how long each takes for its work.
 
-Pure. What always holds: a machine's own luck comes from a generator of its own, seeded by the world's seed and its
-name, so that adding a machine changes nobody else's.
+Pure.
+
+Invariants:
+
+- Each machine has its own random generator, seeded by the world's seed and its name, so adding a machine changes no
+  other machine's luck.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Absence:
-    """From when until when a machine is gone, in seconds; it loses what it holds."""
+    """The seconds from when until when a machine is gone. It loses the leases that it holds."""
 
     from_s: float
     until_s: float = math.inf
@@ -22,7 +26,7 @@ class Absence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """From `at_s` on, what is given replaces what was: a price, a factor on its rate, a factor on its lines' delay."""
+    """Values that apply from `at_s` on: a price, a factor on its rate, a factor on the delay of its versions."""
 
     at_s: float
     price: float | None = None
@@ -32,23 +36,23 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A rollout node as figures.
+    """A rollout node as numbers.
 
     Args:
         name: unique.
-        rate: rollouts per second when it generates `batch_rollouts` at a time, all of which are done together.
-        batch_rollouts: what its engine takes at once.
-        fixed_share: of the seconds that a full batch takes, those that a batch of one takes too.
+        rate: rollouts per second when it generates `batch_rollouts` at a time, which are all done together.
+        batch_rollouts: rollouts that its engine takes at once.
+        fixed_share: share of the seconds of a full batch that a batch of one takes too.
         spread: standard deviation over mean of a batch's seconds (log-normal); stragglers are its tail.
         broadcast_s: from a publication until the version is complete on its disk.
-        delay_spread: the same spread, of that.
-        install_s: loading it, while nothing is generated.
+        delay_spread: the same spread, of `broadcast_s`.
+        install_s: time to load a version, in which nothing is generated.
         line_s: one way to the learner, judging included.
-        price: per hour that it is on.
+        price: per hour that it is active.
         start_s: after joining, until it can generate: download, loading.
-        start_price: what being switched on for the first time after joining costs beside the hours.
-        claimed_rate: what its own benchmark promises when it joins, 0 if nothing.
-        stops_per_hour: it is taken away at random so often, and comes back after `back_s` in the mean.
+        start_price: cost of its first activation after joining, beside the hours.
+        claimed_rate: rollouts per second that its own benchmark promises when it joins, 0 if there is none.
+        stops_per_hour: how often it is taken away at random; it comes back after `back_s` on average.
     """
 
     name: str
@@ -76,16 +80,17 @@ class Machine:
 
 
 class Luck:
-    """One machine's draws."""
+    """The random draws of one machine."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
         self._machine = machine
         self._random = random.Random(f"{seed}/{machine.name}")
 
     def generation_s(self, rollouts: int, speed: float, lengths: Sequence[float] = ()) -> float:
-        """Seconds for a batch of so many; `lengths` are theirs over what is usual, where they differ.
+        """Return the seconds for a batch of this many rollouts. `lengths` are theirs relative to the mean, if they
+        differ.
 
-        It is over with its longest, and rows that are done cost nothing any more.
+        A batch ends with its longest rollout, and rows that are done cost nothing from then on.
         """
         machine = self._machine
         full = machine.batch_s / speed
@@ -94,21 +99,21 @@ class Luck:
         return full * share * log_normal(self._random, machine.spread)
 
     def broadcast_s(self, mean_s: float) -> float:
-        """Seconds until a version is here."""
+        """Return the seconds until a version is here."""
         return mean_s * log_normal(self._random, self._machine.delay_spread)
 
     def up_s(self) -> float:
-        """Seconds until it is taken away."""
+        """Return the seconds until the machine is taken away."""
         rate = self._machine.stops_per_hour / 3600
         return self._random.expovariate(rate) if rate > 0 else math.inf
 
     def away_s(self) -> float:
-        """Seconds until it is back."""
+        """Return the seconds until it is back."""
         return self._random.expovariate(1 / self._machine.back_s)
 
 
 def log_normal(rng: random.Random, spread: float) -> float:
-    """A factor of mean 1 whose standard deviation is `spread`."""
+    """Return a random factor of mean 1 whose standard deviation is `spread`."""
     if spread <= 0:
         return 1.0
     sigma = math.sqrt(math.log1p(spread * spread))
@@ -116,5 +121,6 @@ def log_normal(rng: random.Random, spread: float) -> float:
 
 
 def batch_for(rate: float, generation_s: float, group: int) -> int:
-    """How many rollouts a machine makes at a time if one takes `generation_s`: by Little's law, in whole groups."""
+    """Return how many rollouts a machine makes at a time if one takes `generation_s`: by Little's law, in whole
+    groups."""
     return max(group, group * round(rate * generation_s / group))

@@ -1,7 +1,10 @@
-"""Who decides in a simulated swarm: the planner as in a real one, the same without an eye for prices, or a recording.
+"""Choose a simulated swarm's active machines: by the planner, by the planner with random prices, or as recorded.
 
-What always holds: a planner sees what a learner would see, the estimates of an observatory that hears what is recorded,
-and nothing of what machines truly are; each change of who is on, or of kappa, is recorded as `Planned`.
+Invariants:
+
+- A planner sees what a learner would see, the estimates from what is recorded, and nothing of the machines' true
+  numbers.
+- Each change of the active machines, or of kappa, is recorded as `Planned`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from learner.simulation.world import World
 
 
 class Chooser(Protocol):
-    """A planner, or what stands for one."""
+    """A planner, or a substitute for one."""
 
     def review(self, situation: Situation) -> Decision: ...
 
@@ -29,7 +32,7 @@ class Chooser(Protocol):
 
 
 class Reviews:
-    """A chooser that is asked every so often, and when somebody came or went."""
+    """Calls a chooser at regular times, and when a peer comes or leaves."""
 
     def __init__(self, chooser: Chooser, *, review_s: float = REVIEW_S) -> None:
         self._chooser = chooser
@@ -40,18 +43,18 @@ class Reviews:
         self._plan: tuple[frozenset[str], int] | None = None
 
     def begin(self, world: World) -> None:
-        """The first review is of those who are here at once."""
+        """Begin: the first review is of those who are here at once."""
         self._world = world
         world.after(0.0, lambda: self._review(0.0))
 
     def hear(self, event: Recorded) -> None:
-        """This happened."""
+        """Take in an event."""
         self._observatory.handle(event)
         if isinstance(event, Joined | Left) and event.at_s > 0:
             self._at(event.at_s + SOON_S)
 
     def _at(self, at_s: float) -> None:
-        """Review then, unless that is done before."""
+        """Review at that time, unless there is a review before."""
         world = self._world
         assert world is not None
         if world.now_s < self._due_s <= at_s:
@@ -63,7 +66,7 @@ class Reviews:
         world = self._world
         assert world is not None
         if due_s != self._due_s:
-            return  # there was one in its place
+            return  # another review took its place
         decision = self._chooser.review(situation_of(self._observatory, world.now_s))
         plan = decision.active, decision.kappa
         if plan != self._plan:
@@ -74,7 +77,7 @@ class Reviews:
 
 
 def planned(decision: Decision, at_s: float) -> Planned:
-    """The decision, as it is recorded."""
+    """Return the decision, as it is recorded."""
     reasons = [f"{change.peer}: {change.reason}" for change in decision.changes]
     return Planned(
         at_s=at_s,
@@ -86,9 +89,9 @@ def planned(decision: Decision, at_s: float) -> Planned:
 
 
 class Blind:
-    """The same planner, to whom every rollout has a price that was drawn: what it takes is as good as a random order.
+    """The same planner with random prices per rollout, so that its choice is as good as a random order.
 
-    What is on costs what it costs all the same.
+    The active machines still cost what they cost.
     """
 
     def __init__(self, settings: Settings, seed: int) -> None:
@@ -97,7 +100,7 @@ class Blind:
         self._prices: dict[str, float] = {}
 
     def review(self, situation: Situation) -> Decision:
-        """Decide anew."""
+        """Decide again."""
         for one in situation.candidates:
             if one.rate > 0 and one.name not in self._prices:
                 self._prices[one.name] = one.rate * self._random.uniform(0.5, 1.5)
@@ -108,16 +111,16 @@ class Blind:
         return replace(decision, price=price, changes=changes)
 
     def explain(self, name: str) -> str:
-        """The draw."""
-        return "Standing by: others were drawn."
+        """Return that the choice was random."""
+        return "On standby: others were chosen at random."
 
 
 def _drawn(*, on: bool) -> str:
-    return "on: drawn, whatever it costs" if on else "released: drawn, whatever the others cost"
+    return "active: chosen at random" if on else "deactivated: others were chosen at random"
 
 
 class Script:
-    """What was decided in a recorded run, again; `plans` name machines, and count time as the world does."""
+    """The decisions of a recorded run, applied again; `plans` name machines, and count time as the world does."""
 
     def __init__(self, plans: Sequence[Planned]) -> None:
         self._plans = sorted(plans, key=lambda plan: plan.at_s)
@@ -125,13 +128,13 @@ class Script:
         self._world: World | None = None
 
     def begin(self, world: World) -> None:
-        """Until the first plan everybody is on."""
+        """Begin: until the first plan, all machines are active."""
         self._world = world
         for plan in self._plans:
             world.after(plan.at_s, partial(self._follow, plan))
 
     def hear(self, event: Recorded) -> None:
-        """Whoever comes is told what holds."""
+        """Apply the current plan to a machine that comes."""
         if isinstance(event, Joined) and (world := self._world) is not None:
             world.after(0.0, self._apply)
 
@@ -146,4 +149,4 @@ class Script:
         assert world is not None
         everybody = [str(peer) for peer in world.nodes]
         active, kappa = (everybody, world.kappa) if plan is None else (frozenset(plan.active), plan.kappa)
-        world.steer(active, kappa, lambda name: "Standing by, as recorded.")
+        world.steer(active, kappa, lambda name: "On standby, as recorded.")

@@ -1,7 +1,10 @@
-"""A rollout node in virtual time: fetches, installs, generates and delivers as `node.rollout_role.worker` does.
+"""Simulate a rollout node: it fetches, installs, generates and delivers as `node.rollout_role.worker` does.
 
-What always holds: it does one thing at a time; a version is installed between two batches; who is taken away loses what
-it holds, and what was on its way to it is nobody's.
+Invariants:
+
+- It does one thing at a time.
+- A version is installed between two batches.
+- A node that is taken away loses the leases that it holds, and those on their way to it are lost, too.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ if TYPE_CHECKING:
     from learner.simulation.world import World
 
 SILENCE_S = 20.0
-"""A machine that was taken away is missed after four heartbeats of 5 s."""
+"""Seconds until the learner notices that a machine was taken away: four heartbeats of 5 s."""
 
-NEWCOMER = "Standing by: the plan has not been reviewed since you came."
+NEWCOMER = "On standby: the plan has not been reviewed since your machine came."
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class Making:
-    """What an engine generates."""
+    """The batch that an engine generates."""
 
     leases: list[GrantedLease]
     version: PolicyVersion
@@ -36,7 +39,7 @@ class Making:
 
 
 class Node:
-    """One rollout node: what it has, holds and does."""
+    """One rollout node: its versions, its leases, its work."""
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world, self.machine, self.peer = world, machine, PeerId(machine.name)
@@ -58,7 +61,7 @@ class Node:
 
     @property
     def worker(self) -> Worker:
-        """It, as the learner knows it."""
+        """The node as the learner knows it."""
         return self.world.workload.worker(self.peer)
 
     def plan(self) -> None:
@@ -89,7 +92,8 @@ class Node:
         self._since_s = self.world.now_s
 
     def switch(self, *, on: bool, why: Callable[[str], str]) -> None:
-        """Be on, or stand by for the reason that `why` knows: fetch and install versions, and do no work."""
+        """Become active, or go on standby for the reason that `why` gives: fetch and install versions, and do no
+        work."""
         if on == self.is_on:
             return
         self.account()
@@ -101,14 +105,14 @@ class Node:
             self.world.outcome.paid[self.machine.name] += self.machine.start_price
 
     def mark_idle(self) -> None:
-        """It has stood by, or was away, until now."""
+        """Mark the time until now in which the node was on standby or away."""
         world = self.world
         if not self.is_on and world.now_s > self._idle_since_s:
             world.mark(self.machine.name, self._idle_since_s, 0, works=False)
         self._idle_since_s = world.now_s
 
     def join(self) -> None:
-        """Come, fetch the newest version, ask for work."""
+        """Join, fetch the newest version, ask for work."""
         world, machine = self.world, self.machine
         if self.present or any(absence.from_s <= world.now_s < absence.until_s for absence in machine.absences):
             return
@@ -136,7 +140,7 @@ class Node:
         self.world.after(self.luck.away_s(), self.join)
 
     def leave(self) -> None:
-        """Be gone without a word."""
+        """Leave without notice."""
         if not self.present:
             return
         self.account()
@@ -153,25 +157,25 @@ class Node:
             world.serve()
 
     def _missed(self) -> None:
-        """The learner notices the silence."""
+        """Let the learner notice the timeout."""
         world = self.world
         world.workload.forget(self.peer)
         world.tell(Left(at_s=world.now_s, peer=self.peer, reason="silent"))
         self._let_go()
 
     def _let_go(self) -> None:
-        """What was leased to it before is for others now."""
+        """Release the leases of this node for others."""
         self.world.lose(self.peer, self.world.workload.release(self.peer, self.world.now_ms), "lost")
 
     def _soon(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do it then, unless the machine was taken away meanwhile."""
+        """Run the action after `delay_s`, unless the machine was taken away meanwhile."""
         life = self._life
         self.world.after(delay_s, lambda: action() if self._life == life else None)
 
     # Versions
 
     def send(self, version: PolicyVersion, *, least_s: float = 0.0) -> None:
-        """A version is on its way here, and takes at least so long in the mean."""
+        """Send a version here, which takes at least `least_s` on average."""
         if self.present and self._is_started:
             mean_s = max(self.machine.broadcast_s, least_s) * self.delay
             self._soon(self.luck.broadcast_s(mean_s), lambda: self._arrive(version))
@@ -217,7 +221,7 @@ class Node:
         self.world.serve(self.peer)
 
     def granted(self, leases: list[GrantedLease]) -> None:
-        """Leases are on their way here."""
+        """Send leases here."""
         self._soon(self.machine.line_s, lambda: self._received(leases))
 
     def _received(self, leases: list[GrantedLease]) -> None:
@@ -226,7 +230,7 @@ class Node:
         self._next()
 
     def _generate(self) -> None:
-        """Begin the batch that waits, with what is installed, if that is new enough for it."""
+        """Begin the waiting batch with the installed version, if that is new enough for it."""
         world, leases, version = self.world, self._waiting, self.installed
         if not leases or version is None or version < max(granted.lease.minimum for granted in leases):
             return
@@ -234,7 +238,7 @@ class Node:
         began_s = world.now_s
         for granted in leases:
             world.workload.started(self.peer, granted.id, version, world.now_ms)
-        if version < world.workload.capacity.minimum:  # else there is nothing to recall, and looking is dear
+        if version < world.workload.capacity.minimum:  # else there is nothing to recall, and the search costs time
             for granted in leases:
                 world.recall(granted.id)
         lengths = [length for granted in leases for length in world.relative_lengths(granted)]
@@ -253,17 +257,17 @@ class Node:
         self._next()
 
     def _stop(self) -> None:
-        """The engine is free."""
+        """Free the engine."""
         assert self._making is not None
         self.world.mark(self.machine.name, self._making.began_s, self._making.version.version)
         self._making, self._busy = None, False
 
     def recalled(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
-        """These leases are of no use but with that version or a newer one, says the learner, and the word travels."""
+        """Send the recall of these leases here: they can be used with that version or a newer one only."""
         self._soon(self.machine.line_s, lambda: self._drop(leases, minimum))
 
     def _drop(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
-        """Give back what was begun with an older version, or would be; stop if nothing is left."""
+        """Return what was begun with an older version, or would be; stop if nothing is left."""
         making, installed = self._making, self.installed or PolicyVersion(0, 0)
         spared = [one for one in self._waiting if one.id in leases and max(installed, one.lease.minimum) < minimum]
         self._waiting = [one for one in self._waiting if one not in spared]

@@ -1,7 +1,9 @@
-"""What a simulated learner is told to do, and what came of it.
+"""Define the settings of a simulated learner, and the results of the run.
 
-What always holds: machines are paid from when they are switched on until they are switched off or taken away, and who
-stands by costs nothing; the learner is paid all the time.
+Invariants:
+
+- Machines are paid from their activation until they are deactivated or taken away; standby costs nothing.
+- The learner is paid all the time.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 NEVER_S = 1e6
-"""Longer than any simulation: leases that never run out."""
+"""Longer than any simulation: leases that never expire."""
 
 LEARNER, SOURCE = "\tlearner", "\tsource"
 """Rows of `Outcome.paid` and of spans beside those of machines, whose names have no tabs."""
@@ -18,26 +20,26 @@ LEARNER, SOURCE = "\tlearner", "\tsource"
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What the operator set, and what training takes.
+    """The settings of the operator, and the times of training.
 
     Args:
         rollouts: R.
         group_size: rollouts of one lease.
         staleness: S; 0 is the sequential mode.
-        kappa: training steps between published versions, until a plan says otherwise.
-        train_s: how long the trainer takes for a step.
+        kappa: training steps between published versions, until a plan changes it.
+        train_s: seconds of the trainer for a step.
         train_spread: its standard deviation over its mean (log-normal).
-        overhead_s: what else each step takes: a batch on its way to the trainer, the ledger.
-        publish_s: for so long a publication, its checkpoint included, keeps the trainer from training.
-        tells_kinds: whether these times are known apart; else `train_s` is what a step took in all.
-        broadcast_s: so long is the source busy with one version.
+        overhead_s: other seconds of each step: a batch on its way to the trainer, the ledger.
+        publish_s: seconds for which a publication, with its checkpoint, keeps the trainer from training.
+        tells_kinds: whether these times are known apart; if not, `train_s` is the whole time of a step.
+        broadcast_s: seconds for which the source is busy with one version.
         ahead: batches leased or waiting at most; None: by what is measured.
-        lease_s: a lease that is not delivered by then is withdrawn.
-        copy_s: the source sends each machine that is on a copy of its own, one after the other, each taking so long;
-            None: machines pass versions on.
-        barrier: nobody begins before everybody has the newest version; with S = 0 this is synchronous training.
+        lease_s: seconds after which a lease that was not delivered is withdrawn.
+        copy_s: seconds of each copy, if the source sends each active machine its own, one after the other. None:
+            machines relay versions.
+        barrier: whether all machines wait until all have the newest version; with S = 0 this is synchronous training.
         price: per hour, of the learner's machine.
-        currency: of that and of everybody's price, for the recording.
+        currency: the currency of all prices, for the recording.
     """
 
     rollouts: int
@@ -60,8 +62,8 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """What somebody did from when until when: `version` it trained, sent or generated with. A machine's spans say
-    whether it `works`, or stands by or is away."""
+    """One activity of a machine, the learner or the source, with its begin and end. `version` is what it trained, sent
+    or generated with. A machine's spans say whether it `works`, or is on standby or away."""
 
     row: str
     from_s: float
@@ -72,12 +74,12 @@ class Span:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What happened. Steps are in order; `waited_s` before and `busy_s` during each.
+    """The results of a run. Steps are in order, with `waited_s` before and `busy_s` during each.
 
-    `on_s`, `paid` and `made`, by machine: seconds that it was on, what that cost, and its admitted rollouts. `stale`
-    rollouts were made and grew too old, `lost` ones were leased and never delivered, `recalled` ones were begun and
-    stopped since they would have been too old. `gathered_s`: from when the first group of a step's batch was leased
-    until the last was there; `prompts` are those that were trained on, in order.
+    `on_s`, `paid` and `made` are by machine: seconds that it was active, their cost, and its admitted rollouts. `stale`
+    rollouts were made and became too old, `lost` ones were leased and never delivered, `recalled` ones were begun and
+    stopped since they would have been too old. `gathered_s` is the time from the lease of the first group of a step's
+    batch until the last was there. `prompts` are those that were trained on, in order.
     """
 
     waited_s: list[float] = field(default_factory=list)
@@ -98,5 +100,5 @@ class Outcome:
 
     @property
     def stale_share(self) -> float:
-        """Rollouts that were made and grew too old, of all that were made."""
+        """The share of all finished rollouts that became too old."""
         return self.stale / self.completed if self.completed else 0.0

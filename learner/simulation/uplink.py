@@ -1,7 +1,9 @@
-"""The learner's uplink: it sends one version at a time, and skips what was overtaken while it was busy.
+"""Simulate the learner's uplink: it sends one version at a time, and skips versions that were overtaken meanwhile.
 
-What always holds: where machines pass versions on, all of them get it at once, each when its own lines allow; where
-they do not, those who are on get copies of their own, one after the other, in an order that is drawn for each version.
+Invariants:
+
+- If machines relay versions, all of them get a version at once, each as fast as its own connection allows.
+- If they do not, the active ones get their own copies, one after the other, in a random order for each version.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """What is being sent, and what waits."""
+    """The version that is being sent, and the one that waits."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -28,7 +30,7 @@ class Source:
 
     @property
     def newest(self) -> PolicyVersion | None:
-        """What who comes now can fetch."""
+        """The version that a machine that joins now can fetch."""
         return (
             self._sending[0]
             if self._sending is not None
@@ -36,12 +38,12 @@ class Source:
         )
 
     def publish(self, version: PolicyVersion) -> None:
-        """Send it as soon as what is being sent is done; what waited until now is overtaken."""
+        """Send this version as soon as the current one is done. A version that waited until now is overtaken."""
         self._unsent = version
         self._send()
 
     def own_copy_s(self) -> float:
-        """How long somebody who comes now waits for a copy of its own: 0 where machines pass versions on."""
+        """Return how long a machine that joins now waits for its own copy: 0 if machines relay versions."""
         if (copy_s := self._world.learning.copy_s) is None:
             return 0.0
         now_s = self._world.now_s

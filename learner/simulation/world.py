@@ -1,12 +1,18 @@
-"""A learner and its rollout nodes in virtual time: the cores that run in a real one, and machines that are figures.
+"""Simulate a learner and its rollout nodes in virtual time, with the real cores and with machines that are numbers.
 
-What is the same code: which leases are granted (`learner.scheduling.lease_scheduler`, `learner.rollouts.open_leases`,
-`learner.scheduling.batch_speed`), what waits and what is too old (`learner.rollouts.buffer`,
-`protocol.versions.staleness`), what is estimated, recorded and planned (`learner.provisioning`). What is imitated, as
-`node.rollout_role.worker` and `node.learner_role.training.loop` do it: an engine that does one batch at a time, with
-one more batch of leases waiting; a version that is installed between two batches; a trainer that takes its time; a
-source that sends one version at a time and skips what was overtaken. What always holds: the same seed gives the same
-run; time moves from one event to the next, so an hour costs what happens in it and not an hour.
+These parts are the same code as in a real swarm: which leases are granted (`learner.scheduling.lease_scheduler`,
+`learner.rollouts.open_leases`, `learner.scheduling.batch_speed`), what waits and what is too old
+(`learner.rollouts.buffer`, `protocol.versions.staleness`), what is estimated, recorded and planned
+(`learner.provisioning`).
+
+The rest imitates `node.rollout_role.worker` and `node.learner_role.training.loop`. An engine does one batch at a time,
+with one more batch of leases waiting, and a version is installed between two batches. A trainer takes its time. A
+source sends one version at a time and skips overtaken ones.
+
+Invariants:
+
+- The same seed gives the same run.
+- Time moves from one event to the next, so an hour costs what happens in it and not an hour.
 """
 
 from __future__ import annotations
@@ -50,42 +56,42 @@ SIMULATED = "simulated"
 
 
 class Steering(Protocol):
-    """Decides who is on, and kappa, by calling `World.steer`; hears all that is recorded."""
+    """Decides which nodes are active, and kappa, by calling `World.steer`. It hears all that is recorded."""
 
     def begin(self, world: World) -> None:
-        """The world begins; nobody is here yet."""
+        """Begin with the world; no node is here yet."""
 
     def hear(self, event: Recorded) -> None:
-        """This happened."""
+        """Take in an event."""
 
 
 class Generated(Protocol):
-    """Which prompts are asked, and how long their completions are."""
+    """The prompts of a task, and how long their completions are."""
 
     @property
     def usual(self) -> float:
-        """Tokens of a completion that takes as long as a machine's figures say."""
+        """Tokens of a completion that takes as long as a machine's numbers say."""
 
     def next_prompt(self) -> Prompt | None:
-        """The task's next."""
+        """Return the task's next prompt."""
 
     def alike(self, index: int) -> tuple[int, int]:
-        """See `CompletionLengths`."""
+        """Return a prompt's problem and kind, see `CompletionLengths`."""
 
     def lengths(self, granted: GrantedLease) -> Sequence[int]:
-        """Tokens of each completion of a lease; the same whenever it is asked."""
+        """Return the tokens of each completion of a lease; the same at every call."""
 
 
 class World(Calendar):
-    """See the module's paragraph.
+    """The simulated swarm.
 
     Args:
-        generated: prompts with completions that are not all alike; None: they are.
-        longest_first: leases go out so.
-        seed: of everybody's luck.
-        watch: told everything that a real learner would record.
-        spans: how many of the last are remembered for a picture.
-        steering: says who is on; without, everybody is.
+        generated: prompts whose completions differ in length; None: all are alike.
+        longest_first: whether prompts are leased longest first.
+        seed: seed of all luck.
+        watch: called with every event that a real learner would record.
+        spans: how many of the last spans are remembered for a picture.
+        steering: decides which nodes are active; without it, all are.
     """
 
     def __init__(
@@ -118,13 +124,13 @@ class World(Calendar):
         self._published = 0
 
     def tell(self, event: Recorded) -> None:
-        """This happened, as a real learner would record it."""
+        """Record an event as a real learner would."""
         self._watch(event)
         if self.steering is not None:
             self.steering.hear(event)
 
     def run(self, *, steps: int | None = None, until_s: float = math.inf) -> Outcome:
-        """Go on until so many training steps are done, or that time; it may be called again."""
+        """Continue until this many training steps are done, or that time. It may be called again."""
         if not self.outcome.ended_s and self.is_empty:
             self._begin()
         self.go_on(until_s, lambda: steps is not None and len(self.outcome.busy_s) >= steps)
@@ -137,7 +143,7 @@ class World(Calendar):
         return self.outcome
 
     def steer(self, active: Collection[str], kappa: int, why: Callable[[str], str]) -> None:
-        """From now on those are on, by name, and the others stand by, each with its reason."""
+        """Make these nodes active, by name, and put the others on standby, each with its reason."""
         self.kappa = kappa
         for node in self.nodes.values():
             if node.present:
@@ -189,7 +195,7 @@ class World(Calendar):
             self.nodes[peer].granted(leases)
 
     def _is_level(self) -> bool:
-        """Whether everybody who works has the newest version."""
+        """Return whether all active nodes have the newest version."""
         head = self.workload.capacity.chain.head
         return all(node.installed in (None, head) for node in self.nodes.values() if node.is_on)
 
@@ -263,7 +269,7 @@ class World(Calendar):
         self.collect()
 
     def _time(self, publish_s: float) -> dict[str, float]:
-        """What the step that is over went into."""
+        """Return the kinds of the last step's time."""
         learning, busy_s = self.learning, self.outcome.busy_s[-1]
         if not learning.tells_kinds:
             return {}
@@ -276,13 +282,13 @@ class World(Calendar):
         return told_time(LearnerTime({kind: seconds for kind, seconds in kinds.items() if seconds > 0}))
 
     def relative_lengths(self, granted: GrantedLease) -> list[float]:
-        """Of each completion of a lease over what is usual; nothing where all are alike."""
+        """Return the length of each completion of a lease relative to the mean; nothing if all are alike."""
         if self.generated is None:
             return []
         return [tokens / self.generated.usual for tokens in self.generated.lengths(granted)]
 
     def deliver(self, node: Node, granted: GrantedLease, version: PolicyVersion, started_s: float) -> None:
-        """A lease arrived, and is judged."""
+        """Judge a lease that arrived."""
         work, size = self.workload, len(granted.lease.seeds)
         self.outcome.completed += size
         if work.capacity.leasing.take(granted.id, node.peer) is None:
@@ -328,7 +334,7 @@ class World(Calendar):
             self.serve()
 
     def recall(self, only: LeaseId | None = None) -> None:
-        """Tell of leases, or of one, that have become hopeless."""
+        """Send recalls of leases that have become hopeless, or of one."""
         by_peer: dict[PeerId, list[LeaseId]] = {}
         for granted in self.workload.recall(self.now_ms, only):
             by_peer.setdefault(granted.peer, []).append(granted.id)
@@ -336,11 +342,11 @@ class World(Calendar):
             self.nodes[peer].recalled(leases, self.workload.capacity.minimum)
 
     def give_back(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
-        """Leases that were recalled are given back."""
+        """Take back leases that were recalled."""
         self.lose(peer, self.workload.given_back(peer, [granted.id for granted in leases], self.now_ms), status)
 
     def lose(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
-        """Leases ended without a delivery."""
+        """Record leases that ended without a delivery."""
         rollouts = sum(len(granted.lease.seeds) for granted in leases)
         if status == "recalled":
             self.outcome.recalled += rollouts
@@ -351,7 +357,7 @@ class World(Calendar):
             self.serve()
 
     def _expire(self) -> None:
-        """Leases end that are not delivered in time; looked for four times while one lasts."""
+        """Withdraw leases that are not delivered in time; this runs four times in the length of a lease."""
         for granted in self.workload.expire(self.now_ms, 0):
             self.lose(granted.peer, [granted], "expired")
         self.after(self.learning.lease_s / 4, self._expire)
@@ -362,7 +368,7 @@ class World(Calendar):
 
 
 def _scheduler(learning: Learning, generated: Generated | None, *, longest_first: bool) -> LeaseScheduler:
-    """As a learner has it, with leases numbered from 1."""
+    """Return the scheduler as a learner has it, with leases numbered from 1."""
     numbers = count(1)
     terms = LeaseTerms(
         group_size=learning.group_size, temperature=1.0, max_new_tokens=1, stop_ids=(), deadline_s=learning.lease_s

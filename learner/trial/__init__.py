@@ -1,6 +1,5 @@
-"""What is tried before anybody joins: completions short enough for seconds, and whether engine, audit and trainer give
-their tokens the same log probabilities.
+"""Try a model before any node joins: do engine, audit and trainer agree on the log probabilities of short completions?
 
-- `completion_lengths`: which completions reach where a model may compute otherwise
+- `completion_lengths`: which completions reach positions at which a model may compute in another way
 - `logprob_agreement`: whether several programs agree on the log probabilities of one completion
 """

@@ -1,15 +1,16 @@
-"""Choose what a trial generates: completions short enough for seconds, which reach where a model may compute otherwise.
+"""Choose what a trial generates: completions that take seconds, and reach positions at which a model may change.
 
-Some models compute otherwise from a position on: rotary factors change where the original context ends (LongRoPE,
+Some models compute in another way from a position on: rotary factors change where the original context ends (LongRoPE,
 arXiv 2402.13753), a sliding window begins to forget, learned positions are used up. An engine that decodes token by
 token and a trainer that reads a whole sequence must agree on both sides of it, so a completion has to cross it.
 
 Invariants:
-- the first stretches go on from real prompts, as they are, and may end as a node's would;
-- unless the first prompt is longer than LONGEST, one does not end before the run or LONGEST does;
-- if a bend lies within reach of a turn of PAST_IT + 1 tokens, one stretch ends at it or before it, and one begins
-  before it and goes PAST_IT beyond;
-- no stretch generates more than a turn may, or reaches further than the run, or than FURTHEST.
+
+- The first stretches continue real prompts, as they are, and may end as a node's would.
+- Unless the first prompt is longer than LONGEST, one stretch does not end before the run or LONGEST does.
+- If a bend lies within reach of a turn of PAST_IT + 1 tokens, one stretch ends at it or before it, and one begins
+  before it and goes PAST_IT beyond.
+- No stretch generates more than a turn may, or reaches further than the run, or than FURTHEST.
 """
 
 from __future__ import annotations
@@ -20,36 +21,38 @@ from itertools import cycle, islice
 from typing import Any
 
 SHORT_TOKENS = 24
-"""Tokens of a completion that only shows whether all is well: enough for a mean, and a second or two of a small model
-on a processor."""
+"""Tokens of a completion that only shows whether all is well: enough for a mean, and one or two seconds of a small
+model on a processor."""
 
 SIBLINGS = 2
-"""Completions of the first prompt: the trainer may lay siblings in one row, with one copy of their prompt."""
+"""Completions of the first prompt: the trainer may put completions of one prompt in one row, with one copy of the
+prompt."""
 
 BEYOND = 32
 """Tokens on either side of a position at which a model may change."""
 
 PAST_IT = 2
-"""Tokens beyond a bend at least: the last token of a completion is drawn and never read."""
+"""Least number of tokens beyond a bend: the last token of a completion is generated and never read."""
 
 LONGEST = 2048
-"""Position to which a completion reaches in a model that says nothing of a change: beyond it a small model on a
-processor would need minutes. Few architectures with learned positions have more of them."""
+"""Position that a completion reaches in a model without a known change. Beyond it, a small model on a processor would
+need minutes. Few architectures with learned positions have more of them."""
 
 FURTHEST = 16_384
 """Position that no stretch goes beyond, wherever a model changes: one microbatch of the trainer by default."""
 
 MAX_BENDS = 3
-"""Positions that are crossed: an original context, a window and a chunk; each costs one pass over all before it."""
+"""Positions that are crossed: an original context, a window and a chunk. Each costs one pass over all tokens before
+it."""
 
 BENDS = ("original_max_position_embeddings", "sliding_window", "attention_chunk_size")
-"""Keys of a config.json, at any depth, whose value is a position from which on a model may compute otherwise."""
+"""Keys of a config.json, at any depth, whose value is a position from which on a model may compute in another way."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far a run goes: tokens of one turn, and of a prompt with all that follows it; `prompt_tokens`: of the longest
-    prompt that is known."""
+    """How far a run goes: the tokens of one turn, and the tokens of a prompt with all that follows it. `prompt_tokens`
+    is the length of the longest known prompt."""
 
     turn_tokens: int
     tokens: int
@@ -59,7 +62,8 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """`tokens` to generate after `prompt`, at most; only where `stops` may a stop id end it before."""
+    """A completion to generate: at most `tokens` after `prompt`. A stop id may end it before that only if `stops` is
+    set."""
 
     prompt: tuple[int, ...]
     tokens: int
@@ -72,7 +76,8 @@ class Stretch:
 
 
 def bends_of(config: Mapping[str, Any]) -> list[int]:
-    """Positions, in order, from which on the model of a config.json may compute otherwise than before."""
+    """Return the positions, in order, from which on the model of a config.json may compute in another way than
+    before."""
     return sorted(set(_bends(config)))
 
 
@@ -106,13 +111,13 @@ def stretches(prompts: Sequence[tuple[int, ...]], reach: Reach, bends: Sequence[
 
 
 def _before(prompt: tuple[int, ...], short: int, bend: int) -> Stretch:
-    """A completion that ends where the model changes, at the latest."""
+    """Return a completion that ends where the model changes, or before."""
     kept = prompt if len(prompt) < bend else prompt[: max(1, bend // 2)]
     return Stretch(prompt=kept, tokens=min(short, bend - len(kept)))
 
 
 def _across(prompt: tuple[int, ...], turn_tokens: int, far: int, bend: int) -> Stretch:
-    """A completion that begins before `bend` and ends behind it."""
+    """Return a completion that begins before `bend` and ends behind it."""
     tokens = min(turn_tokens, 2 * BEYOND)
     end = min(far, bend + max(PAST_IT, tokens // 2))
     start = max(1, end - tokens)
@@ -123,7 +128,7 @@ def _across(prompt: tuple[int, ...], turn_tokens: int, far: int, bend: int) -> S
 
 
 def _up_to(prompt: tuple[int, ...], turn_tokens: int, end: int) -> Stretch | None:
-    """A completion that ends at position `end`; None where the prompt alone goes as far."""
+    """Return a completion that ends at position `end`; None if the prompt alone goes as far."""
     if (tokens := min(turn_tokens, 2 * BEYOND, end - len(prompt))) < 1:
         return None
     return Stretch(prompt=_filled(prompt, end - tokens), tokens=tokens)

@@ -1,13 +1,14 @@
 """Say whether several programs give the tokens of one completion the same log probabilities.
 
 A swarm works only if engine, audit and trainer compute one model. If they do not, honest nodes fail audits, or training
-corrects for a difference that no lag made. A trial compares them before anybody joins
+corrects for a difference that is not due to lag. A trial compares them before any node joins
 (`node/learner_role/trial/trial_run.py`).
 
 Invariants:
-- readings that agree give "", and nothing else does;
-- a reading that is not finite, or has another length than the first, never agrees;
-- the order of the readings changes the words, never whether they agree.
+
+- Readings that agree give "", and nothing else does.
+- A reading that is not finite, or has another length than the first, never agrees.
+- The order of the readings changes the words, never whether they agree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What `who` ("engine", "audit", "trainer") computed: log probabilities [T] of a completion's tokens, in nats."""
+    """The log probabilities [T] of a completion's tokens, in nats, as `who` ("engine", "audit", "trainer") computed
+    them."""
 
     who: str
     logprobs: NDArray[np.float64]
@@ -37,10 +39,10 @@ class Tolerance:
 
 
 def disagreement(readings: Sequence[Reading], tolerance: Tolerance, *, prompt_tokens: int = 0) -> str:
-    """Return "" if the readings of one completion agree, else a sentence without full stop: who differs, where, by
-    how much, and what both of them say there.
+    """Return "" if the readings of one completion agree, else a sentence without full stop: which differ, where, by how
+    much, and what both of them say there.
 
-    `prompt_tokens` precede the completion; they turn a token's number into its position.
+    `prompt_tokens` is the number of tokens before the completion; it turns a token's number into its position.
     """
     for one in readings:
         if said := _unreadable(one, prompt_tokens):

@@ -1,12 +1,15 @@
-"""What audits have shown of one peer so far, and how its next group is treated therefore.
+"""Keep what audits have shown of one peer so far, and decide how its next group is treated.
 
-Pure. What always holds: a newcomer's groups are trained on only after each of them was audited, until enough have
-passed; so are those of a peer against whom there is some evidence, until honest audits have taken it back. What passes
-its own audit is not trained on where all audits of its peer together speak against it, or who comes with one key after
-the other would be believed until each is found; it counts for its peer all the same. Who was once convicted stays so
-until the operator says otherwise. Size does not enter. A group that fails is refused and puts its peer back among the
-newcomers, which is the soft strike; only the evidence of all audits together convicts
-(`learner.trust.ban_evidence`), which is the hard one.
+Pure. A group that fails its audit is rejected and makes its peer a newcomer again: the soft strike. Only the evidence
+of all audits together convicts (`learner.trust.ban_evidence`): the hard strike. The size of a peer does not matter.
+
+Invariants:
+
+- A newcomer's groups are trained on only after each of them was audited, until enough have passed. So are those of a
+  peer with some evidence against it, until honest audits have reduced that.
+- A group that passes its own audit is not trained on if all audits of its peer together speak against it. Otherwise a
+  cheat could use one new key after the other until each is detected. Such a group still counts for its peer.
+- A peer that was once convicted stays so until the operator decides otherwise.
 """
 
 from __future__ import annotations
@@ -21,44 +24,45 @@ from learner.trust.ban_evidence import Audited, History, Margin, Measure, heard,
 from protocol.core.ids import LeaseId, ManifestHash
 
 NEWCOMER_GROUPS = 8
-"""So many audits must be passed before any group is believed unseen."""
+"""Audits that must be passed before any group is trained on without an audit."""
 
 FLOOR = 0.03
-"""Least share audited of anybody. A cheat of one group in five among 300, made with many versions, is then missed with
-probability (1 - 0.2 x 0.03)^300 = 0.16, at a share of 5 % with 0.05; one who cheats with one version only, with 0.75 at
-least, since all groups of most versions are left alone."""
+"""Least share of a peer's groups that is audited. If a peer cheats in one group in five among 300, made with many
+versions, it is then missed with probability (1 - 0.2 x 0.03)^300 = 0.16; with a share of 5 %, with 0.05. If it cheats
+with one version only, it is missed with at least 0.75, since all groups of most versions are left alone."""
 
 VERSIONS = 0.25
-"""Share of versions of which anything is audited of those whose share of groups is smaller. Of a fourth, loading costs
-a fourth; of ever fewer, a peer that cheats with one version in ten would be found ever later."""
+"""Least share of versions that have any audits, for peers whose share of groups is smaller. With a fourth of the
+versions, loading them costs a fourth. With fewer, a peer that cheats with one version in ten would be found later and
+later."""
 
 
 SUSPECT_EVIDENCE = math.log(100)
-"""Evidence from which on a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
+"""Evidence at which a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
 
 DOUBT_EVIDENCE = math.log(10)
-"""Evidence from which on everything of a trusted peer waits for its audit, and nothing that waited is trained on: an
-honest peer ever has it with probability 0.1 at most, what it made counts all the same, and an honest audit or two take
-it back."""
+"""Evidence at which all groups of a trusted peer wait for their audit, and none that waited is trained on. An honest
+peer ever has it with probability 0.1 at most. Its work counts nevertheless, and one or two honest audits reduce the
+evidence."""
 
 NEWCOMER_DOUBT = 0.0
 """Evidence above which nothing of a newcomer is trained on: its audits speak against it rather than for it. That is so
-after 2.5 % of a newcomer's audits where an honest machine's arithmetic is as far off as the margins allow
-(`benchmarks/drills/lifetimes.py`), and of a cheat who names a version that is near the true one from its first groups
+after 2.5 % of a newcomer's audits if an honest machine's arithmetic is as far off as the margins allow
+(`benchmarks/drills/lifetimes.py`). For a cheat that names a version near the true one, it is so from its first groups
 on, long before the evidence convicts."""
 
 DOUBT_REASON = "doubt"
-"""Why such a group is dropped."""
+"""Why such a group is dropped, as stored in the ledger."""
 
 GROUP_ERROR = 1e-4
-"""Probability at most that an honest group fails its audit. It costs that group, and eight audits."""
+"""Largest probability that an honest group fails its audit. It costs that group, and eight audits."""
 
 
 UNHEARD = History()
 
 
 class TrustLevel(Enum):
-    """How a peer stands. The value is its name in the ledger, events and reports."""
+    """The trust level of a peer. The value is its name in the ledger, events and reports."""
 
     NEWCOMER = "newcomer"
     TRUSTED = "trusted"
@@ -68,8 +72,8 @@ class TrustLevel(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditHistory:
-    """`passed`: audits passed since the peer came, or since one failed; `failed`: those that did, ever; `history`: the
-    evidence of all; `banned`: why the peer is banned, "" if it is not."""
+    """The audits of one peer. `passed` counts those passed since the peer came, or since one failed; `failed` counts
+    all that failed. `history` is the evidence of all. `banned` is why the peer is banned, "" if it is not."""
 
     passed: int = 0
     failed: int = 0
@@ -105,14 +109,14 @@ def is_audited(
     floor: float = FLOOR,
     odd: bool = False,
 ) -> bool:
-    """Whether the group of this lease, made with that version, is audited. `odd`: something cheap to see about it asks
-    for a look."""
+    """Return whether the group of this lease, made with that version, is audited. `odd`: a cheap check of the group
+    asks for an audit."""
     return known.waits or odd or is_chosen(secret, lease, version, audit_share(known.passed, floor))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one audit came to: whether the group passed, and whether its peer is convicted, or doubted, with it."""
+    """The result of one audit: whether the group passed, and whether its peer is convicted, or suspected, after it."""
 
     passed: bool
     convicted: bool
@@ -121,7 +125,7 @@ class Finding:
 
 
 def after(known: AuditHistory, audited: Audited, margins: Sequence[Margin]) -> tuple[AuditHistory, Finding]:
-    """The confidence with one more audit, and what that audit came to."""
+    """Return the audit history with one more audit, and the result of that audit."""
     history = heard(known.history, audited, margins)
     alone = log_evidence(heard(UNHEARD, audited, margins))
     convicted = is_convicted(history)
@@ -134,21 +138,22 @@ def after(known: AuditHistory, audited: Audited, margins: Sequence[Margin]) -> t
         history=history,
         banned=known.banned or (detail if convicted else ""),
     )
-    doubted = found.waits and log_evidence(history) > NEWCOMER_DOUBT  # whom DOUBT_EVIDENCE makes wait is above that
+    doubted = found.waits and log_evidence(history) > NEWCOMER_DOUBT  # DOUBT_EVIDENCE is above that
     return found, Finding(passed=passed, convicted=convicted, doubted=doubted, detail=detail)
 
 
 def pardoned(known: AuditHistory) -> AuditHistory:
-    """The operator takes a ban back: the peer begins anew, and what was counted stays counted."""
+    """Return the history after the operator takes a ban back: the peer starts again, and what was counted stays
+    counted."""
     return replace(known, passed=0, history=UNHEARD, banned="")
 
 
 def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
-    """Measured against allowed, at the margin that says most."""
+    """Return what was measured and what is allowed, at the margin that says most."""
     counted, margin = max(zip(audited.counts, margins, strict=True), key=lambda pair: log_ratio(*pair))
     match margin.measure:
         case Measure.GAP:
-            off = f"{counted.above} of {counted.trials} tokens (of those after one text one counts)"
+            off = f"{counted.above} of {counted.trials} tokens (at most one for each context)"
             wrong = "are not what the seeded sampler draws with the version named"
             where = f", where it leads by {margin.leads}" if margin.is_band else ""
             what = f"{off} {wrong} (more than {margin.above:g} nats below it{where})"
@@ -158,22 +163,23 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
         case Measure.MEAN:
             wrong = f"log probabilities are {margin.above:g} nats and more from those of the version named, on average"
             return f"the {audited.tokens} {wrong}, as {margin.rate:.0%} of all audits may be"
-    return f"{what}, where {100 * margin.rate:g}% may be"
+    return f"{what}, where {100 * margin.rate:g}% are allowed"
 
 
 def audit_share(passed: int, floor: float = FLOOR) -> float:
-    """The share of a peer's groups that is audited once so many audits were passed: 1 below NEWCOMER_GROUPS, then
-    falling as 1/passed, so that each doubling of the audits takes as much again of honest work, and never below
-    `floor`. Size does not enter: it is the same for a slow volunteer and a fast one.
-    """
+    """Return the share of a peer's groups that is audited after this many passed audits: 1 below NEWCOMER_GROUPS, then
+    falling as 1/passed, and never below `floor`. So each doubling of the audits takes as much honest work again. The
+    speed of the peer does not matter."""
     return 1.0 if passed < NEWCOMER_GROUPS else max(floor, NEWCOMER_GROUPS / (passed + 1))
 
 
 def is_chosen(secret: bytes, lease: LeaseId, version: ManifestHash, share: float) -> bool:
-    """Whether the group of this lease, made with that version, is of the `share` that is audited; a larger share has
-    all of a smaller's. By the learner's secret, so that no peer can tell beforehand, nor find afterwards that it was
-    chosen for what it is. At small shares most versions are left alone and the others are looked at more closely:
-    weights have to be loaded for each, which costs more than some audits.
+    """Return whether the group of this lease, made with that version, belongs to the `share` that is audited; a larger
+    share contains a smaller one. The choice uses the learner's secret, so no peer can predict it, nor later claim that
+    a group was chosen for its contents.
+
+    At small shares, most versions are left alone and the others are audited more: weights have to be loaded for each
+    version, which costs more than some audits.
     """
     versions = max(share, VERSIONS)
     return _is_below(versions, secret, b"audited versions" + version) and _is_below(
@@ -182,8 +188,8 @@ def is_chosen(secret: bytes, lease: LeaseId, version: ManifestHash, share: float
 
 
 def is_score_audited(known: AuditHistory, secret: bytes, lease: LeaseId, *, floor: float = FLOOR) -> bool:
-    """Whether what a teacher said by this lease is audited: as `is_audited`, but that a teacher's weights stay, so that
-    none of its leases costs more to look at than another."""
+    """Return whether the scores that a teacher delivered for this lease are audited. It is as `is_audited`, but a
+    teacher's weights stay, so every lease costs the same to audit."""
     return known.waits or _is_below(audit_share(known.passed, floor), secret, b"audit of scores" + lease)
 
 

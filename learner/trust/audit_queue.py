@@ -1,11 +1,16 @@
-"""Which audits wait, and which is next: peers take turns, and those of one version are made together, since changing
-the weights costs more than a few audits.
+"""Decide which audits wait and which is next: peers take turns, and audits of one version are made together.
 
-A pure core. What always holds: what waits is bounded in number and in tokens; whose training waits for an audit comes
-first, and never makes room for what does not wait; among those comes first whoever was never audited, then whoever was
-not for longest, so that a burst of one peer makes nobody else's audits late; of what does not wait, and then of what
-does, the oldest of whoever has most on the agenda gives way, so that nobody crowds out the others; a lease is audited
-whole or not at all, and each completion is read once for each version that made a part of it.
+A pure core. Audits of one version are made together because changing the weights costs more than a few audits.
+
+Invariants:
+
+- The waiting audits are bounded in number and in tokens.
+- Audits that training waits for come first, and never make room for others.
+- Among those, the first is of a peer that was never audited, then of the one that was not audited for longest. So a
+  burst of one peer does not delay the audits of others.
+- If the queue is full, the oldest audit of the peer with the most tokens in it gives way: first those that training
+  does not wait for. So no peer crowds out the others.
+- A lease is audited whole or not at all. Each completion is read once for each version that made a part of it.
 """
 
 from __future__ import annotations
@@ -22,26 +27,30 @@ from protocol.versions.formats import STORED, format_of
 from protocol.work import SignedRecord, Span
 
 MAX_WAITING = 1024
-"""Leases that wait for an audit; of a peer whose groups wait, NEWCOMER_GROUPS at most are under way at a time."""
+"""Leases that wait for an audit. A peer whose groups wait has at most NEWCOMER_GROUPS of them under way at a time."""
 
 MAX_WAITING_TOKENS = 1 << 23
-"""Prompt and completion tokens of all that wait: half a GB or so of Python's numbers, where most are completions."""
+"""Prompt and completion tokens of all that wait: about half a GB of Python's numbers, if most of them are
+completions."""
 
 MAX_TURNS = 4096
-"""Peers of which is remembered when they were audited last; whoever was not for longest is new again."""
+"""Peers whose last audit is remembered; the one that was not audited for longest counts as new again."""
 
 TOKENS_TOGETHER = 1 << 15
 """Prompt and completion tokens that are given to the engine at a time, unless one completion has more: some seconds of
-a small model on a CPU, so that nobody waits long for the engine."""
+a small model on a CPU, so that nothing else waits long for the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
-    """All that `manifest`'s weights are said to have made of a completion, after `prompt`: `parts` of it, [start, end).
-    `tokens` are those up to the last of these, and `logprobs` what is claimed of each. `position` is that of the first
-    token: the prompt ends with so many that others made of the same completion. `form` is the format that the engine
-    is said to have held the weights in. `experts`: those of a mixture that are said to have made each of `tokens`
-    (`protocol.experts`); b"" where nobody asked for them."""
+    """All parts of a completion that were made, by its record, with `manifest`'s weights after `prompt`: `parts` are
+    [start, end).
+
+    `tokens` are those up to the last part, and `logprobs` the claimed log probability of each. `position` is the
+    position of the first token: the prompt ends with this many tokens of the same completion, which other peers made.
+    `form` is the format in which the engine held the weights, by its own claim. `experts` are the experts of a mixture
+    that made each of `tokens`, by the same claim (`protocol.experts`); b"" if they were not requested.
+    """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -57,7 +66,8 @@ class Passage:
 
     @property
     def contexts(self) -> tuple[int, ...]:
-        """Of each token a number that it shares with all tokens that `manifest`'s weights made after the same."""
+        """For each token, a number that it shares with all tokens that `manifest`'s weights made after the same
+        text."""
         found, context = [], hash((self.manifest, self.form, self.prompt))
         for token in self.tokens:
             found.append(context)
@@ -72,7 +82,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The audit of one lease. `root`: the lease that opened its group; `waits`: training waits for it."""
+    """The audit of one lease. `root` is the lease that opened its group; `waits` is whether training waits for it."""
 
     lease: LeaseId
     root: LeaseId
@@ -90,7 +100,7 @@ class Work:
 
 
 def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bool) -> Work:
-    """The audit of an admitted group, `group` being in the order of the lease's seeds."""
+    """Return the audit of an admitted group; `group` is in the order of the lease's seeds."""
     lease, prompt = granted.lease, unpack_tokens(granted.lease.prompt)
     passages = [
         Passage(
@@ -113,13 +123,14 @@ def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bo
 
 
 def _first_experts(signed: SignedRecord, tokens: int) -> bytes:
-    """Those of the record's first so many tokens, each of which has as many bytes as any other."""
+    """Return the experts of the record's first `tokens` tokens; each token has the same number of bytes."""
     experts = signed.record.experts
     return experts[: len(experts) // max(1, len(signed.tokens)) * tokens]
 
 
 def _by_manifest(spans: Sequence[Span]) -> list[list[Span]]:
-    """Those of one manifest together, however often it was changed: a pass over the tokens judges all of them."""
+    """Return the spans of each manifest together, however often it changed: one pass over the tokens judges all of
+    them."""
     found: dict[bytes, list[Span]] = {}
     for span in spans:
         found.setdefault(span.manifest, []).append(span)
@@ -128,8 +139,7 @@ def _by_manifest(spans: Sequence[Span]) -> list[list[Span]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """What the engine is asked next: passages that `manifest`, held in the format `form`, is said to have made, each
-    with the lease it is of."""
+    """The next request to the engine: passages of `manifest`, held in the format `form`, each with its lease."""
 
     version: PolicyVersion
     manifest: ManifestHash
@@ -143,7 +153,7 @@ def _portion(of: Passage, chosen: Sequence[tuple[LeaseId, int, Passage]]) -> Por
 
 @dataclass(kw_only=True)
 class _Under:
-    """A lease under audit: what was found of each passage, None while nothing was."""
+    """A lease under audit: the result for each passage, None while there is none."""
 
     work: Work
     number: int
@@ -159,7 +169,7 @@ class _Under:
 
 @dataclass(kw_only=True)
 class Agenda:
-    """See the module's paragraph."""
+    """The audits that wait or are being made."""
 
     max_waiting: int = MAX_WAITING
     max_tokens: int = MAX_WAITING_TOKENS
@@ -168,29 +178,30 @@ class Agenda:
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _arrivals: int = 0
     _turns: dict[PeerId, int] = field(default_factory=dict)
-    """When each peer was audited last, of those that were of late, in audits that were over by then."""
+    """When each peer was last audited, as the number of audits that were over by then; for peers that were audited
+    lately."""
     _audits: int = 0
 
     def __len__(self) -> int:
-        """Leases that wait, or are being audited."""
+        """Return how many leases wait, or are being audited."""
         return len(self._under)
 
     def __contains__(self, lease: LeaseId) -> bool:
-        """Whether this lease waits, or is being audited."""
+        """Return whether this lease waits, or is being audited."""
         return lease in self._under
 
     @property
     def peers(self) -> set[PeerId]:
-        """Whose they are."""
+        """The peers of these leases."""
         return set(self._of_peer)
 
     @property
     def waiting(self) -> int:
-        """Those of them that training waits for."""
+        """The number of these leases that training waits for."""
         return sum(under.work.waits for under in self._under.values())
 
     def add(self, work: Work) -> list[Work]:
-        """Put it on the agenda; return what had to give way for it, perhaps itself."""
+        """Add an audit; return those that had to give way for it, perhaps itself."""
         if work.lease in self._under or not work.passages:
             return []
         self._arrivals += 1
@@ -204,7 +215,8 @@ class Agenda:
         return gone
 
     def next(self) -> Portion | None:
-        """What to ask the engine now; None when nothing waits. The same again until it is `heard` or `lost`."""
+        """Return what to ask the engine now; None if nothing waits. It is the same again until it is `heard` or
+        `lost`."""
         if not self._under:
             return None
         first = min(self._under.values(), key=self._turn)
@@ -222,8 +234,8 @@ class Agenda:
         return _portion(passage, chosen)
 
     def heard(self, portion: Portion, told: Sequence[Sequence[Found]]) -> list[tuple[Work, tuple[Found, ...]]]:
-        """What was found of a portion's passages, of all tokens [0, end); return the audits that are over with that,
-        with what was found of all tokens of the lease."""
+        """Take in what was found of a portion's passages, of all tokens [0, end). Return the audits that are over with
+        that, each with the results for all tokens of the lease."""
         over = []
         for (lease, place, passage), found in zip(portion.passages, told, strict=True):
             under = self._under.get(lease)
@@ -241,28 +253,28 @@ class Agenda:
         return over
 
     def lost(self, manifest: ManifestHash) -> list[Work]:
-        """A version is no longer there: the audits that need it cannot be made; they are returned."""
+        """Remove and return the audits that need a version that is no longer there."""
         gone = [under.work.lease for under in self._under.values() if manifest in under.work.manifests]
         return [self._remove(lease) for lease in gone]
 
     def give_up(self, lease: LeaseId) -> list[Work]:
-        """This audit will not be made; it is returned if it was on the agenda."""
+        """Remove and return this audit, if it was on the agenda, since it will not be made."""
         return [self._remove(lease)] if lease in self._under else []
 
     def withdraw(self, peer: PeerId) -> list[Work]:
-        """Nothing more is to be found out about this peer."""
+        """Remove and return all audits of this peer."""
         return [self._remove(under.work.lease) for under in list(self._under.values()) if under.work.peer == peer]
 
     def clear(self) -> list[Work]:
-        """Forget everything, and return it."""
+        """Remove and return all audits."""
         return [self._remove(lease) for lease in list(self._under)]
 
     def _turn(self, one: _Under) -> tuple[bool, int, int]:
-        """The least of these is next."""
+        """Return the key by which the least is next."""
         return not one.work.waits, self._turns.get(one.work.peer, 0), one.number
 
     def _stays(self, one: _Under) -> tuple[bool, int, int]:
-        """The least of these gives way first."""
+        """Return the key by which the least gives way first."""
         return one.work.waits, -self._of_peer[one.work.peer], one.number
 
     def _remove(self, lease: LeaseId) -> Work:

@@ -1,22 +1,30 @@
-"""Whether a peer's audited tokens can still be an honest peer's: a test that may be looked at after every audit.
+"""Test whether a peer's audited tokens can still be an honest peer's; the result may be looked at after every audit.
 
-An honest token is another than the verifier draws only where rounding differs by more than the verifier's own draw
-leads the runner-up (`protocol.sampling.verify_tokens`). So given that lead, which the verifier knows before it looks at
-the token, it is another with a probability that goes by the arithmetic, at most the `rate` of the margin that the lead
-falls into; how often leads are so small goes by the policy, and does not matter. Where it is so small that rounding
-decides, a token that is far below the draw is nobody's rounding, and counts. A machine that is off in a context is off
-there in every completion that begins alike, so of each context one token at most counts.  How far its log probability
-is from the verifier's such tokens have in common; so of those the mean over an audit is judged, once, and of single
-ones each context once. What always holds: whatever an honest peer is dealt, and however often one looks, the
-probability that its evidence ever reaches 1/a is at most a (Ville's inequality). What was honest for long buys nothing:
-a peer that turns is found about as soon as a newcomer, for the logarithm of the audits that went well.
+An honest token differs from the verifier's draw only if rounding differs by more than the lead of that draw over the
+runner-up (`protocol.sampling.verify_tokens`). The verifier knows this lead before it looks at the token. Given the
+lead, the probability of a difference depends on the arithmetic, and is at most the `rate` of the margin that the lead
+falls into. How often leads are small depends on the policy, and does not matter. If the lead is so small that rounding
+decides, a token counts only if it is far below the draw, which no rounding explains.
 
-Evidence is the wealth of a gambler who bets on dishonesty at fair odds: a mixture over what is measured (the clearest
-draws, these and the next, down to all, with the clearest and without; each measure of log probabilities), over rates
-that a dishonest peer might have, the same multiple of every margin's, and over the audit at which it may have turned.
+A machine that is off in a context is off there in every completion that begins alike, so at most one token of each
+context counts. Tokens of one context also have in common how far their log probabilities are from the verifier's. So
+the mean over an audit is judged once, and single log probabilities once for each context.
+
+Evidence is the wealth of a gambler who bets on dishonesty at fair odds. The bets are a mixture over three things. The
+first is what is measured: the clearest draws, these and the next, down to all, with and without the clearest; and each
+measure of log probabilities. The second is the rates that a dishonest peer might have, as the same multiple of every
+margin's rate. The third is the audit at which the peer may have turned dishonest.
+
 With weights w_k that sum to 1, and the likelihood ratio f_t of audit t, E_t = sum_k w_k f_k f_(k+1) ... f_t is a
 non-negative supermartingale of mean <= 1 under honesty, and is computed by S_t = f_t (S_(t-1) + w_t). (Ville 1939;
 Shafer, "Testing by betting", 2021; the mixture over the time of the change is Shiryaev's.)
+
+Invariants:
+
+- For any leases of an honest peer, and however often one looks, the probability that its evidence ever reaches 1/a is
+  at most a (Ville's inequality).
+- Long honest work buys nothing: a peer that turns dishonest is found about as soon as a newcomer, later only by the
+  logarithm of the audits that went well.
 """
 
 from __future__ import annotations
@@ -28,32 +36,34 @@ from enum import Enum
 from functools import cached_property
 
 LIFETIME_ERROR = 1e-6
-"""Probability at most that an honest peer is ever convicted, by whatever test."""
+"""Largest probability that an honest peer is ever convicted, by any test."""
 
 TESTS = 2
-"""Of each peer: what its audits say, and what it may have chosen (`learner.trust.selection_test`)."""
+"""Tests of each peer: its audits, and its selective delivery (`learner.trust.selection_test`)."""
 
 TEST_ERROR = LIFETIME_ERROR / TESTS
-"""Of one of them, so that all together are wrong no more often than LIFETIME_ERROR (union bound)."""
+"""Error of one test, so that all together are wrong no more often than LIFETIME_ERROR (union bound)."""
 
 MULTIPLES = (2.0, 5.0, 20.0, 1000.0)
-"""Rates bet on, in multiples of the honest one: the first for what differs little from honesty, the last for who makes
-tokens up, of whom a few are enough."""
+"""Rates that are bet on, in multiples of the honest one: the first for peers that differ little from honesty, the last
+for peers that fabricate tokens, for which a few tokens are enough."""
 
 HIGHEST_RATE = 0.5
-"""None above is bet on: a margin that half of all tokens pass is of no use, and a cheat has seldom more."""
+"""Highest rate that is bet on: a margin that half of all tokens exceed is of no use, and a cheat seldom has more."""
 
 MOST_APART = 1.0
-"""Nats that one token adds to a mean at most, so that one that is out of all measure does not make it."""
+"""Largest number of nats that one token adds to a mean, so that one absurd token does not decide it."""
 
 LEAST_OF_A_MEAN = 7
-"""Tokens of an audit from which on its mean is judged: of fewer none was measured."""
+"""Least number of tokens of an audit whose mean is judged: shorter ones were not measured."""
 
 
 class Measure(Enum):
-    """What is measured, in nats at temperature 1: of a token how far it falls short of the verifier's own draw, or how
-    far its claimed log probability is from the verifier's, each context counting once; of an audit the mean of the
-    latter."""
+    """The quantities that are measured, in nats at temperature 1.
+
+    GAP is how far a token falls short of the verifier's own draw. LOGPROB is how far its claimed log probability is
+    from the verifier's; each context counts once. MEAN is the mean of the latter over an audit.
+    """
 
     GAP = "gap"
     LOGPROB = "logprob"
@@ -62,9 +72,9 @@ class Measure(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Of an honest peer's tokens at most the share `rate`, 0 < rate < 1, is above `above` nats; of its contexts or its
-    audits, by the measure. Of gaps this is said of tokens where the verifier's draw leads by more than `over` and at
-    most `upto` nats."""
+    """At most the share `rate` of an honest peer's tokens (0 < rate < 1) is above `above` nats; or of its contexts, or
+    of its audits, by the measure. For gaps, this is about tokens for which the verifier's draw leads by more than
+    `over` and at most `upto` nats."""
 
     above: float
     rate: float
@@ -79,12 +89,12 @@ class Margin:
 
     @property
     def is_band(self) -> bool:
-        """Whether it is about gaps of tokens of some leads; else it is about all."""
+        """Whether it is about gaps of tokens with certain leads; otherwise it is about all tokens."""
         return not math.isinf(self.over) or not math.isinf(self.upto)
 
     @property
     def leads(self) -> str:
-        """Of a band, in nats, as people are told: "0.06 to 0.15", "more than 0.4", "at most 0.03"."""
+        """The leads of a band, in nats, in words: "0.06 to 0.15", "more than 0.4", "at most 0.03"."""
         if math.isinf(self.over):
             return f"at most {self.upto:g}"
         return f"more than {self.over:g}" if math.isinf(self.upto) else f"{self.over:g} to {self.upto:g}"
@@ -92,10 +102,10 @@ class Margin:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a verifier found of one token, in nats at temperature 1: the `gap` by which it falls short of the verifier's
-    own draw, the `lead` of that draw, and how far `apart` its claimed log probability is from the verifier's; NaN where
-    the verifier itself has no distribution. `context`: the same of all tokens before which the same stands; None: of no
-    other."""
+    """The result of verifying one token, in nats at temperature 1. `gap` is by how much it falls short of the
+    verifier's own draw, `lead` the lead of that draw, and `apart` how far its claimed log probability is from the
+    verifier's. All are NaN if the verifier itself has no distribution. `context` is the same for all tokens that follow
+    the same text; None means that no other token does."""
 
     gap: float
     lead: float
@@ -105,7 +115,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Of what a margin is about: `above` of `trials`."""
+    """The trials of a margin, and how many of them were `above` it."""
 
     above: int
     trials: int
@@ -113,23 +123,23 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One audit of `tokens` that were judged, counted by margin."""
+    """One audit of `tokens` judged tokens, counted by margin."""
 
     tokens: int
     counts: tuple[Counted, ...]
 
     def above(self, margins: Sequence[Margin]) -> int:
-        """Contexts in which a token falls short of the verifier's draw by more than the margin that it is held to."""
+        """Return the number of contexts in which a token falls short of the verifier's draw by more than its margin."""
         pairs = zip(self.counts, margins, strict=True)
         return sum(counted.above for counted, margin in pairs if margin.is_band)
 
 
 def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
-    """The audit of these tokens; one of which the verifier has no distribution counts as none.
+    """Return the audit of these tokens. A token for which the verifier has no distribution does not count.
 
-    A machine that is off in a context is off there in every completion that begins alike. So in each context one token
-    at most is counted as beyond its margin, of gaps that with the largest lead, though all are trials: the expectation
-    of the likelihood ratio is no larger then, however they hang together.
+    A machine that is off in a context is off there in every completion that begins alike. So at most one token of each
+    context counts as beyond its margin (for gaps, the one with the largest lead), though all are trials. The
+    expectation of the likelihood ratio is then no larger, however the tokens depend on each other.
     """
     judged = [token for token in tokens if not any(map(math.isnan, (token.gap, token.lead, token.apart)))]
     contexts = [("alone", place) if token.context is None else token.context for place, token in enumerate(judged)]
@@ -156,23 +166,25 @@ def count_above(tokens: Sequence[Found], margins: Sequence[Margin]) -> Audited:
 
 
 def bands_of(margins: Sequence[Margin]) -> list[Margin]:
-    """Those about gaps of tokens of some leads, of the clearest draws first."""
+    """Return the margins about gaps of tokens with certain leads, the clearest draws first."""
     return sorted((margin for margin in margins if margin.is_band), key=lambda margin: -margin.over)
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What is known of one peer: the `audits` so far, and the logarithm of each bet's S; none before the first."""
+    """The evidence about one peer: the number of `audits` so far, and the logarithm of each bet's S; none before the
+    first audit."""
 
     audits: int = 0
     log_wealth: tuple[float, ...] = ()
 
     @cached_property
     def log_evidence(self) -> float:
-        """As the function of that name says. Each delivery of a peer asks, and it changes with an audit."""
+        """The value of the function of that name, kept because each delivery of a peer asks for it, and only an audit
+        changes it."""
         if not self.log_wealth:
             return 0.0
-        waiting = -math.log(self.audits + 1)  # bet on a change that is still to come: that it turns later
+        waiting = -math.log(self.audits + 1)  # the bet that the peer turns later
         bets = len(self.log_wealth)
         total = -math.inf
         for wealth in self.log_wealth:
@@ -181,10 +193,9 @@ class History:
 
 
 def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
-    """The history with one more audit; `margins` are those that it was counted by.
+    """Return the history with one more audit; `margins` are those that it was counted by.
 
-    They may differ from audit to audit, the number of bets on them not: what was calibrated anew is bet on from then
-    on.
+    They may differ from audit to audit, but not the number of bets on them: new margins are bet on from then on.
     """
     if len(audited.counts) != len(margins):
         raise ValueError(f"{len(audited.counts)} counts for {len(margins)} margins")
@@ -200,48 +211,53 @@ def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> Hist
 
 
 def bets_on(margins: Sequence[Margin]) -> list[list[Margin]]:
-    """Which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to all,
-    and the same but for the clearest; each other margin by itself. A bet on a peer that is exact where draws are close
-    would lose there what it wins where they are clear; and one on a peer whose weights are a little off would lose,
-    over the many clear draws, what it wins where they are less so."""
+    """Return which margins are bet on together: gaps of the two clearest bands of leads, of these and the next, down to
+    all, and the same without the clearest; and each other margin by itself.
+
+    A bet on a peer that is exact where draws are close would lose there what it wins where they are clear. A bet on a
+    peer whose weights are slightly off would lose over the many clear draws what it wins where they are less clear.
+    """
     bands = bands_of(margins)
     runs = [bands[first:last] for first in (0, 1) for last in range(min(first + 2, len(bands)), len(bands) + 1)]
     return [*filter(None, runs), *([margin] for margin in margins if margin not in bands)]
 
 
 def wagered(history: History, log_ratios: Sequence[float]) -> History:
-    """The history with one more observation, of which each bet, as many as ever, has this likelihood ratio."""
+    """Return the history with one more observation. `log_ratios` has the likelihood ratio of each bet; their number
+    never changes."""
     before = history.log_wealth or (-math.inf,) * len(log_ratios)
     if len(before) != len(log_ratios):
-        raise ValueError(f"a history of {len(before)} bets cannot go on with {len(log_ratios)}")
+        raise ValueError(f"a history of {len(before)} bets cannot continue with {len(log_ratios)}")
     audits = history.audits + 1
-    enters = -math.log(audits * (audits + 1))  # that the peer turns at this audit: 1/(k (k + 1)), which sums to 1
+    enters = -math.log(audits * (audits + 1))  # weight of turning at this audit: 1/(k (k + 1)), which sums to 1
     after = tuple(_log_add(wealth, enters) + ratio for wealth, ratio in zip(before, log_ratios, strict=True))
     return History(audits=audits, log_wealth=after)
 
 
 def log_evidence(history: History) -> float:
-    """The logarithm of the evidence against honesty; 0 before the first audit, and seldom above it for the honest."""
+    """Return the logarithm of the evidence against honesty; 0 before the first audit, and seldom above it for honest
+    peers."""
     return history.log_evidence
 
 
 def is_convicted(history: History, error: float = TEST_ERROR) -> bool:
-    """Whether an honest peer would look like this once in 1/`error` lives at most."""
+    """Return whether an honest peer would look like this in at most a share `error` of all lives."""
     return log_evidence(history) >= -math.log(error)
 
 
 def _bet(margin: Margin, multiple: float) -> float:
-    """The rate of a dishonest peer, so many times that of the margin."""
+    """Return the rate of a dishonest peer: this multiple of the margin's rate, within limits."""
     return max(margin.rate, min(HIGHEST_RATE, multiple * margin.rate))
 
 
 def log_ratio(counted: Counted, margin: Margin) -> float:
-    """The best of the bets on one margin, as the logarithm of its likelihood ratio."""
+    """Return the best of the bets on one margin, as the logarithm of its likelihood ratio."""
     return max(_log_ratio(counted, margin.rate, _bet(margin, multiple)) for multiple in MULTIPLES)
 
 
 def _log_ratio(counted: Counted, honest: float, dishonest: float) -> float:
-    """Of these counts, at one rate over the other. Its expectation is at most 1 at any rate below `honest`."""
+    """Return the log likelihood ratio of these counts, at one rate over the other. The expectation of the ratio is at
+    most 1 at any rate below `honest`."""
     fewer = counted.trials - counted.above
     return counted.above * math.log(dishonest / honest) + fewer * math.log((1 - dishonest) / (1 - honest))
 

@@ -1,13 +1,16 @@
-"""Completions that repeat what another lease brought: a reason to look, never a verdict.
+"""Find completions that repeat what another lease brought: a reason for an audit, never a verdict.
 
-What always holds: equal answers that anybody would give are no copies; memory is bounded by REMEMBERED completions, the
-oldest going first. Who was copied looks like who copies, so nobody is blamed here: both are audited, and the seeds tell
-them apart.
+A completion is compared by its shingles of SHINGLE tokens. It keeps the least hashes of these (bottom-k sketch, Broder
+1997); the share that two sketches have in common estimates that of their shingles. Only repetitions of an unlikely
+completion matter: two independent samples of a text of log probability p coincide with probability exp(p). The log
+probability is that claimed by the peer that brought it first; the claim of a peer that repeats it does not count.
 
-Compared are shingles of SHINGLE tokens, of which a completion keeps the least hashes (bottom-k sketch, Broder 1997):
-the share that two sketches have in common estimates that of their shingles. Of interest is only what repeats a
-completion that was unlikely, by the word of who brought it first: two independent draws of a text of log probability p
-coincide with probability exp(p). What who repeats it says of that does not count.
+Invariants:
+
+- Equal completions that any peer would give are no copies.
+- Memory is bounded by REMEMBERED completions; the oldest go first.
+- No peer is blamed here, since the copied peer looks like the one that copies. Both are audited, and the seeds tell
+  them apart.
 """
 
 from __future__ import annotations
@@ -26,22 +29,23 @@ SKETCH = 64
 """Hashes kept of a completion."""
 
 ALIKE = 0.35
-"""Of two sketches that must be the same: with one token in ten changed, half of the shingles still are."""
+"""Share of two sketches that must be the same: with one token in ten changed, half of the shingles still are."""
 
 UNLIKELY = -24.0
 """Log probability above which equal completions may be chance, in a swarm of millions of rollouts."""
 
 COMMON = 64
-"""Completions that share a shingle from which on it is everybody's, and says nothing."""
+"""A shingle that this many completions share is common, and says nothing."""
 
 REMEMBERED = 8192
-"""Completions whose sketches are kept: some 50 MB."""
+"""Completions whose sketches are kept: about 50 MB."""
 
 
 def sketch(tokens: Sequence[int], salt: int = 0) -> frozenset[int]:
-    """The least hashes of the shingles of a completion; of one shorter than a shingle, the hash of all of it.
+    """Return the least hashes of a completion's shingles; for one shorter than a shingle, the hash of all of it.
 
-    `salt`, 0 <= salt < 2**64, is the learner's own: who knew it could write texts whose sketches he chooses.
+    `salt`, 0 <= salt < 2**64, is the learner's secret: a peer that knew it could write texts with sketches of its
+    choice.
     """
     width = min(SHINGLE, len(tokens))
     if not width:
@@ -55,7 +59,7 @@ def sketch(tokens: Sequence[int], salt: int = 0) -> frozenset[int]:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's next: every bit of the result depends on every bit of the value. Wraps around."""
+    """Return SplitMix64's next value: every bit of the result depends on every bit of the value. Wraps around."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -63,24 +67,24 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def likeness(one: frozenset[int], other: frozenset[int]) -> float:
-    """The estimated share of shingles in common, in [0, 1]."""
+    """Return the estimated share of shingles in common, in [0, 1]."""
     least = sorted(one | other)[:SKETCH]
     return sum(value in one and value in other for value in least) / len(least) if least else 0.0
 
 
 @dataclass(kw_only=True)
 class NearCopies:
-    """What was brought of late."""
+    """The completions that were brought lately."""
 
     remembered: int = REMEMBERED
     _sketches: OrderedDict[tuple[LeaseId, int], frozenset[int]] = field(default_factory=OrderedDict)
     _holders: dict[int, set[tuple[LeaseId, int]]] = field(default_factory=dict)
 
     def seen(self, lease: LeaseId, index: int, mine: frozenset[int], log_probability: float) -> LeaseId | None:
-        """Remember completion `index` of `lease`, which has the sketch `mine`, if it is unlikely; return another lease
+        """Remember completion `index` of `lease`, which has the sketch `mine`, if it is unlikely. Return another lease
         that brought nearly the same, if one did.
 
-        `log_probability`: of the whole completion, as its author claims.
+        `log_probability`: of the whole completion, as claimed by its peer.
         """
         rare = [holders for value in mine if (holders := self._holders.get(value)) and len(holders) < COMMON]
         candidates = {holder for holders in rare for holder in holders if holder[0] != lease}

@@ -1,8 +1,13 @@
-"""What a peer's stays and leases come to, day by day: the parts of an observation that need more than counting.
+"""Add up a peer's sessions and leases, day by day: the parts of an observation that need more than counting.
 
-Pure. What always holds: time counts once, however many stays cover it; nobody misses time in which the learner itself
-was away, nor after a goodbye; leases that an owner gives up because he takes his machine back are excused, a few times
-a day; what was before the operator's pardon is held against nobody.
+Pure.
+
+Invariants:
+
+- Time counts once, however many sessions cover it.
+- No peer misses time in which the learner itself was away, or after a farewell.
+- Leases that an owner gives up to use the machine are excused, a few times a day.
+- Nothing before the operator's pardon counts against a peer.
 """
 
 from __future__ import annotations
@@ -15,19 +20,19 @@ from dataclasses import dataclass
 from protocol.accounting.reputation import DAY_MS
 
 MISSED_MS = 600_000
-"""Time that a peer misses at most each time it vanishes: by then others have taken its work over, and who pulls the
-plug every evening is hardly worse for being here two hours a day instead of ten."""
+"""Milliseconds that a peer misses at most each time it vanishes. By then others have taken over its work. A peer that
+is unplugged every evening is hardly worse for being here two hours a day instead of ten."""
 
 EXCUSED_A_DAY = 3
-"""How often an owner may take his machine back in a day, whatever was leased to it then."""
+"""How often in a day an owner may take the machine back, with any leases that it has then."""
 
 OCCASION_MS = 60_000
-"""Leases that are given up within so short a time are given up for one reason."""
+"""Leases that are given up within this time are given up for one reason."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Stay:
-    """From when to when a peer was here; `vanished`: it ended without a goodbye, and not by us."""
+    """One session of a peer; `vanished`: it ended without a farewell, and not by the learner."""
 
     began_ms: int
     ended_ms: int
@@ -35,7 +40,7 @@ class Stay:
 
 
 def present(stays: Iterable[Stay]) -> Counter[int]:
-    """Milliseconds of each day that at least one of `stays` covers."""
+    """Return the milliseconds of each day that at least one of `stays` covers."""
     found: Counter[int] = Counter()
     until_ms = 0
     for stay in sorted(stays):
@@ -45,9 +50,8 @@ def present(stays: Iterable[Stay]) -> Counter[int]:
 
 
 def missed(stays: Iterable[Stay], starts_ms: Sequence[int], now_ms: int, *, pardoned_ms: int = 0) -> Counter[int]:
-    """Milliseconds of each day that the peer was missing: after it had vanished, MISSED_MS each time at most, and
-    not at all if the learner was started (`starts_ms`) before it came back.
-    """
+    """Return the milliseconds of each day that the peer was missing after it had vanished: MISSED_MS each time at most,
+    and none if the learner was started (`starts_ms`) before the peer came back."""
     found: Counter[int] = Counter()
     starts_ms = sorted(starts_ms)
     until_ms, vanished = 0, False
@@ -61,7 +65,7 @@ def missed(stays: Iterable[Stay], starts_ms: Sequence[int], now_ms: int, *, pard
 
 
 def abandoned(given_up_ms: Iterable[int]) -> Counter[int]:
-    """Of leases that were given up at these times, how many of each day are not excused."""
+    """Return how many of the leases that were given up at these times are not excused, by day."""
     found: Counter[int] = Counter()
     occasions: Counter[int] = Counter()
     began_ms: int | None = None
@@ -75,12 +79,12 @@ def abandoned(given_up_ms: Iterable[int]) -> Counter[int]:
 
 
 def days_in(counts: Collection[Counter[int]]) -> list[int]:
-    """The days of which anything is known."""
+    """Return the days with any counts."""
     return sorted({day for one in counts for day, number in one.items() if number})
 
 
 def _add(found: Counter[int], began_ms: int, ended_ms: int) -> None:
-    """Cut a stretch of time at midnights."""
+    """Add a stretch of time, cut at midnights."""
     while began_ms < ended_ms:
         day = began_ms // DAY_MS
         end_ms = min(ended_ms, (day + 1) * DAY_MS)

@@ -1,17 +1,21 @@
-"""Who is credited for relaying: receipts of the receivers, held against what the learner knows itself.
+"""Decide which peers are credited for relaying, by comparing receivers' receipts with what the learner itself knows.
 
-A pure core; signatures were checked before. What always holds: a receiver's first receipt for a version that names
-anything worth crediting is the only one that counts; bytes are those of the manifest's own chunk table, each chunk for
-one relay, and never more in all than the version's files have; nobody is credited by itself, nor the learner, nor who
-is not a member; and nothing is credited before the receiver has an admitted record made with that version, so that
-identities which do no work mint nothing for each other. What waits for such a record is forgotten with the version.
+A pure core; signatures were checked before. All that it holds is bounded by the constants below. A receipt or record
+beyond them is not remembered, which costs the relays credit and affects no other peer.
 
     version:   offered --> retired                 (it left the window, or the learner forgot it)
     receiver:  silent --receipt--> waiting --record--> credited
                silent --record--> proven --receipt--> credited
 
-What it holds is bounded by the constants below; beyond them a receipt or a record is not remembered, which costs the
-relays credit and nobody else anything.
+Invariants:
+
+- Only a receiver's first receipt for a version that names anything to credit counts.
+- Bytes are those of the manifest's own chunk table. Each chunk counts for one relay, and in total never more than the
+  size of the version's files.
+- No peer is credited by itself; neither the learner nor a peer that is no member is credited.
+- Nothing is credited before the receiver has an admitted record made with that version. So identities that do no work
+  cannot create credit for each other.
+- A receipt that waits for such a record is forgotten with the version.
 """
 
 from __future__ import annotations
@@ -25,11 +29,12 @@ MAX_VERSIONS = 64
 """Versions of the window that are followed: S / kappa of them, and training goes wrong long before S is 64."""
 
 MAX_WAITING = 1024
-"""Receipts of one version that wait for their receiver's first record: one for each connection the learner takes."""
+"""Receipts of one version that wait for their receiver's first record: one for each connection that the learner
+accepts."""
 
 MAX_WAITING_BYTES = 64 << 20
-"""All receipts that wait, as they were signed: one has a byte for each chunk, so 100 peers with a model of 300 GiB in
-4 MiB chunks hand in 8 MB a version."""
+"""Bytes of all receipts that wait, as they were signed. One has a byte for each chunk, so 100 peers with a model of 300
+GiB in 4 MiB chunks send 8 MB a version."""
 
 MAX_PROVEN = 4096
 """Receivers of one version with an admitted record, credited or not: more than are ever here while it is fresh."""
@@ -53,7 +58,7 @@ class VersionRetired:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptHeard:
-    """`receiver` signed `raw`: who gave it which chunk. `members` are those of the givers that ever joined."""
+    """`receiver` signed `raw`: which peer gave it which chunk. `members` are those of the givers that ever joined."""
 
     receiver: PeerId
     manifest: ManifestHash
@@ -64,7 +69,7 @@ class ReceiptHeard:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordAdmitted:
-    """A record of `receiver` was admitted of which this version made at least a token."""
+    """A record of `receiver` was admitted, and this version made at least one of its tokens."""
 
     receiver: PeerId
     manifest: ManifestHash
@@ -75,7 +80,7 @@ Event = VersionOffered | VersionRetired | ReceiptHeard | RecordAdmitted
 
 @dataclass(frozen=True, kw_only=True)
 class Credit:
-    """Effect: write that these relays gave `receiver` so many bytes of the version, by its word `raw`."""
+    """Effect: write that these relays gave `receiver` these bytes of the version, by its receipt `raw`."""
 
     receiver: PeerId
     manifest: ManifestHash
@@ -95,7 +100,7 @@ class _Version:
 
 @dataclass(kw_only=True)
 class RelayCredit:
-    """See the module's paragraph. `learner` is the learner's own peer id."""
+    """The receipts and records of all versions in the window. `learner` is the learner's own peer id."""
 
     learner: PeerId
     _versions: dict[ManifestHash, _Version] = field(default_factory=dict)
@@ -107,7 +112,8 @@ class RelayCredit:
         return self._versions.keys()
 
     def is_proven(self, receiver: PeerId, manifest: ManifestHash) -> bool:
-        """Whether a record of `receiver` was admitted with this version: another one says nothing new."""
+        """Return whether a record of `receiver` was admitted with this version, so that another one says nothing
+        new."""
         version = self._versions.get(manifest)
         return version is not None and receiver in version.proven
 
@@ -156,9 +162,9 @@ class RelayCredit:
         return [credit]
 
     def _shares(self, version: _Version, event: ReceiptHeard) -> dict[PeerId, int]:
-        """Bytes by relay, chunks in the order of the table, until the version's size is reached.
+        """Return bytes by relay, with chunks in the order of the table, until the version's size is reached.
 
-        The files come first there, so where a patch failed and all was fetched again, it is the patch that is left out.
+        The files come first there. So if a patch failed and everything was fetched again, the patch is left out.
         """
         allowed = set(event.members) - {event.receiver, self.learner}
         shares: dict[PeerId, int] = {}

@@ -1,26 +1,30 @@
-"""Whether a peer chooses among what its leases could bring, instead of delivering what they did: a test that may be
-looked at after every group.
+"""Test whether a peer delivers selectively; the result may be looked at after every group.
 
-A peer knows its seeds, so it can find out what a group is worth before anybody sees it: it may give back what it does
-not like, or make a group with each version that is admissible and send the best. The learner knows the seeds as well,
-and draws such groups itself, beside others of the same prompt with seeds that nobody was told:
+A peer knows its seeds, so it can find out the reward of a group before any other peer sees it. It may return the groups
+that it does not like, or make a group with each admissible version and send the best. The learner knows the seeds as
+well, and regenerates such groups itself, beside others of the same prompt with seeds that were sent to no peer:
 
-- what was *withheld* would be worth less than those, of who chooses, and what was *delivered* more;
-- the seeds of what was delivered would gain more by the version that made it, over another that could have, than ours
-  do. Both versions are drawn by the learner, of theirs as of ours, and how long a completion is goes by that, too:
-  another engine rounds otherwise, which may change more of a completion than a training step does, and what the peer
-  says was cut off may have ended well here.
+- If the peer selects, groups that were *withheld* have lower rewards than those others, and *delivered* ones higher.
+- If the peer chose the version, the seeds of what was delivered gain more than ours by the version that made it, over
+  another that could have. The learner regenerates with both versions, for their seeds and ours, and takes the lengths
+  from that, too. Another engine rounds in another way, which may change a completion more than a training step does;
+  and a completion that was cut off, by the peer's claim, may have ended well here.
 
-A machine that is taken away, a line that breaks, and a peer that is too slow lose long groups more often than short
-ones, and what is longer may well be worth less; so completions are compared only with others of about the same length.
-What always holds: if a lease is lost, or a version chosen, for reasons that know of its completions nothing but how
-long they are, then among completions about as long it is chance which of them are the peer's, so that each bet below
-has a mean of at most 1, and the probability that the evidence of a peer ever reaches 1/a is at most a
-(`learner.trust.ban_evidence`), however well the versions do; what is worth the same says nothing.
+A machine that is taken away, a connection that breaks, and a peer that is too slow lose long groups more often than
+short ones, and longer completions may well have lower rewards. So completions are compared only with others of about
+the same length.
 
-A bet pays exp(s * sum of the peer's worth), divided by the mean of that over all ways to deal the same completions
-within each length: the permutation test's own normal constant, so that it is exact whatever rewards are. (Of e-values:
-Vovk and Wang, "E-values: calibration, combination and applications", 2021.)
+A bet pays exp(s * sum of the peer's values), divided by the mean of that over all ways to deal the same completions
+within each length. This is the normalising constant of the permutation test itself, so the bet is exact for any
+rewards. (On e-values: Vovk and Wang, "E-values: calibration, combination and applications", 2021.)
+
+Invariants:
+
+- Suppose a lease is lost, or a version chosen, for reasons that depend on its completions only by their length. Then
+  among completions of about that length, it is chance which of them are the peer's. So each bet below has a mean of at
+  most 1, and the probability that the evidence about a peer ever reaches 1/a is at most a
+  (`learner.trust.ban_evidence`), however good the versions are.
+- Completions with equal values say nothing.
 """
 
 from __future__ import annotations
@@ -34,34 +38,35 @@ from statistics import pstdev
 from typing import NamedTuple
 
 STRENGTHS = (0.5, 1.0, 2.0)
-"""How much better than chance the peer's completions are together, in their own standard error: that is bet on. Who
-delivers the better half of its groups withholds at 0.8, who delivers three quarters at 1.3."""
+"""How much better than chance the peer's completions are together, in their own standard error: the values that are bet
+on. A peer that delivers the better half of its groups withholds at 0.8, one that delivers three quarters at 1.3."""
 
 LENGTHS = 1.2
-"""Completions are about as long as each other between two powers of this. Wider, and lateness would look like a choice;
-narrower, and little would be left to compare."""
+"""Completions are of about the same length between two powers of this. If it were larger, lateness would look like a
+choice; if it were smaller, little would be left to compare."""
 
 
 LEAST_SPREAD = 1e-300
-"""Rewards that differ by less are the same: what they are divided by must be a number that floats have."""
+"""Rewards that differ by less are the same: they are divided by this spread, which must be a number that floats
+have."""
 
 
 class DeliveryOutcome(Enum):
-    """What a peer did with a group."""
+    """A peer's choice for a group."""
 
     WITHHELD = "withheld"
     DELIVERED = "delivered"
 
 
 CONTROLS = {DeliveryOutcome.WITHHELD: 3, DeliveryOutcome.DELIVERED: 2}
-"""Groups of our own seeds that are drawn beside the peer's. Of one, half of what can be known is lost in its own luck;
-of three a quarter."""
+"""Groups with the learner's own seeds that are generated beside the peer's. With one, half of the possible information
+is lost in its own chance; with three, a quarter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionValue:
-    """A completion of so many tokens, and its reward; and where it is known, which is of all completions of a group or
-    of none, what its seed `gains`."""
+    """The tokens and the reward of a completion, and what its seed `gains`, if that is known; it is known for all
+    completions of a group or for none."""
 
     tokens: int
     reward: float
@@ -70,8 +75,8 @@ class CompletionValue:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionGain:
-    """By how much more a seed is `worth` with the version that made its completion than with another, and of how many
-    `tokens` it is with the former, all on the learner's engine."""
+    """How much more a seed is `worth` with the version that made its completion than with another, and the `tokens` of
+    the completion with the former, all on the learner's engine."""
 
     tokens: int
     worth: float
@@ -79,9 +84,9 @@ class VersionGain:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one group says: by how much, on average, the peer's completions are better for it than all of about their
-    length (`worth`), and what they gain by their version (`gain`), 0 where that says nothing; and the logarithm of each
-    bet's likelihood ratio."""
+    """The result for one group. `worth` is by how much, on average, the peer's completions are better for it than all
+    of about their length; `gain` is what they gain by their version. Each is 0 if it says nothing. `log_ratios` has the
+    logarithm of each bet's likelihood ratio."""
 
     worth: float
     gain: float
@@ -91,11 +96,12 @@ class Seen:
 def seen(
     choice: DeliveryOutcome, theirs: Sequence[CompletionValue], ours: Sequence[CompletionValue], *, withheld: float
 ) -> Seen | None:
-    """What the completions of a peer's seeds say beside those of ours; None where all of a length are worth the same.
-    Better for the peer is worse, of what it withheld.
+    """Return what the completions of a peer's seeds say beside those of ours; None if all of a length have the same
+    value. For withheld completions, a lower reward counts as better for the peer.
 
-    `withheld`: of its groups it does not deliver that share, 0 <= withheld < 1, of late. Who chooses puts aside the
-    worst, so that what is rarer is further from chance, by just that: the others are bet on with so much less.
+    `withheld`: the share of its recent groups that the peer does not deliver, 0 <= withheld < 1. A peer that selects
+    puts aside the worst, so the rarer kind, withheld or delivered, is further from chance, by just these odds. The
+    other kind is bet on with that much less.
     """
     odds = withheld / (1 - withheld)
     sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is DeliveryOutcome.WITHHELD else (1.0, min(odds, 1.0))
@@ -122,12 +128,13 @@ NOTHING = (0.0, (0.0,) * len(STRENGTHS))
 def _bets(
     theirs: Sequence[_Item], ours: Sequence[_Item], *, part: float = 1.0
 ) -> tuple[float, tuple[float, ...]] | None:
-    """By how much theirs are better on average, and the logarithm of what that `part` of each of STRENGTHS is paid."""
+    """Return by how much theirs are better on average, and the logarithm of what bets with that `part` of each of
+    STRENGTHS pay."""
     strata = [one for one in _strata(theirs, ours) if one.tells]
     if not strata:
         return None
     number = sum(len(one.theirs) for one in strata)
-    # Before they are squared, or rewards of 1e-200 would be worth the same.
+    # Scale before squaring, or rewards of 1e-200 would all count as equal.
     deviations = [(len(one.all), pstdev(one.all)) for one in strata]
     largest = max(deviation for _, deviation in deviations)
     if largest < LEAST_SPREAD:
@@ -141,7 +148,8 @@ def _bets(
 
 @dataclass(frozen=True, kw_only=True)
 class _Stratum:
-    """Completions of about the same length: by how much the peer's are above the mean of all of them, and all are."""
+    """Completions of about the same length: by how much those of the peer, and all of them, are above the mean of
+    all."""
 
     theirs: list[float] = field(default_factory=list)
     all: list[float] = field(default_factory=list)
@@ -152,8 +160,12 @@ class _Stratum:
         return 0 < len(self.theirs) < len(self.all) and len(set(self.all)) > 1
 
     def log_ratio(self, scale: float) -> float:
-        """Of exp(scale * sum of the peer's) over its mean over all choices of as many. The mean over choices of j of
-        the first i is that over those of j of i - 1, and over those of j - 1 with the i-th, as often as each occurs."""
+        """Return the logarithm of exp(scale * sum of the peer's values) over its mean over all choices of as many
+        values.
+
+        The mean over choices of j of the first i values combines two means: that over choices of j of i - 1 values, and
+        that over choices of j - 1 with the i-th. Each is weighted by how often it occurs.
+        """
         size = len(self.theirs)
         means = [1.0] + [0.0] * size
         for i, value in enumerate(self.all, 1):

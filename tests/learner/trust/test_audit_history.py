@@ -91,8 +91,8 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
         assert "in 28 of 28 contexts log probabilities" in finding.detail
         own = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR) for place in range(28)], MARGINS)
         assert after(known, own, MARGINS)[1].detail == (
-            "25 of 28 tokens (of those after one text one counts) are not what the seeded sampler draws with the"
-            " version named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.01% may be"
+            "25 of 28 tokens (at most one for each context) are not what the seeded sampler draws with the version"
+            " named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.01% are allowed"
         )
         assert found.banned == finding.detail
         assert after(found, CLEAN, MARGINS)[0].standing is TrustLevel.BANNED, "an honest audit takes nothing back"
@@ -107,7 +107,7 @@ def test_a_group_that_fails_is_a_soft_strike() -> None:
     assert not finding.convicted
     assert (known.passed, known.failed, known.standing) == (0, 1, TrustLevel.SUSPECT)
     assert finding.detail.startswith("9 of 28 tokens")
-    assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 2% may be")
+    assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 2% are allowed")
     calm = passed(3000, known)
     assert calm.standing is TrustLevel.TRUSTED, "honest audits take suspicion back"
 

@@ -24,8 +24,8 @@ Invariants, for every lease that is granted:
 - It is done before the hours end in which the peer's owner lends the machine. Otherwise it is made smaller, or not
   granted.
 - A peer that is not trusted yet has no more than its quota under way: leased, or held until its audit.
-- One peer has no more leased, held or waiting than its share of the total, or than an equal share, except rollouts that
-  the learner waits for while no peer makes them.
+- One peer has no more leased, held or waiting than its share of the total (`peer_share`), or an equal share if that is
+  larger. Rollouts that the learner waits for while no peer makes them are excepted.
 - A peer that returned, let expire or lost too many leases without a record, or had too many deliveries rejected, is
   leased one group at a time, and more and more rarely (`learner.scheduling.lease_backoff`).
 """
@@ -171,7 +171,8 @@ class LeaseScheduler:
         return released
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago and that brought nothing; return them."""
+        """Withdraw leases whose deadline passed more than `grace_ms` ago, and from which nothing has arrived; return
+        them."""
         recalled = set(self.capacity.leasing.recalled)
         expired = self._withdrawn(self.capacity.leasing.expire(now_ms, grace_ms))
         by_peer = Counter(granted.peer for granted in expired if granted.id not in recalled)

@@ -55,8 +55,8 @@ TINY = (
     Margin(above=1.0, rate=1e-3, measure=Measure.LOGPROB),
 )
 """Measured on eight pairs of engines and number formats (transformers and vLLM, float32 and bfloat16), with policies of
-0.2 M parameters that have learned, at temperature 1 (seeds 11 and 12). The rates are at least twice the upper bound (95
-%) of the worst pair. So many tokens differed from the draw, by the lead of the draw:
+0.2 M parameters that have learned, at temperature 1 (seeds 11 and 12). The rates are at least twice the 95 % upper
+bound of the worst pair. So many tokens differed from the draw, by the lead of the draw:
 
 - at most 0.03 nats: 1 of 449 fell short by more than that;
 - 0.03 to 0.06 nats: 17 of 432;
@@ -147,8 +147,8 @@ MIXTURE = (
 )
 """For a mixture of experts whose choices are not recorded. Sometimes a router of one engine chooses another expert than
 that of the other engine, and then a draw that leads clearly differs. Measured on four policies (seeds 21 to 24) of 1.3
-M parameters, in 6 layers of 16 experts, 2 a token, at 1.6 nats a token. Rates are at least twice the upper bound (95 %)
-of the worst pair. So many tokens differed from the draw, by the lead of the draw:
+M parameters, in 6 layers of 16 experts, 2 a token, at 1.6 nats a token. The rates are at least twice the 95 % upper
+bound of the worst pair. So many tokens differed from the draw, by the lead of the draw:
 
 - 0.03 to 0.06 nats: 211 of 4,131;
 - 0.06 to 0.15 nats: 191 of 11,600;

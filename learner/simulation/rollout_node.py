@@ -267,7 +267,8 @@ class Node:
         self._soon(self.machine.line_s, lambda: self._drop(leases, minimum))
 
     def _drop(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
-        """Return what was begun with an older version, or would be; stop if nothing is left."""
+        """Return to the learner the leases that were begun with an older version, or would be; stop if nothing is
+        left."""
         making, installed = self._making, self.installed or PolicyVersion(0, 0)
         spared = [one for one in self._waiting if one.id in leases and max(installed, one.lease.minimum) < minimum]
         self._waiting = [one for one in self._waiting if one not in spared]

@@ -1,13 +1,18 @@
-"""A rollout node's line to the learner: leases come in, deliveries go out, heartbeats say that we are here.
+"""Keep a rollout node's session with the learner: receive leases, and send deliveries and heartbeats.
 
-One WORK stream, opened by us over a connection that we dialled or kept. What always holds: a delivery is repeated
-until its receipt came, over as many connections as it takes, and the receipt is checked before it is believed; at
-most `MAX_UNDELIVERED` deliveries wait; nothing we have to say is dropped from a line that lives: when the learner
-does not read, the line ends; when the line ends, it is opened again with growing pauses, and whoever waits for a
-lease or a receipt goes on waiting.
+A session (`_Line`) is one WORK stream. The node opens it over a connection that it dialled or already had.
 
-Loops: `run` dials and greets; per line, the reader consumes what the learner says, the writer what we have to say,
-the heart beats.
+Invariants:
+
+- A delivery is repeated until its receipt arrives, over as many sessions as necessary. The receipt is checked before it
+  is accepted.
+- At most `MAX_UNDELIVERED` deliveries wait.
+- A session drops no message while it lives: if the learner does not read, the session ends.
+- When a session ends, the next one is opened after pauses that grow. Callers that wait for a lease or a receipt go on
+  waiting.
+
+Loops: `run` dials and greets. In each session, the reader consumes the learner's messages, the writer sends ours, and a
+third task sends heartbeats.
 """
 
 from __future__ import annotations
@@ -63,43 +68,44 @@ from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import DialFailed, Report, StreamBroken, StreamRefused, Transport
 
 MAX_UNDELIVERED = 64
-"""Deliveries without a receipt; the caller holds generation back at it: memory is no store for an absent learner."""
+"""Deliveries without a receipt. At this number the caller stops generating, because memory must not fill while the
+learner is away."""
 
 RELAYED_KEPT = 4
-"""Relay receipts said again on a new line: those of the versions that rollouts are usually still made with."""
+"""Relay receipts that are sent again in a new session: those of the versions that are usually still in use."""
 
 OUTGOING = 2 * MAX_LEASES_HELD
-"""Messages waiting for the writer: of each lease that a node may hold, that it began, and its records."""
+"""Messages that wait for the writer: for each lease that a node may hold, its start and its records."""
 
 GREETING_TIMEOUT_S = 20.0
-"""From opening the stream to Welcome; the learner may be restoring a checkpoint."""
+"""Seconds from opening the stream to Welcome. The learner may be restoring a checkpoint."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
-"""Pause before dialling again, doubled each time: a learner that restarts is back within seconds; one that is down is
-left alone."""
+"""Pause in seconds before dialling again, doubled each time. A learner that restarts is back within seconds; one that
+is down gets few dials."""
 
 SHORTEST_WAIT_S = 0.1
-"""Between a grant of nothing and our next request, however soon the learner wants to hear it."""
+"""Seconds between an empty grant and our next request, even if the learner asks for an earlier one."""
 
 LAST_WORDS_S = 5.0
-"""How long what the learner said before the line broke may take to be read: it may have said why."""
+"""Seconds to read the learner's last messages after the stream broke: they may contain the reason."""
 
 
 class RunFinished(Exception):
-    """The learner said that the run is over. The message is what it said."""
+    """The learner sent that the run is over. The message is its reason."""
 
 
 class NotWelcome(Exception):
-    """The learner refused us for good. The message is its reason, and what to do."""
+    """The learner refused this node for good. The message is its reason, and what to do."""
 
 
 class KeyInUse(NotWelcome):
-    """It refused us because another process with our key is at work."""
+    """The learner refused this node because another process with its key is connected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connected:
-    """The line is up; `welcome` are the learner's terms."""
+    """A session has begun; `welcome` are the learner's terms."""
 
     learner: PeerId
     welcome: Welcome
@@ -107,7 +113,7 @@ class Connected:
 
 @dataclass(frozen=True, kw_only=True)
 class Disconnected:
-    """The line is down; it is tried again in `pause_s` seconds. `refused`: the learner answered, and wants us later."""
+    """There is no session; the next try is in `pause_s` seconds. `refused`: the learner asked us to come back later."""
 
     reason: str
     pause_s: float
@@ -116,14 +122,14 @@ class Disconnected:
 
 @dataclass(frozen=True, kw_only=True)
 class NoLease:
-    """The learner had no lease for us, for this reason; told once, until it is another."""
+    """The learner had no lease for this node. The event is sent once for each new `reason`."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptRevised:
-    """A later receipt for a lease of ours, whose signature was checked, and its envelope."""
+    """A later receipt for one of our leases, whose signature was checked, and its envelope."""
 
     receipt: Receipt
     raw: bytes
@@ -134,7 +140,7 @@ LineEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | Re
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """A lease whose signature was checked, and how far the learner's clock is ahead of ours, in milliseconds."""
+    """A lease whose signature was checked, and the lead of the learner's clock over ours, in milliseconds."""
 
     lease: Lease
     clock_offset_ms: int
@@ -150,7 +156,7 @@ class _Pending:
 
 @dataclass(kw_only=True, eq=False)
 class _Ask:
-    """A request for leases, or, of a teacher, for score leases."""
+    """A request for leases or, from a teacher node, for score leases."""
 
     rollouts: int
     teaches: bool = False
@@ -169,7 +175,7 @@ class _Question:
 
 @dataclass(kw_only=True, eq=False)
 class _Line:
-    """One line that is up: its queue, and the scope in which its tasks live and die together."""
+    """One session: its queue of messages, and the cancel scope of its tasks."""
 
     outgoing: trio.MemorySendChannel[FromNode]
     scope: trio.CancelScope
@@ -188,13 +194,13 @@ class _Line:
             self.end(f"the learner has left {OUTGOING} messages unread")
 
     def end(self, reason: str) -> None:
-        """End the line; the first reason counts."""
+        """End the session. The first reason counts."""
         self.reason = self.reason or reason
         self.scope.cancel()
 
 
 class _NotNow(Exception):
-    """The learner refused us for now. The message is its reason."""
+    """The learner refused this node for now. The message is its reason."""
 
     def __init__(self, reason: str, retry_s: float) -> None:
         super().__init__(reason)
@@ -203,17 +209,18 @@ class _NotNow(Exception):
 
 @dataclass(kw_only=True)
 class WorkClient:
-    """See the module's paragraph.
+    """Keeps one node's session with the learner.
 
     Args:
-        learner: addresses to dial (all of the learner); kept up to date by the caller.
-        hello: asked what we say of ourselves, for every line anew.
-        heartbeat: asked for the state to tell, every beat.
-        now_ms: our clock, milliseconds since 1970.
-        on_event: told when the line goes up or down, when peers are introduced and when leases are recalled.
-        report: told of the learner's faults.
-        protocol: of the stream that is opened.
-        on_proofs: told when the learner may have proofs for us: on each line to one that has any, and on its word.
+        learner: addresses of the learner; the caller keeps the list up to date.
+        hello: function that returns our greeting, called for every session.
+        heartbeat: function that returns our state, called for every heartbeat.
+        now_ms: clock of this node, in milliseconds since 1970.
+        on_event: function that is called with each LineEvent.
+        report: function that is called with the learner's faults.
+        protocol: protocol of the stream.
+        on_proofs: function that is called when the learner may have proofs for us: at the start of each session with a
+            learner that has any, and when it says so.
     """
 
     transport: Transport
@@ -237,13 +244,13 @@ class WorkClient:
 
     @property
     def is_up(self) -> bool:
-        """Whether the learner has welcomed us, on a line that is up."""
+        """Whether the learner has welcomed this node, and the session lasts."""
         return self._line is not None
 
     async def run(self) -> None:
-        """Keep the line up until cancelled.
+        """Keep a session with the learner until cancelled.
 
-        Raises NotWelcome when the learner refuses us for good, RunFinished when the run is over.
+        Raises NotWelcome if the learner refuses this node for good, and RunFinished when the run is over.
         """
         backoff = FIRST_PAUSE_S
         while True:
@@ -263,18 +270,20 @@ class WorkClient:
         return (await self._request(rollouts, teaches=False)).granted
 
     async def request_scoring(self, rollouts: int) -> list[ScoreLease]:
-        """Ask for up to `rollouts` completions to score, as a node does whose Hello says TEACHER, and wait until the
-        learner grants some. One caller at a time."""
+        """Ask for up to `rollouts` completions to score and wait until the learner grants some. One caller at a time.
+
+        Only for a teacher node, whose Hello contains TEACHER.
+        """
         return (await self._request(rollouts, teaches=True)).scoring
 
     async def _request(self, rollouts: int, *, teaches: bool) -> _Ask:
-        """Ask until something is granted."""
+        """Ask until the learner grants something. Return the request with its leases."""
         while True:
             if self._ask is not None:
-                raise LocalProtocolError("leases are requested already")
+                raise LocalProtocolError("another request for leases is still open")
             self._ask = ask = _Ask(rollouts=rollouts, teaches=teaches)
             try:
-                self._say(LeaseRequest(rollouts=rollouts))  # without a line: `_catch_up` says it when there is one
+                self._say(LeaseRequest(rollouts=rollouts))  # without a session, `_catch_up` sends it in the next one
                 await ask.done.wait()
             except trio.Cancelled:
                 self._decline([granted.lease for granted in ask.granted])
@@ -287,23 +296,26 @@ class WorkClient:
             await trio.sleep(max(ask.retry_after_s, SHORTEST_WAIT_S))
 
     async def deliver(self, lease: LeaseId, records: Sequence[bytes]) -> tuple[Receipt, bytes]:
-        """Deliver all records of a lease; wait for the receipt and return it with its bytes as signed.
+        """Deliver all records of a lease. Wait for the receipt and return it with its bytes as signed.
 
-        Raises LocalProtocolError when the lease is being delivered already, MAX_UNDELIVERED others are, or the
-        records do not fit one frame.
+        Raises LocalProtocolError if the lease is being delivered already, MAX_UNDELIVERED others are, or the records do
+        not fit one frame.
         """
         receipt = await self._hand_in(Delivery(lease=lease, records=list(records)))
-        assert receipt is not None, "every learner takes deliveries"
+        assert receipt is not None, "every learner accepts deliveries"
         return receipt
 
     @property
     def takes_parts(self) -> bool:
-        """Whether the learner, on the line that is up, takes back leases that were begun."""
+        """Whether the learner of this session accepts Handback: leases that were begun, with their records."""
         return self._line is not None and self._line.takes_parts
 
     async def hand_back(self, lease: LeaseId, records: Sequence[bytes], reason: str) -> tuple[Receipt, bytes] | None:
-        """Hand back a lease with the records of what was made of it, one or more; wait for the receipt as `deliver`
-        does. None: the learner takes none, or none any more, and the lease is returned. Raises what `deliver` does."""
+        """Return a lease with one or more records of what was generated, and wait for the receipt as `deliver` does.
+
+        Returns None if the learner does not accept Handback, or no longer; then the lease is returned without records.
+        Raises LocalProtocolError as `deliver` does.
+        """
         if self._line is not None and not self._line.takes_parts:
             self.give_back([lease], reason)
             return None
@@ -318,7 +330,7 @@ class WorkClient:
         if lease in self._pending:
             raise LocalProtocolError(f"lease {short(lease)} is being delivered already")
         if len(self._pending) >= MAX_UNDELIVERED:
-            raise LocalProtocolError(f"{MAX_UNDELIVERED} deliveries wait for their receipts already")
+            raise LocalProtocolError(f"{MAX_UNDELIVERED} deliveries already wait for their receipts")
         pending = self._pending[lease] = _Pending(delivery=said)
         try:
             self._say(pending.delivery)
@@ -328,11 +340,12 @@ class WorkClient:
         return pending.receipt
 
     async def request_proofs(self, request: ProofRequest) -> Proofs:
-        """Ask for proofs and wait for the answer, which is not checked; over as many lines as that takes, and for ever
-        where the learner has none. One caller at a time.
+        """Ask for proofs and wait for the answer, which is not checked here. One caller at a time.
+
+        Waits over as many sessions as necessary, and for ever if the learner has no proofs.
         """
         if self._question is not None:
-            raise LocalProtocolError("proofs are asked for already")
+            raise LocalProtocolError("another request for proofs is still open")
         self._question = question = _Question(request=request)
         try:
             if self._line is not None and self._line.proves:
@@ -343,30 +356,30 @@ class WorkClient:
         return question.answer
 
     def beat_now(self) -> None:
-        """Tell our state now, not only with the next beat; without a line, the next one begins with it."""
+        """Send a heartbeat now. Without a session, the next session begins with one."""
         if self._line is not None:
             self._tell_state(self._line)
 
     def tell_started(self, started: Started) -> None:
-        """Tell which version a lease is generated with; without a line nobody hears it."""
+        """Send with which version a lease is generated. Without a session the message is lost."""
         self._say(started)
 
     def tell_relayed(self, receipt: bytes) -> None:
-        """Tell who relayed a version to us, now and on new lines, until RELAYED_KEPT others came after it."""
+        """Send a relay receipt now and in each new session, until RELAYED_KEPT later ones replaced it."""
         self._relayed.append(Relayed(receipt=receipt))
         if self._line is not None and self._line.takes_relayed:
             self._line.say(self._relayed[-1])
 
     def give_back(self, leases: Sequence[LeaseId], reason: str) -> None:
-        """Tell that these leases will not be delivered; without a line, the next Hello tells by not naming them."""
+        """Return leases that will not be delivered. Without a session, the next Hello does this by not naming them."""
         for first in range(0, len(leases), MAX_LEASES_PER_GRANT):
             some: list[bytes] = list(leases[first : first + MAX_LEASES_PER_GRANT])
             self._say(LeaseReturn(leases=some, reason=reason[:MAX_REASON_CHARS]))
 
     async def leave(self, reason: str) -> None:
-        """Say goodbye and wait until the learner has ended the line; at once when there is none.
+        """Say goodbye and wait until the learner has ended the session. Return at once if there is none.
 
-        Bound it with a timeout, and then cancel `run`, which does nothing from now on.
+        The caller should set a timeout, and then cancel `run`, which does nothing from now on.
         """
         self._leaving = True
         if (line := self._line) is not None:
@@ -374,13 +387,15 @@ class WorkClient:
             await line.down.wait()
 
     def _say(self, message: FromNode) -> None:
-        """Queue a message; without a line it is dropped, since what must arrive is said again on the next one."""
+        """Queue a message. Without a session it is dropped; messages that must arrive are repeated in the next one."""
         if self._line is not None:
             self._line.say(message)
 
     async def _one_line(self) -> tuple[str, float | None]:
-        """Dial, greet and serve one line until it ends; return why, and how long the learner wants us to wait if it
-        refused us for now."""
+        """Dial, greet and serve one session until it ends.
+
+        Returns the reason, and the seconds to wait if the learner refused this node for now.
+        """
         try:
             learner = await self.transport.dial(self.learner)
             stream = await self.transport.open_stream(learner, self.protocol)
@@ -398,7 +413,7 @@ class WorkClient:
             return str(error), None
 
     async def _serve(self, frames: FrameStream, learner: PeerId) -> str:
-        """Greet, then talk until the line ends in order or by ourselves; return why."""
+        """Greet, then exchange messages until either side ends the session. Return the reason."""
         welcome = await self._greet(frames)
         self.on_event(Connected(learner=learner, welcome=welcome))
         outgoing, queue = trio.open_memory_channel[FromNode](OUTGOING)
@@ -415,7 +430,7 @@ class WorkClient:
                 nursery.start_soon(self._beat, line, welcome.heartbeat_ms / 1000)
                 self._catch_up(line)
                 await self._read(frames, learner, nursery)
-                line.end("the learner closed the line")
+                line.end("the learner ended the session")
             finally:
                 self._line = None
                 line.down.set()
@@ -433,22 +448,22 @@ class WorkClient:
             case Farewell(reason=reason):
                 raise RunFinished(reason)
             case None:
-                raise StreamBroken("the learner closed the line instead of greeting us")
+                raise StreamBroken("the learner closed the stream instead of answering our greeting")
             case _:
                 raise PeerError(Fault.BROKEN_PROMISE, f"answered our greeting with {type(answer).__name__}")
 
     def _catch_up(self, line: _Line) -> None:
-        """Say again what the line before may have lost."""
+        """Repeat the messages that the previous session may have lost."""
         for pending in self._pending.values():
             pending.again = False
-            if isinstance(pending.delivery, Handback) and not line.takes_parts:  # an older learner was put in its place
+            if isinstance(pending.delivery, Handback) and not line.takes_parts:  # an older program runs the learner now
                 self.give_back([LeaseId(pending.delivery.lease)], pending.delivery.reason)
                 pending.done.set()
                 continue
             line.say(pending.delivery)
         if self._ask is not None:
             line.say(LeaseRequest(rollouts=self._ask.rollouts))
-        for relayed in self._relayed if line.takes_relayed else ():  # last: they can wait
+        for relayed in self._relayed if line.takes_relayed else ():  # last, because they are not urgent
             line.say(relayed)
         if line.proves:
             if self._question is not None:
@@ -464,18 +479,18 @@ class WorkClient:
                     if line.beat_again:
                         self._tell_state(line)
         except StreamBroken as error:
-            # The reader hears of it too, but first, what the learner said before: perhaps that the run is over.
+            # The reader gets this error too, but first the learner's last messages: perhaps that the run is over.
             await trio.sleep(LAST_WORDS_S)
             line.end(str(error))
 
     async def _beat(self, line: _Line, every_s: float) -> None:
         while True:
-            if not line.beating:  # one at a time in the queue: more would tell nothing new
+            if not line.beating:  # at most one in the queue, because more would say nothing new
                 self._tell_state(line)
             await trio.sleep(every_s)
 
     def _tell_state(self, line: _Line) -> None:
-        """Queue a heartbeat; while one waits already, have another made when that is sent."""
+        """Queue a heartbeat. If one waits already, another is made when that one is sent."""
         line.beat_again = line.beating
         if not line.beating:
             line.beating = True
@@ -522,7 +537,10 @@ class WorkClient:
     def _answered(
         self, grant: Grant | ScoreGrant, leases: Sequence[Lease] | Sequence[ScoreLease], *, teaches: bool
     ) -> _Ask | None:
-        """The request that this answers, which goes on; None if nobody waits for it, and the leases are given back."""
+        """Return the request that this grant answers, and let it continue.
+
+        If no request waits, return the leases to the learner, and None.
+        """
         for lease in leases:
             if lease.peer != self.transport.peer_id:
                 raise PeerError(Fault.BROKEN_PROMISE, f"lease {short(lease.id)} is bound to {lease.peer}")
@@ -538,19 +556,22 @@ class WorkClient:
         return ask
 
     def _decline(self, leases: Sequence[Lease] | Sequence[ScoreLease]) -> None:
-        """Nobody waits for these any more: say so, or the learner would wait for them until their deadline."""
+        """Return leases that no caller waits for. Otherwise the learner would wait for them until their deadline."""
         self.give_back([LeaseId(lease.id) for lease in leases], "no longer asked for")
 
     def _acknowledged(self, lease: LeaseId, raw: bytes) -> None:
         receipt = self._own_receipt(raw)
         if receipt.lease != lease:
-            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(lease)} is another's")
+            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(lease)} is for another lease")
         if (pending := self._pending.get(lease)) is not None:
             pending.receipt = receipt, raw
             pending.done.set()
 
     def _heard_proofs(self, proofs: Proofs) -> None:
-        """A tally alone is news, all else an answer; one that nobody waits for is asked for again some day."""
+        """Handle Proofs: a tally alone announces new proofs, anything else is an answer.
+
+        An answer that no caller waits for is dropped; it will be requested again.
+        """
         if proofs.tally and proofs.is_empty:
             self.on_proofs()
         elif self._question is not None and not self._question.done.is_set():
@@ -560,7 +581,7 @@ class WorkClient:
     def _own_receipt(self, raw: bytes) -> Receipt:
         receipt = open_receipt(raw, self.authority)
         if receipt.peer != self.transport.peer_id:
-            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(receipt.lease)} is somebody else's")
+            raise PeerError(Fault.BROKEN_PROMISE, f"the receipt for lease {short(receipt.lease)} is for another peer")
         return receipt
 
     async def _redeliver(self, pending: _Pending, after_s: float) -> None:

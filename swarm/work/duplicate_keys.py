@@ -1,19 +1,22 @@
-"""Tell a peer that came back from a second process that runs with a copy of its key.
+"""Distinguish a peer that came back from a second process that runs with a copy of its key.
 
-A peer that greets us while a line of its own is up has lost that line without our noticing (another network, a power
-cut), or there are two of it: a state directory was copied to another machine. If each new line ended the one before,
-two copies would throw each other out for ever. A process says who it is by a number that it drew when it started, so
-a line that the same process opens again is no riddle. Of another process we wait for words on the old line: whoever
-goes on speaking there is alive. One word is not enough, since what a process that was killed had written is still sent
-by its system, and may arrive long after it; so it makes the other process claim the place a second time, and a word
-after that settles it.
+If a peer greets us while it has a session, there are two possibilities. It lost that session without our noticing
+(another network, a power cut), or two processes use its key, because a state directory was copied to another machine.
+If each new session ended the previous one, two copies would end each other's sessions for ever.
 
-A pure core. Times are seconds on the caller's clock. Invariants:
-- A peer without a line, the same process again, and a program that tells no number are welcome at once.
-- No line is ended in favour of another process before PROVE_HEARTBEATS have passed, since that came, in which it said
-  nothing.
-- Nobody waits for longer than that because of a line that says nothing, whenever its last word came.
-- Nobody is called a copy for one late word, unless heartbeats are too rare for a second one in that time.
+A process identifies itself by a number that it drew when it started, so the case of the same process is clear. For
+another process we wait for messages in the old session: a process that goes on sending there is alive. One message is
+not enough: the operating system still sends what a killed process had written, and that may arrive long after the kill.
+So a first message makes the new process claim the place a second time, and a message after that decides.
+
+Times are seconds on the caller's clock.
+
+Invariants:
+
+- A peer without a session, the same process again, and a program that sends no number are welcome at once.
+- A session is ended in favour of another process only if it was silent for PROVE_HEARTBEATS since that process came.
+- A silent session does not delay another process longer than that, no matter when its last message came.
+- One late message does not make a process a copy, unless heartbeats are too rare for a second one in that time.
 """
 
 from __future__ import annotations
@@ -23,19 +26,21 @@ from dataclasses import dataclass, field, replace
 from protocol.core.ids import PeerId
 
 CROSSING_S = 1.0
-"""What was sent on the old line before the new one greeted may be read after it, and proves nothing."""
+"""Seconds in which messages of the old session prove nothing: they may have been sent before the new process greeted,
+and read after that."""
 
 PROVE_HEARTBEATS = 2
-"""Silence of so many heartbeats, and a line is given up for a process that asks for its place: a line that is not
-asked for has four."""
+"""Heartbeats of silence after which a session is ended for a process that claims its place. Without a claim it has
+four."""
 
 LONGEST_RETRY_S = 15.0
-"""Where heartbeats are rare, a node that lost its power must not stand before the door for minutes."""
+"""Longest pause in seconds between two claims. Even with rare heartbeats, a node that lost power must not wait for
+minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A line that is up: which process it belongs to, and when that last said something."""
+    """A peer's current session: the process that it belongs to, and the time of its last message."""
 
     instance: bytes
     heard_s: float
@@ -43,19 +48,19 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Welcomed:
-    """There is one of it."""
+    """Only one process uses the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unsettled:
-    """Nobody can tell yet: it is to come again in `retry_s` seconds."""
+    """It is not clear yet: the process must come again in `retry_s` seconds."""
 
     retry_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Copied:
-    """There are two of it, and the other was here first."""
+    """Two processes use the key, and the other was here first."""
 
 
 Judgement = Welcomed | Unsettled | Copied
@@ -63,7 +68,10 @@ Judgement = Welcomed | Unsettled | Copied
 
 @dataclass(frozen=True, kw_only=True)
 class _Claim:
-    """Of a process that came at `came_s`; words since `since_s` count, which is later if it `is_second`."""
+    """The claim of a process that came at `came_s`. Messages of the old session after `since_s` count against it.
+
+    `since_s` is later than `came_s` if the claim `is_second`.
+    """
 
     instance: bytes
     came_s: float
@@ -73,20 +81,24 @@ class _Claim:
 
 @dataclass(kw_only=True)
 class Doubles:
-    """See the module's paragraph. `heartbeat_s` is how often a peer that lives says so. Remembered is at most one claim
-    for each peer with a line."""
+    """Judges greetings of peers that have a session. `heartbeat_s` is the interval of heartbeats in seconds.
+
+    It remembers at most one claim for each peer with a session.
+    """
 
     heartbeat_s: float = 5.0
     _claims: dict[PeerId, _Claim] = field(default_factory=dict)
 
     @property
     def retry_s(self) -> float:
-        """After so long a peer that lives has said something."""
+        """Seconds in which a living peer sends at least one message."""
         return min(self.heartbeat_s + CROSSING_S, LONGEST_RETRY_S)
 
     def judge(self, peer: PeerId, instance: bytes, standing: Standing | None, now: float) -> Judgement:
-        """Judge a greeting of `peer` at `now`, as the process `instance` (empty: it does not say), where `standing` is
-        its line, if it has one."""
+        """Judge a greeting of `peer` at time `now`, from the process `instance` (empty: it sent no number).
+
+        `standing` is the peer's current session, if it has one.
+        """
         if standing is None or not instance or not standing.instance or instance == standing.instance:
             self.forget(peer)
             return Welcomed()
@@ -94,7 +106,7 @@ class Doubles:
         if claim is None or claim.instance != instance:
             claim = self._claims[peer] = _Claim(instance=instance, came_s=now, since_s=now)
         if standing.heard_s > claim.since_s + CROSSING_S:
-            # One word settles it where a line that lives may well be silent for as long as it takes to be given up.
+            # One message decides if heartbeats are so rare that a living session may be silent until it is given up.
             if claim.is_second or self.heartbeat_s >= PROVE_HEARTBEATS * self.retry_s:
                 self.forget(peer)
                 return Copied()
@@ -106,5 +118,5 @@ class Doubles:
         return Unsettled(retry_s=min(self.retry_s, left_s))
 
     def forget(self, peer: PeerId) -> None:
-        """The peer has no line any more, or its claim was settled."""
+        """Forget the claim of a peer that has no session any more, or whose claim was decided."""
         self._claims.pop(peer, None)

@@ -1,10 +1,14 @@
-"""The learner's table of rollout nodes: who is here, since when, and who has fallen silent.
+"""Keep the learner's table of rollout nodes: which are present, since when, and which have timed out.
 
-A pure core. What always holds: every `Joined` is answered, sooner or later, by exactly one `Lost`, unless the peer is
-still here; a peer that joins again is lost first; a peer that sends no sign of life for `silence_s` is lost at the
-next tick, and so is at once one whose connection goes. Losing a peer is what releases its leases. Who was here before
-the learner restarted is awaited: its silence counts only from when the learner can take what it made, and for as long
-as a node may pause between two tries to come back.
+Losing a peer releases its leases. After a restart, the learner awaits the peers that were present before. Their timeout
+begins when the learner can accept deliveries again, and is as long as a node may pause between two tries to come back.
+
+Invariants:
+
+- Every `Joined` is followed by exactly one `Lost`, unless the peer is still present.
+- A peer that joins again is lost first.
+- A peer without a heartbeat for `silence_s` is lost at the next tick.
+- A peer whose connection ends is lost at once.
 """
 
 from __future__ import annotations
@@ -14,36 +18,36 @@ from dataclasses import dataclass, field
 from protocol.core.ids import PeerId, PolicyVersion
 
 HEARTBEATS_MISSED = 4
-"""Silence, in heartbeats, after which a peer counts as gone: one may be lost to a pause, four are a frozen machine."""
+"""Timeout in heartbeats. One may be missing because of a pause; four mean that the machine is frozen."""
 
 
 RETURNS_WITHIN_S = 25.0
-"""From when the learner is open on, an awaited peer has so long, or HEARTBEATS_MISSED if that is more. A node that
+"""Seconds that an awaited peer has after the learner has opened, or HEARTBEATS_MISSED if that is longer. A node that
 looks for its learner pauses for 19 s at most, and its greeting and a dial take seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """A peer was here before we restarted, and may come back."""
+    """A peer was present before the learner restarted, and may come back."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """From now on what peers made can be taken."""
+    """The learner can accept deliveries from now on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """A peer greeted us."""
+    """A peer greeted the learner."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """A sign of life; `installed` is the version it generates with, None when it has none yet."""
+    """A heartbeat; `installed` is the peer's active version, None if it has none yet."""
 
     peer: PeerId
     installed: PolicyVersion | None
@@ -67,7 +71,7 @@ Event = Awaited | Opened | Joined | Heard | Gone | Tick
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Effect: `peer` is no longer here; its leases are to be released. `present_s` is how long it had been here."""
+    """Effect: `peer` is no longer present, so release its leases. It was present for `present_s` seconds."""
 
     peer: PeerId
     reason: str
@@ -87,7 +91,7 @@ class Member:
 
 @dataclass(kw_only=True)
 class Membership:
-    """See the module's paragraph. `silence_s` is how long a peer may be silent, in seconds."""
+    """The table of present and awaited peers. `silence_s` is the timeout in seconds."""
 
     silence_s: float
     is_open: bool = False
@@ -95,11 +99,11 @@ class Membership:
 
     @property
     def returns_s(self) -> float:
-        """How long an awaited peer may stay away once we are open, in seconds."""
+        """Seconds that an awaited peer may stay away after the learner has opened."""
         return max(self.silence_s, RETURNS_WITHIN_S)
 
     def handle(self, event: Event, now: float) -> list[Lost]:
-        """Take in one event at time `now` (seconds, monotonic); return who was lost."""
+        """Handle one event at time `now` (seconds, monotonic). Return the lost peers."""
         match event:
             case Awaited(peer=peer):
                 self.members.setdefault(peer, Member(peer=peer, since=now, heard=now, awaited=True))
@@ -131,8 +135,8 @@ class Membership:
 
     def _why(self, member: Member) -> str:
         if member.awaited:
-            return f"not back {self.returns_s:.0f} s after the learner's restart"
-        return f"silent for {self.silence_s:.0f} s"
+            return f"it did not return within {self.returns_s:.0f} s after the learner's restart"
+        return f"no heartbeat for {self.silence_s:.0f} s"
 
     def _remove(self, peer: PeerId, reason: str, now: float) -> list[Lost]:
         member = self.members.pop(peer, None)

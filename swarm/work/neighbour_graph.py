@@ -1,18 +1,21 @@
-"""Who is whose neighbour, of those that can meet: everybody up to `FULL_MESH` peers, about `NEIGHBOURS` above.
+"""Decide which peers become neighbours: all that can connect, up to `FULL_MESH` peers, and about `NEIGHBOURS` above.
 
-A pure core. Above the mesh, peers stand in `RINGS` circles, each in an order of its own that a hash gives, and a
-peer's neighbours are those beside it in every circle. A union of random circles spreads news in about log N steps, as a
-random regular graph does, which Uber's Kraken builds for the same reason.
+Above the mesh, peers have places in `RINGS` rings, each in an order of its own that a hash gives. A peer's neighbours
+are those next to it in every ring. A union of random rings spreads news in about log N steps, as does a random regular
+graph, which Uber's Kraken builds for the same reason.
 
-Some peers cannot meet: who only reaches others (`Meets.OPEN_ONES`) meets those that anybody can dial, and nobody else.
-Such peers stand in no circle. Each is given to the `RINGS` open peers that follow it in one. These leave circles for
-it, down to `OPEN_RINGS`: nobody else sends to it, and whoever stands in circles has others to ask.
+Some peers cannot connect to each other. A hard peer (`Meets.OPEN_ONES`) can only dial, so it can connect only to open
+peers (`Meets.ALL`), which all peers can dial. Hard peers have no place in the rings. Each gets the `RINGS` open peers
+that follow its place as neighbours. Open peers leave rings to make room for hard peers, down to `OPEN_RINGS`: no other
+peer can send to hard peers, while the peers in the rings have other neighbours.
 
 Invariants:
-- Being neighbours is mutual, and only those are neighbours who can meet.
-- Nobody is cut off who can meet anybody: each circle connects all who are in it.
-- A peer that comes or goes changes only the neighbours beside it, unless open peers leave a circle for it.
-- Everybody who knows the same computes the same.
+
+- Being neighbours is mutual, and only peers that can connect to each other are neighbours.
+- No peer that can connect to another is cut off: each ring connects all peers in it.
+- A peer that comes or goes changes only the neighbours next to it, unless open peers leave or enter a ring because of
+  it.
+- The same peers always give the same result.
 """
 
 from __future__ import annotations
@@ -25,40 +28,41 @@ from hashlib import sha256
 from protocol.core.ids import PeerId
 
 FULL_MESH = 24
-"""Up to so many peers everybody knows everybody. With 32 the mesh was no quicker in the simulation than rings, and took
-twice the messages."""
+"""Up to this number of peers, all are neighbours. In the simulation, a mesh of 32 peers was no faster than rings and
+took twice the messages."""
 
 RINGS = 10
-"""Two neighbours in each: 20 in all, with whom a thousand peers are three or four steps apart. Uplinks are unequal, and
-of five rings some peers had only slow neighbours: a hundred peers on mixed home lines were done a sixth later (one
-seed). Eight to sixteen rings differed by less than two seeds do."""
+"""Number of rings. A peer has two neighbours in each, 20 in total, and a thousand peers are three or four steps apart.
+Uplinks are unequal: with five rings, some peers had only slow neighbours, and a hundred peers on mixed home links
+finished a sixth later (one seed). Between eight and sixteen rings, the differences were smaller than between two
+seeds."""
 
 NEIGHBOURS = 2 * RINGS
 
 OPEN_RINGS = 2
-"""Circles in which open peers stand however many need them: enough to get everything, and to pass it on. A hundred
-homes, of which thirty meet only the twenty that are open, were done at 1.16 of the bound in the simulation where these
-stood in two circles, and at 1.25 where they stood in all (256 MiB, two seeds each)."""
+"""Smallest number of rings with open peers, no matter how many hard peers need them: enough to get everything and to
+relay it. In the simulation, thirty of a hundred homes could connect only to the twenty open ones. With these in two
+rings, all finished at 1.16 of the bound; with these in all rings, at 1.25 (256 MiB, two seeds each)."""
 
 
 class Meets(Enum):
-    """Whom a peer can meet."""
+    """The peers to which a peer can connect."""
 
     ALL = "all"
-    """Anybody can dial it."""
+    """An open peer: all peers can dial it."""
     MOST = "most"
-    """Whoever can be dialled, and whoever knocks at the same time."""
+    """It can connect to open peers, and by hole punching to others of its kind."""
     OPEN_ONES = "open_ones"
-    """Whoever can be dialled."""
+    """A hard peer: it can connect only to open peers."""
 
 
 def can_meet(one: Meets, other: Meets) -> bool:
-    """Whether two such peers can be connected."""
+    """Return whether two such peers can connect to each other."""
     return Meets.ALL in (one, other) or Meets.OPEN_ONES not in (one, other)
 
 
 def neighbourhoods(peers: Mapping[PeerId, Meets]) -> dict[PeerId, frozenset[PeerId]]:
-    """Return for each of `peers`, in their order, whom it should be connected to."""
+    """Return the neighbours of each of `peers`, in their order."""
     graph = NeighbourGraph()
     for peer, meets in peers.items():
         graph.put(peer, meets)
@@ -66,28 +70,28 @@ def neighbourhoods(peers: Mapping[PeerId, Meets]) -> dict[PeerId, frozenset[Peer
 
 
 def open_neighbourhoods(peers: Iterable[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
-    """The same where anybody can dial everybody."""
+    """Return the neighbours of each of `peers`, if all of them are open."""
     return neighbourhoods(dict.fromkeys(peers, Meets.ALL))
 
 
 class NeighbourGraph:
-    """The neighbours of those that are here, kept while peers come and go.
+    """The neighbours of all present peers, updated while peers come and go.
 
-    A change costs what the neighbours that it concerns cost: with N peers 2 * RINGS searches among N, and no pass over
-    all of them, unless circles are to be left or entered because of it.
+    A change costs only the work for the neighbours that it concerns: with N peers, 2 * RINGS searches among N. It needs
+    no pass over all peers, unless open peers leave or enter rings because of it.
     """
 
     def __init__(self) -> None:
         self._meets: dict[PeerId, Meets] = {}
         self._circles = [_Circle() for _ in range(RINGS)]
-        """Of everybody but the hard to meet."""
+        """Rings of all peers except hard ones."""
         self._inner = [_Circle() for _ in range(RINGS)]
-        """Of those of them that are not open, where the open ones have left the circle."""
+        """The same rings without open peers, used where these have left the ring."""
         self._open = _Circle()
         self._hard = _Circle()
 
     def put(self, peer: PeerId, meets: Meets) -> set[PeerId]:
-        """It is here, and meets these; return whose neighbours may be others now, itself among them."""
+        """Add or update a peer. Return the peers, itself included, whose neighbours may have changed."""
         if self._meets.get(peer) is meets:
             return set()
         changed = self.remove(peer)
@@ -100,7 +104,7 @@ class NeighbourGraph:
         return {peer, *changed, *self._around(peer)}
 
     def remove(self, peer: PeerId) -> set[PeerId]:
-        """It is here no more; return whose neighbours may be others now."""
+        """Remove a peer. Return the peers whose neighbours may have changed."""
         if (meets := self._meets.get(peer)) is None:
             return set()
         changed, before = self._around(peer), self._shape
@@ -111,7 +115,7 @@ class NeighbourGraph:
         return changed - {peer}
 
     def beside(self, peer: PeerId) -> frozenset[PeerId]:
-        """Whom it should be connected to."""
+        """Return the neighbours of a peer."""
         meets = self._meets[peer]
         if self._is_mesh:
             return frozenset(other for other, its in self._meets.items() if other != peer and can_meet(meets, its))
@@ -132,23 +136,23 @@ class NeighbourGraph:
 
     @property
     def _num_given(self) -> int:
-        """To how many open peers each of those is given that meet nobody else."""
+        """Number of open peers that each hard peer gets as neighbours."""
         return min(RINGS, len(self._open))
 
     @property
     def _num_circles(self) -> int:
-        """In how many circles open peers stand."""
+        """Number of rings in which open peers have a place."""
         if not len(self._open):
             return RINGS
         return max(OPEN_RINGS, RINGS - self._num_given * len(self._hard) // len(self._open) // 2)
 
     @property
     def _shape(self) -> tuple[bool, int, int]:
-        """What the neighbours of all depend on."""
+        """The values on which the neighbours of all peers depend."""
         return self._is_mesh, self._num_given, self._num_circles
 
     def _places_of(self, meets: Meets) -> Iterator[tuple[int, _Circle]]:
-        """The circles in which such a peer has a place, each with its ring."""
+        """Yield the circles in which such a peer has a place, each with the number of its ring."""
         if meets is Meets.OPEN_ONES:
             yield 0, self._hard
             return
@@ -159,14 +163,14 @@ class NeighbourGraph:
             yield 0, self._open
 
     def _given_to(self, peer: PeerId) -> list[PeerId]:
-        """Those that an open peer is given."""
+        """Return the hard peers that an open peer gets as neighbours."""
         if self._num_given == len(self._open):
             return self._hard.peers()
         item = (_place(0, peer), peer)
         return self._hard.between(self._open.before(item, self._num_given), item)
 
     def _around(self, peer: PeerId) -> set[PeerId]:
-        """Its neighbours, and those who are theirs instead when it comes or goes."""
+        """Return the peer's neighbours, and the peers that hard neighbours get instead of it when it comes or goes."""
         beside = self.beside(peer)
         found = {*beside}
         if self._meets[peer] is Meets.ALL:
@@ -177,11 +181,11 @@ class NeighbourGraph:
 
 
 _Item = tuple[bytes, PeerId]
-"""A peer behind its place."""
+"""A place and its peer."""
 
 
 class _Circle:
-    """Peers in the order of their places; behind the last comes the first."""
+    """Peers in the order of their places; the first follows the last."""
 
     def __init__(self) -> None:
         self._items: list[_Item] = []
@@ -199,27 +203,27 @@ class _Circle:
         return [peer for _, peer in self._items]
 
     def beside(self, item: _Item) -> Iterator[PeerId]:
-        """Those before and behind one that stands here; itself where it is alone."""
+        """Yield the peers before and after a peer of this circle; the peer itself if it is alone."""
         at = bisect_left(self._items, item)
         for place in (at - 1, at + 1):
             yield self._items[place % len(self._items)][1]
 
     def after(self, item: _Item, number: int) -> list[PeerId]:
-        """The next `number` behind a place, or all."""
+        """Return the next `number` peers after a place, or all if there are fewer."""
         at = bisect(self._items, item)
         return [self._items[(at + step) % len(self._items)][1] for step in range(min(number, len(self._items)))]
 
     def before(self, item: _Item, number: int) -> _Item:
-        """The one that stands so many places before."""
+        """Return the item `number` places before."""
         return self._items[(bisect_left(self._items, item) - number) % len(self._items)]
 
     def between(self, first: _Item, last: _Item) -> list[PeerId]:
-        """Those from one place to another, round the circle."""
+        """Return the peers from one place to another, around the circle."""
         begin, end = bisect_left(self._items, first), bisect_left(self._items, last)
         items = self._items[begin:end] if first < last else [*self._items[begin:], *self._items[:end]]
         return [peer for _, peer in items]
 
 
 def _place(ring: int, peer: PeerId) -> bytes:
-    """Where a peer stands in a circle."""
+    """Return the place of a peer in a ring."""
     return sha256(f"{ring} {peer}".encode()).digest()

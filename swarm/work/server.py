@@ -1,12 +1,17 @@
-"""The learner's end of the WORK streams: greet, hand on, answer.
+"""Serve the learner's end of the WORK streams: greet peers, pass their messages on, send the answers.
 
-What always holds: who has not been welcomed is not listened to, and may make us hold no more than a greeting; a peer
-has at most one line, one open request for leases and a bounded number of answers waiting; deliveries wait in one
-bounded inbox, no peer's more than a bounded share of it, and when there is no room the peer is told so instead of
-being kept waiting; a peer that does not read what it is told loses its line. What to answer is decided by the
-`WorkHandler`, which the learner role is.
+The `WorkHandler`, which the learner role implements, decides the answers. A session (`_Line`) is one stream of a peer
+that was welcomed.
 
-Loops: per stream, the reader consumes what the peer says, the writer what the desk answers.
+Invariants:
+
+- Before a peer is welcomed, only its greeting is read, and it takes no more memory than a greeting.
+- A peer has at most one session, one open request for leases, and a bounded number of answers that wait for it.
+- Deliveries wait in one bounded inbox, and each peer has a bounded share of it. If there is no room, the peer gets an
+  answer that says so, instead of waiting.
+- A peer that does not read its answers loses its session.
+
+Loops: for each stream, the reader consumes the peer's messages, and the writer sends the answers.
 """
 
 from __future__ import annotations
@@ -56,58 +61,64 @@ from swarm.transport.interface import Report, Stream, StreamBroken, Transport, i
 from swarm.work.duplicate_keys import Copied, Doubles, Standing, Unsettled
 
 INBOX = 256
-"""Deliveries waiting to be judged: several batches, so that a slow verdict does not idle the peers."""
+"""Deliveries that wait for verdicts: several batches, so that a slow verdict does not idle the peers."""
 
 MAX_WAITING_BYTES = 4 * MAX_WORK_BYTES
-"""Of one peer's deliveries waiting in the inbox: the largest four, or all of the usual ones."""
+"""Bytes of one peer's deliveries in the inbox: the four largest possible, or all of usual size."""
 
 INBOX_RETRY_MS = 500
-"""Judging a delivery takes milliseconds; half a second later the inbox has moved on."""
+"""Milliseconds after which a peer repeats a delivery that found the inbox full. Judging one takes milliseconds, so half
+a second later there is room."""
 
 ANSWERS = 256
-"""Answers waiting for one peer: as many as deliveries in the inbox; who leaves them unread is not listening."""
+"""Answers that wait for one peer: as many as deliveries in the inbox. A peer that leaves so many unread does not
+read."""
 
 SEND_TIMEOUT_S = 60.0
-"""One answer of 16 MiB at 4 Mbit/s takes 34 s."""
+"""Seconds to send one answer. One of 16 MiB takes 34 s at 4 Mbit/s."""
 
 LAST_WORD_S = 10.0
-"""How long a peer that is dismissed may take to read what it was told."""
+"""Seconds that a dismissed peer has to read the reason."""
 
 GREETING_TIMEOUT_S = 20.0
-"""From the opening of the stream to our answer: one round trip, and a write to the ledger."""
+"""Seconds from the opening of the stream to our answer: one round trip, and a write to the ledger."""
 
 HEARTBEATS = Rate(per_s=50.0, burst=200.0)
-"""Of one peer. An honest one beats every `heartbeat_s`, ten times a second at most, and once more for each version that
-it installs, of which a learner of toy models publishes ten a second, and when it pauses or is in trouble."""
+"""Heartbeats of one peer. An honest peer sends one every `heartbeat_s`, at most ten per second. It sends one more for
+each version that it installs (a learner of toy models publishes ten per second), and when it pauses or has a
+trouble."""
 
 MESSAGES = Rate(per_s=100.0, burst=1000.0)
-"""Of one peer, heartbeats aside. The busiest honest one has leases of a fraction of a second: some 30 a second of
-requests, starts and deliveries. Whoever says more is read no faster than this."""
+"""Messages of one peer except heartbeats. The busiest honest peer has leases of a fraction of a second: about 30
+requests, starts and deliveries per second. Messages above this rate are read more slowly."""
 
 HEARTBEAT_RATE, MESSAGE_RATE = "heartbeat_rate", "message_rate"
-"""Budgets by the names under which refusals are told."""
+"""Names of the budgets under which refusals are reported."""
 
 MAX_INBOX_BYTES = 512 * MIB
-"""Of all peers' deliveries waiting in the inbox. Usual ones are some 100 KiB, so that it is full by their number."""
+"""Bytes of all peers' deliveries in the inbox. Usual ones have about 100 KiB, so their number fills the inbox first."""
 
 MAX_GREETINGS = 4
-"""Streams of one peer waiting to be welcomed: one is usual, two cross when a line breaks."""
+"""Streams of one peer that wait for a welcome. One is usual; two may overlap when a connection breaks."""
 
 COPIED = (
     "Another node that runs now has the key of this one, and was here first. One key is one peer. If this node's state "
-    "directory was copied, remove node.key from the copy: the next start makes a new one. Else end the other node."
+    "directory was copied, remove node.key from the copy: the next start makes a new one. Otherwise stop the other "
+    "node."
 )
 UNSETTLED = (
-    "its key is in use here: by this node before it was started again, which is forgotten in a moment, or by another "
-    "that has a copy"
+    "the key of this node is in use: by its own earlier process, which the learner forgets in a moment, or by another "
+    "node with a copy of the key"
 )
-"""What a second process with the key of a peer is told, at the end, and before that is sure."""
+"""Refusals of a second process with the key of a peer: the final one, and the one while it is not clear yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """One delivery in the inbox, or what was handed back of a lease, and where its one answer goes. It fills the peer's
-    share until it is answered."""
+    """One Delivery or Handback in the inbox, and the function that takes its one answer.
+
+    It counts against the peer's share until it is answered.
+    """
 
     peer: PeerId
     delivery: Delivery | Handback
@@ -115,19 +126,20 @@ class Incoming:
 
 
 class WorkHandler(Protocol):
-    """Who decides what peers are answered."""
+    """The part of the learner that decides the answers to peers."""
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
-        """Judge a greeting. A Welcome makes the peer present until `left`, or until it is welcomed again.
+        """Judge a greeting. After a Welcome the peer is present until `note_departure`, or until its next Welcome.
 
-        Between making it present and returning there must be no checkpoint: `left` for an earlier line could come.
+        Between making the peer present and returning there must be no checkpoint: `note_departure` for an earlier
+        session could be called there.
         """
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant | ScoreGrant:
-        """Wait until there is work for `peer`, or until it is worth telling it why there is none. A teacher, as its
-        Hello said, is granted groups to score.
+        """Wait until there is work for `peer`, or a reason to report why there is none.
 
-        May be cancelled (the peer asks anew, or leaves): then nothing that was to be granted may stay granted.
+        A teacher node, according to its Hello, gets groups to score. May be cancelled (the peer asks again, or leaves):
+        then no lease may stay granted.
         """
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
@@ -135,23 +147,23 @@ class WorkHandler(Protocol):
     def take_start(self, peer: PeerId, started: Started) -> None: ...
 
     def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
-        """A delivery for this lease was put into the inbox, as its sender says."""
+        """Note that a delivery was put into the inbox which, according to its sender, is for this lease."""
 
     def take_return(self, peer: PeerId, leases: LeaseReturn) -> None: ...
 
     def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
-        """Take in who relayed a version to the peer. May raise PeerError, which ends its line."""
+        """Handle the peer's relay receipt. May raise PeerError, which ends the session."""
 
     def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
-        """Take in which proofs the peer asks for; it is answered by `WorkServer.tell`, or not at all."""
+        """Handle a request for proofs. `WorkServer.tell` sends the answer, if there is one."""
 
     def note_departure(self, peer: PeerId, reason: str) -> None:
-        """The peer's line ended: `reason` is IN_GOOD_ORDER when it said goodbye, else what went wrong."""
+        """Note that the peer's session ended. `reason` is IN_GOOD_ORDER after a goodbye, otherwise the failure."""
 
 
 @dataclass(kw_only=True, eq=False)
 class _Line:
-    """One peer that was welcomed: its queue of answers, and the scope in which its line lives."""
+    """One session of a welcomed peer: its queue of answers, and its cancel scope."""
 
     peer: PeerId
     frames: FrameStream
@@ -165,30 +177,31 @@ class _Line:
     reason: str = ""
 
     def answer(self, message: FromLearner) -> None:
-        """Queue an answer; when the line is gone it is dropped, since the peer's repetition gets it again."""
+        """Queue an answer. If the session has ended it is dropped: the peer repeats its message and gets it again."""
         try:
             self.outgoing.send_nowait(message)
         except trio.WouldBlock:
-            self.end(f"it has left {ANSWERS} answers unread")
+            self.end(f"it left {ANSWERS} answers unread")
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             pass
 
     def end(self, reason: str) -> None:
-        """End the line; the first reason counts."""
+        """End the session. The first reason counts."""
         self.reason = self.reason or reason
         self.scope.cancel()
 
 
 @dataclass(kw_only=True)
 class WorkServer:
-    """See the module's paragraph. `start` registers it; every stream is then a task of the transport's.
+    """Serves the WORK streams of all peers. After `start`, every stream is a task of the transport.
 
     Args:
-        protocol: of the streams that are answered.
-        inbox: where deliveries wait to be judged; INBOX is the capacity it is made for.
-        report: told of peers that do not keep to the protocol.
-        doubles: judges who greets while a line of that peer is up.
-        report_copy: called with a peer whose key a second process uses, which was turned away.
+        desk: handler that decides the answers.
+        inbox: channel of deliveries that wait for verdicts; INBOX is its intended capacity.
+        protocol: protocol of the streams.
+        report: function that is called with faults of peers.
+        doubles: judge of greetings from peers that have a session.
+        report_copy: function that is called with a peer and the Hello of a second process with its key.
     """
 
     transport: Transport
@@ -203,18 +216,18 @@ class WorkServer:
     _waiting: Counter[PeerId] = field(default_factory=Counter)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to answer peers."""
         self.transport.handle(self.protocol, self._handle)
 
     def dismiss(self, peer: PeerId, last_word: Refused | Farewell) -> None:
-        """End the line of `peer` after telling it why; it has LAST_WORD_S to read that."""
+        """Send the reason to `peer` and end its session. The peer has LAST_WORD_S to read it."""
         if (line := self._lines.get(peer)) is not None:
             line.answer(last_word)
             line.outgoing.close()
             line.scope.deadline = min(line.scope.deadline, trio.current_time() + LAST_WORD_S)
 
     def tell(self, peer: PeerId, message: FromLearner) -> None:
-        """Send something unasked, if the peer is here."""
+        """Send a message that the peer did not request, if it has a session."""
         if (line := self._lines.get(peer)) is not None:
             line.answer(message)
 
@@ -228,10 +241,10 @@ class WorkServer:
                 raise
 
     async def _greet(self, frames: FrameStream) -> tuple[Hello, Welcome] | None:
-        """Hear who it is and answer; None when it is not to be served. Raises StreamBroken or PeerError."""
+        """Read a greeting and answer it. Return None if the peer is refused. Raises StreamBroken or PeerError."""
         peer = frames.stream.remote
         if self._greetings[peer] >= MAX_GREETINGS:
-            raise StreamBroken(f"{peer} has {MAX_GREETINGS} greetings under way already")
+            raise StreamBroken(f"{peer} already has {MAX_GREETINGS} streams that wait for a welcome")
         self._greetings[peer] += 1
         try:
             with trio.move_on_after(GREETING_TIMEOUT_S):
@@ -239,7 +252,7 @@ class WorkServer:
                 if hello is None:
                     return None
                 if not isinstance(hello, Hello):
-                    raise PeerError(Fault.BROKEN_PROMISE, f"said {type(hello).__name__} before Hello")
+                    raise PeerError(Fault.BROKEN_PROMISE, f"sent {type(hello).__name__} before Hello")
                 match self._doubled(peer, hello) or await self.desk.welcome(peer, hello):
                     case Welcome() as welcome:
                         return hello, welcome
@@ -252,7 +265,7 @@ class WorkServer:
         return None
 
     def _doubled(self, peer: PeerId, hello: Hello) -> Refused | None:
-        """What a process is answered whose peer has a line already, which may be another process's."""
+        """Return a refusal if the peer already has a session that may belong to another process, otherwise None."""
         line = self._lines.get(peer)
         standing = None if line is None else Standing(instance=line.instance, heard_s=line.heard_s)
         match self.doubles.judge(peer, hello.ext.get(INSTANCE, b""), standing, trio.current_time()):
@@ -265,13 +278,13 @@ class WorkServer:
                 return None
 
     async def _serve(self, frames: FrameStream, hello: Hello, welcome: Welcome) -> None:
-        """One line, from its welcome to its end. Returns in good order, raises StreamBroken or PeerError else."""
+        """Serve one session from its welcome to its end. Raises StreamBroken or PeerError unless it ends properly."""
         peer = frames.stream.remote
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
         line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
         if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
-            old.end("the peer opened another line")
+            old.end("the peer began another session")
         self._lines[peer] = line
         self.transport.trust(peer)
         line.answer(welcome)
@@ -282,7 +295,7 @@ class WorkServer:
                     line.reason = await self._read(line, nursery)
                     nursery.cancel_scope.cancel()
                 return
-            line.reason = line.reason or "it did not hear its dismissal"
+            line.reason = line.reason or "it did not read its dismissal"
             raise StreamBroken(line.reason)
         except (StreamBroken, PeerError) as error:
             line.reason = line.reason or str(error)
@@ -292,7 +305,7 @@ class WorkServer:
                 del self._lines[peer]
                 self.transport.distrust(peer)
                 self.doubles.forget(peer)
-                self.desk.note_departure(peer, line.reason or "this node stops listening")
+                self.desk.note_departure(peer, line.reason or "the learner stopped")
 
     async def _write(
         self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner], whole: trio.CancelScope
@@ -302,8 +315,8 @@ class WorkServer:
                 try:
                     await line.frames.send(answer)
                 except trio.Cancelled:
-                    if patience.cancel_called:  # said here, before the reader finds its stream aborted
-                        line.end(f"it did not take an answer within {SEND_TIMEOUT_S:.0f} s")
+                    if patience.cancel_called:  # set the reason here, before the reader finds the stream aborted
+                        line.end(f"it did not read an answer within {SEND_TIMEOUT_S:.0f} s")
                     raise
         line.reason = "dismissed"
         whole.cancel()
@@ -333,10 +346,10 @@ class WorkServer:
                     return IN_GOOD_ORDER
                 case Hello():
                     raise PeerError(Fault.BROKEN_PROMISE, "greeted us twice")
-        return "closed its line without a goodbye"
+        return "it ended its session without a goodbye"
 
     async def _keep_to_rate(self, line: _Line, message: FromNode) -> None:
-        """Wait before a message is acted on that comes too soon: the next is not read meanwhile."""
+        """Wait before handling a message that comes too early. The next one is not read meanwhile."""
         bucket, budget = (line.beats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (line.says, MESSAGE_RATE)
         if (wait_s := bucket.charge(1.0, trio.current_time())) > 0:
             self.transport.note_refusal(budget, line.peer)
@@ -345,11 +358,11 @@ class WorkServer:
 
     async def _grant(self, line: _Line, request: LeaseRequest, scope: trio.CancelScope) -> None:
         with scope:
-            await trio.lowlevel.checkpoint()  # a request that was replaced at once never reaches the desk
+            await trio.lowlevel.checkpoint()  # so that a request that is replaced at once never reaches the desk
             line.answer(await self.desk.grant(line.peer, request))
 
     def _take(self, line: _Line, delivery: Delivery | Handback) -> None:
-        """Put a delivery into the inbox, or say that it is full."""
+        """Put a delivery into the inbox, or answer that it is full."""
         size = sum(len(record) for record in delivery.records)
         answer = partial(self._settle, line, size)
         is_room = self._waiting.total() + size <= MAX_INBOX_BYTES
@@ -362,7 +375,7 @@ class WorkServer:
         line.answer(InboxFull(lease=delivery.lease, retry_after_ms=INBOX_RETRY_MS))
 
     def _settle(self, line: _Line, size: int, message: FromLearner) -> None:
-        """A delivery was judged: its room is free again, and its answer goes out, if the line still is."""
+        """Free the room of a delivery that was judged, and send its answer if the session still exists."""
         self._waiting[line.peer] -= size
         if not self._waiting[line.peer]:
             del self._waiting[line.peer]

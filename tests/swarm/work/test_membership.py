@@ -38,7 +38,7 @@ def test_silence_longer_than_allowed_is_lost_at_the_next_tick() -> None:
     table.handle(Joined(peer=B), 0.0)
     table.handle(Heard(peer=B, installed=PolicyVersion(1, 3)), 5.0)
     assert table.handle(Tick(), 10.0) == []
-    assert table.handle(Tick(), 10.5) == [Lost(peer=A, reason="silent for 10 s", present_s=10.5)]
+    assert table.handle(Tick(), 10.5) == [Lost(peer=A, reason="no heartbeat for 10 s", present_s=10.5)]
     assert table.members[B].installed == PolicyVersion(1, 3)
 
 
@@ -65,7 +65,7 @@ def test_who_was_here_before_a_restart_is_awaited_from_when_we_are_open() -> Non
     table.handle(Opened(), 1010.0)
     assert table.handle(Tick(), 1000.0 + RETURNS_WITHIN_S) == []
     [lost] = table.handle(Tick(), 1000.5 + RETURNS_WITHIN_S)
-    assert lost.reason == "not back 25 s after the learner's restart"
+    assert lost.reason == "it did not return within 25 s after the learner's restart"
 
 
 def test_who_is_awaited_and_joins_is_held_to_its_heartbeats() -> None:
@@ -73,7 +73,7 @@ def test_who_is_awaited_and_joins_is_held_to_its_heartbeats() -> None:
     table.handle(Awaited(peer=A), 0.0)
     table.handle(Joined(peer=A), 1.0)
     table.handle(Awaited(peer=A), 1.0)
-    assert [lost.reason for lost in table.handle(Tick(), 5.5)] == ["silent for 4 s"]
+    assert [lost.reason for lost in table.handle(Tick(), 5.5)] == ["no heartbeat for 4 s"]
 
 
 PEERS = st.sampled_from([A, B, PeerId("c")])

@@ -385,7 +385,7 @@ async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: 
         left = learner.logged("peer_left")
         assert [(event["reason"], event["leases_released"]) for event in left] == [
             ("the connection was reset", 0),
-            (f"silent for {SILENCE_S:.0f} s", 2),
+            (f"no heartbeat for {SILENCE_S:.0f} s", 2),
         ]
 
 

@@ -1,6 +1,7 @@
-"""Test doubles that pass the conformance checks of the real thing, shipped so that others can test against them.
-Nothing in the program imports them.
+"""Provide test doubles that pass the same conformance checks as the real implementations.
+
+They are shipped so that other programs can test with them. The program itself does not import them.
 
 - `memory_transport`: a network in memory, whose links can be cut, slowed, corrupted or frozen
-- `transport_conformance`: what every transport must do
+- `transport_conformance`: checks that every transport must pass
 """

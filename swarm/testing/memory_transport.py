@@ -1,12 +1,17 @@
-"""A network in memory: nodes with names, links that can be cut, slowed, corrupted or frozen, and no clock of its own.
+"""Simulate a network in memory: named nodes, and links that can be cut, slowed, corrupted or frozen.
 
     network = MemoryNetwork()
     async with network.node("a") as a, network.node("b", listens=False) as b:
         await b.dial(a.addresses())
 
-What always holds: everything a `Transport` promises (it passes `swarm.testing.transport_conformance`); streams have
-real windows, so back-pressure is real; the broadcast is the very flood that libp2p nodes use. Time passes only where a
-fault hook sleeps, so under trio's MockClock nothing depends on how fast the machine is.
+The network has no clock of its own: time passes only where a fault hook sleeps, and in a dial to an address of
+`swallow`. So with trio's MockClock nothing depends on the speed of the machine.
+
+Invariants:
+
+- It keeps all promises of `Transport`: it passes `swarm.testing.transport_conformance`.
+- Streams have real windows, so back-pressure is real.
+- The broadcast is the same flood that libp2p nodes use.
 """
 
 from __future__ import annotations
@@ -36,12 +41,12 @@ from swarm.transport.interface import (
 from swarm.transport.reach_evidence import ReachEvidence
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes in flight on one stream and direction, as on a new yamux stream."""
+"""Bytes in flight in one direction of a stream, as on a new yamux stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """Bytes about to travel from one node to another, as a fault hook sees them."""
+    """Bytes on their way from one node to another, as a fault hook gets them."""
 
     source: PeerId
     target: PeerId
@@ -50,7 +55,8 @@ class Transfer:
 
 
 FaultHook = Callable[[Transfer], Awaitable[bytes]]
-"""Returns what arrives instead. May sleep (delay, or for ever: a frozen peer); StreamBroken breaks that stream."""
+"""A function that returns the bytes that arrive instead. It may sleep, also for ever (a frozen peer). If it raises
+StreamBroken, that stream breaks."""
 
 
 class MemoryNetwork:
@@ -68,10 +74,10 @@ class MemoryNetwork:
     async def node(
         self, name: str, *, listens: bool = True, peer_id: PeerId | None = None
     ) -> AsyncIterator[MemoryTransport]:
-        """Be present under `name` while the scope lasts; the peer id is made from the name unless given."""
+        """Add a node named `name` while the scope lasts. Its peer id is made from the name unless given."""
         identity = peer_id or PeerId(f"12D3KooWMemory{name}")
         if identity in self._nodes or name in self._names:
-            raise ValueError(f"there is a node {name!r} already")
+            raise ValueError(f"there is already a node {name!r}")
         try:
             async with trio.open_nursery() as nursery:
                 transport = MemoryTransport(self, name, identity, listens, nursery)
@@ -106,11 +112,11 @@ class MemoryNetwork:
         self._blocked.discard(frozenset((one, other)))
 
     def swallow(self, address: str) -> None:
-        """From now on what is sent to this address vanishes: who dials it has no answer, as behind most routers."""
+        """Drop everything that is sent to this address from now on: a dial gets no answer, as behind most routers."""
         self._swallowed.add(address)
 
     def set_fault(self, source: PeerId, target: PeerId, hook: FaultHook | None) -> None:
-        """Pass everything that `source` sends to `target` through `hook`; None removes it."""
+        """Pass everything that `source` sends to `target` through `hook`. None removes the hook."""
         if hook is None:
             self._faults.pop((source, target), None)
         else:
@@ -119,16 +125,16 @@ class MemoryNetwork:
     # For the transports.
 
     def has_fault(self, source: PeerId, target: PeerId) -> bool:
-        """Whether what `source` sends to `target` passes through a hook, which may take its time."""
+        """Return whether a hook, which may take time, handles what `source` sends to `target`."""
         return (source, target) in self._faults
 
     async def pass_through(self, transfer: Transfer) -> bytes:
-        """Return what arrives of `transfer`."""
+        """Return the bytes that arrive of `transfer`."""
         hook = self._faults.get((transfer.source, transfer.target))
         return transfer.data if hook is None else await hook(transfer)
 
     def connect(self, dialler: MemoryTransport, addresses: Sequence[str]) -> PeerId:
-        """Link `dialler` with the peer that `addresses` name. Raises DialFailed."""
+        """Connect `dialler` to the peer that `addresses` name. Raises DialFailed."""
         wanted, names = _parse(addresses)
         ends = frozenset((dialler.peer_id, wanted))
         if ends in self._links:
@@ -141,7 +147,7 @@ class MemoryNetwork:
                 or not target.addresses()
                 or frozenset((dialler.peer_id, target.peer_id)) in self._blocked
             ):
-                failures.append(f"/memory/{name}: nobody answers")
+                failures.append(f"/memory/{name}: no node answers")
             elif target is dialler:
                 failures.append(f"/memory/{name} is this node itself")
             elif target.peer_id != wanted:
@@ -152,16 +158,16 @@ class MemoryNetwork:
         raise DialFailed("; ".join(failures))
 
     def has_no_answer(self, addresses: Sequence[str]) -> bool:
-        """Whether a dial to `addresses`, of whom none was reached, takes as long as it may."""
+        """Return whether a failed dial to `addresses` takes the whole timeout."""
         return not self._swallowed.isdisjoint(addresses)
 
     def link(self, one: PeerId, other: PeerId) -> _Link | None:
-        """The connection between two nodes."""
+        """Return the connection between two nodes, or None."""
         return self._links.get(frozenset((one, other)))
 
 
 class MemoryTransport(Flooding):
-    """See `swarm.transport.interface.Transport`; obtained from `MemoryNetwork.node`."""
+    """A node's transport in memory; see `swarm.transport.interface.Transport`. `MemoryNetwork.node` makes it."""
 
     def __init__(
         self, network: MemoryNetwork, name: str, peer_id: PeerId, listens: bool, nursery: trio.Nursery
@@ -223,7 +229,7 @@ class MemoryTransport(Flooding):
         return peer in self._trusted or peer in self.dialled
 
     def expect(self, origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
-        """There is a place for everybody here."""
+        """Do nothing, because this transport has places for all peers."""
 
     def origins(self) -> dict[PeerId, str]:
         return {peer: f"memory {peer}" for peer in self.connected_peers() if peer in self._trusted}
@@ -263,7 +269,7 @@ class MemoryTransport(Flooding):
             await self.handlers[stream.protocol](stream)
         except (TransportError, PeerError):
             stream.break_both("the peer aborted the stream")
-        except BaseException:  # also where it was cancelled, as in libp2p
+        except BaseException:  # also on cancellation, as in libp2p
             stream.break_both("the peer aborted the stream")
             raise
         else:
@@ -271,7 +277,7 @@ class MemoryTransport(Flooding):
 
 
 class _Link:
-    """One connection. Registered with both ends when made, forgotten by both when cut."""
+    """One connection. Both ends know it from its creation until it is cut."""
 
     def __init__(
         self, links: dict[frozenset[PeerId], _Link], dialler: MemoryTransport, target: MemoryTransport
@@ -290,7 +296,7 @@ class _Link:
         if self._links.get(frozenset((opener.peer_id, other.peer_id))) is not self:
             raise StreamRefused(f"{other.peer_id} is not connected")
         if protocol not in other.handlers:
-            raise StreamRefused(f"{other.peer_id} opened no stream for {protocol}: it does not speak it")
+            raise StreamRefused(f"{other.peer_id} opened no stream for {protocol}: it does not support the protocol")
         out, back = _Pipe(), _Pipe()
         near = MemoryStream(self, opener, other.peer_id, protocol, outgoing=out, incoming=back)
         far = MemoryStream(self, other, opener.peer_id, protocol, outgoing=back, incoming=out)
@@ -299,7 +305,7 @@ class _Link:
         return near
 
     def cut(self, reason: str) -> None:
-        """Break all streams and tell both ends."""
+        """Break all streams and notify both ends."""
         one, other = self._ends
         if self._links.pop(frozenset((one.peer_id, other.peer_id)), None) is None:
             return
@@ -321,7 +327,7 @@ class _Pipe:
         self._changed = trio.Event()
 
     async def send(self, data: bytes, note_progress: Callable[[int], None] | None = None) -> None:
-        """Put `data` in, waiting for room. Raises StreamBroken."""
+        """Add `data`, waiting for room. Raises StreamBroken."""
         view = memoryview(data)
         while view:
             self._require_sendable()
@@ -339,7 +345,7 @@ class _Pipe:
         self._require_whole()
 
     def post(self, data: bytes) -> bool:
-        """Put `data` in if there is room. Raises StreamBroken."""
+        """Add `data` if there is room; otherwise return False. Raises StreamBroken."""
         self._require_sendable()
         if self._abandoned:
             return True
@@ -351,13 +357,13 @@ class _Pipe:
         return True
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Wait for up to `max_bytes` and take them out; b"" at the end. Raises StreamBroken."""
+        """Wait for data, then remove and return up to `max_bytes`; b"" at the end. Raises StreamBroken."""
         while not self._buffer and not self.ended and self._broken is None and not self._abandoned:
             await self._changed.wait()
         return self.take(max_bytes)
 
     def take(self, max_bytes: int) -> bytes:
-        """Take up to `max_bytes` out of what is here. Raises StreamBroken."""
+        """Remove and return up to `max_bytes` that are here. Raises StreamBroken."""
         if self._abandoned:
             raise StreamBroken("the stream was closed here")
         if not self.ended:
@@ -368,18 +374,18 @@ class _Pipe:
         return data
 
     def end(self) -> None:
-        """Nothing more follows."""
+        """Mark the end: nothing more follows."""
         self.ended = True
         self._tell()
 
     def abandon(self) -> None:
-        """Nobody reads any more: throw away what comes."""
+        """Discard all data from now on, because it is not read any more."""
         self._abandoned = True
         self._buffer.clear()
         self._tell()
 
     def break_(self, reason: str, *, keep_complete: bool) -> None:
-        """Both ends see `reason`; with `keep_complete`, what arrived up to its end stays readable."""
+        """Break the pipe for both ends. With `keep_complete`, data that arrived completely stays readable."""
         self._broken = self._broken or reason
         if not (keep_complete and self.ended):
             self.ended = False
@@ -422,7 +428,7 @@ class MemoryStream:
         self._closed = False
         self._sends = False
         self.on_arrival: Callable[[], bool] | None = None
-        """Nobody calls it: who waits is woken, as always."""
+        """Never called: this transport always wakes the task that waits."""
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         await trio.lowlevel.checkpoint()
@@ -470,10 +476,10 @@ class MemoryStream:
         return data
 
     def expect(self, size: int) -> None:
-        """A wake-up costs nothing here."""
+        """Do nothing, because wake-ups cost nothing here."""
 
     def retain(self, size: int) -> None:
-        """Nobody counts here."""
+        """Do nothing, because this transport does not count held bytes."""
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -1,11 +1,11 @@
-"""What every transport must do: a list of checks, each an async function of a `Harness` that makes nodes.
+"""Check that a transport keeps all promises: a list of checks, each an async function of a `Harness` that makes nodes.
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     async def test_conformance(check):
         await check(my_harness)
 
-A check that passes returns; one that fails raises AssertionError, or trio.TooSlowError when something waited that
-should not. It takes nothing from a transport but the port, as trio's `testing.check_two_way_stream` does.
+A check that passes returns. One that fails raises AssertionError, or trio.TooSlowError if an operation was stuck. The
+checks use only the interface of a transport, as does trio's `testing.check_two_way_stream`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from swarm.transport.interface import (
 )
 
 HANG_S = 30.0
-"""A check that waits longer is stuck; far above what the slowest takes on a busy machine."""
+"""Seconds after which a check counts as stuck: far more than the slowest takes on a busy machine."""
 
 ECHO = "/test/echo/1"
 COUNT = "/test/count/1"
@@ -47,13 +47,13 @@ class Harness(Protocol):
     """Makes the nodes of one network."""
 
     def node(self, name: str, *, listens: bool = True) -> AbstractAsyncContextManager[Transport]:
-        """A node that is present while the scope lasts; names are unique within a check."""
+        """Add a node while the scope lasts. Names are unique within a check."""
 
     def nowhere(self, peer: PeerId) -> str:
-        """An address at which nobody answers."""
+        """Return an address at which no node answers."""
 
     def misdirected(self, address: str, peer: PeerId) -> str:
-        """`address`, but naming `peer`."""
+        """Return `address` with `peer` as the peer that it names."""
 
 
 Check = Callable[[Harness], Awaitable[None]]
@@ -78,31 +78,31 @@ async def read_exactly(stream: Stream, size: int) -> bytes:
 
 
 def pattern(size: int, salt: int = 0) -> bytes:
-    """Return `size` bytes in which a lost, doubled or swapped piece shows: the period divides no frame size."""
+    """Return `size` bytes that reveal a lost, doubled or swapped piece, because the period divides no frame size."""
     start = salt * 97 % len(PERIOD)
     return (PERIOD * (size // len(PERIOD) + 2))[start : start + size]
 
 
 async def echo(stream: Stream) -> None:
-    """Send back what comes, until the end."""
+    """Send back all bytes, until the end."""
     while data := await stream.receive_some(READ_BYTES):
         await stream.send_all(data)
 
 
 async def count(stream: Stream) -> None:
-    """Answer, at the end, with how many bytes came."""
+    """Answer, at the end, with the number of received bytes."""
     await stream.send_all(str(len(await read_all(stream))).encode())
 
 
 async def hold(stream: Stream) -> None:
-    """Say that we are here, then neither read nor write."""
+    """Send one byte, then neither read nor write."""
     await stream.send_all(b"!")
     await trio.sleep_forever()
 
 
 @asynccontextmanager
 async def pair(harness: Harness) -> AsyncIterator[tuple[Transport, Transport]]:
-    """Two connected nodes, (a, b), that both serve ECHO, COUNT and HOLD; b dialled and does not listen."""
+    """Yield two connected nodes, (a, b), that both serve ECHO, COUNT and HOLD. b dialled, and does not listen."""
     async with harness.node("a") as a, harness.node("b", listens=False) as b:
         for node in (a, b):
             node.handle(ECHO, echo)
@@ -113,7 +113,7 @@ async def pair(harness: Harness) -> AsyncIterator[tuple[Transport, Transport]]:
 
 
 async def connect(dialler: Transport, listener: Transport) -> None:
-    """Dial, and wait until both ends know."""
+    """Dial, and wait until both ends report the connection."""
     events = listener.events()
     assert await dialler.dial(listener.addresses()) == listener.peer_id
     async for event in events:
@@ -170,7 +170,7 @@ async def check_what_nobody_reads_is_posted_within_bounds(harness: Harness) -> N
             posted += 1000
             await trio.lowlevel.checkpoint()
             assert posted < 4 * MIB, "nothing bounds what is posted"
-        assert posted, "a small message is taken at once"
+        assert posted, "a small message must be accepted at once"
         await _echo_once(b, a.peer_id, pattern(1000))
 
 
@@ -198,7 +198,7 @@ async def check_arrivals_are_counted_before_they_are_read(harness: Harness) -> N
 
 async def check_many_streams_at_once(harness: Harness) -> None:
     async with pair(harness) as (a, b), trio.open_nursery() as nursery:
-        a.trust(b.peer_id)  # a stranger may open fewer
+        a.trust(b.peer_id)  # a stranger may open fewer streams
         for salt in range(50):
             nursery.start_soon(_echo_once, (a, b)[salt % 2], (b, a)[salt % 2].peer_id, pattern(10_000, salt))
 
@@ -254,7 +254,7 @@ async def _count_once(opener: Transport, peer: PeerId, size: int) -> None:
 
 
 async def check_both_ends_send_before_either_reads(harness: Harness) -> None:
-    """No deadlock within a connection: other streams go on while both directions of one are full."""
+    """There is no deadlock within a connection: other streams work while both directions of one are full."""
     async with pair(harness) as (a, b), trio.open_nursery() as nursery:
         for opener, peer in ((a, b.peer_id), (b, a.peer_id)):
             stream = await opener.open_stream(peer, HOLD)
@@ -290,7 +290,7 @@ async def check_send_waits_for_a_reader_that_pauses(harness: Harness) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             await _echo_once(b, a.peer_id, pattern(100_000))
-            assert not finished.is_set(), "8 MiB were taken though nobody read"
+            assert not finished.is_set(), "8 MiB were accepted though the other side did not read"
             proceed.set()
             assert await read_all(stream) == str(8 * MIB).encode()
 
@@ -309,7 +309,7 @@ async def check_send_eof_leaves_the_other_direction_open(harness: Harness) -> No
 
 @contextmanager
 def raises(kind: type[Exception], words: str = "") -> Iterator[None]:
-    """The body must raise `kind`, with a message that contains `words`."""
+    """Check that the body raises `kind`, with a message that contains `words`."""
     try:
         yield
     except kind as error:
@@ -327,7 +327,7 @@ async def expect_broken(operation: Awaitable[object]) -> None:
 
 
 async def check_what_is_expected_comes_whatever_it_is(harness: Harness) -> None:
-    """More than any window, more than there is, and less than is there."""
+    """The expected size is larger than any window, larger than the data, and smaller than the data."""
     async with pair(harness) as (a, b), trio.open_nursery() as nursery:
         stream = await b.open_stream(a.peer_id, ECHO)
         nursery.start_soon(_send_whole, stream, pattern(4 * MIB + 7))
@@ -373,7 +373,7 @@ async def check_closing_delivers_what_was_sent(harness: Harness) -> None:
 
 
 async def check_closing_early_does_not_hang_the_sender(harness: Harness) -> None:
-    """A handler that answers and returns without reading everything: the answer arrives, and the sender gets on."""
+    """If a handler answers and returns without reading everything, the answer arrives and the sender does not hang."""
     async with pair(harness) as (a, b):
 
         async def impatient(stream: Stream) -> None:
@@ -442,7 +442,7 @@ async def check_a_raising_handler_ends_only_its_stream(harness: Harness) -> None
 
 
 async def check_a_bug_in_a_handler_leaves_the_scope(harness: Harness) -> None:
-    """Not a peer's fault but ours: somebody gets the traceback."""
+    """A bug is our fault, not a peer's: it ends in a traceback."""
     bug = ZeroDivisionError("a bug")
     caught: list[BaseException] = []
     try:
@@ -619,12 +619,12 @@ TOPIC = "test"
 
 
 def accept_all(broadcast: Broadcast) -> bool:
-    """Every broadcast is fine."""
+    """Accept every broadcast."""
     return True
 
 
 async def expect_broadcast(channel: trio.MemoryReceiveChannel[Broadcast], data: bytes) -> Broadcast:
-    """Skip repetitions of other broadcasts until `data` comes."""
+    """Skip other broadcasts until one with `data` arrives, and return it."""
     while True:
         broadcast = await channel.receive()
         if broadcast.data == data:
@@ -734,10 +734,10 @@ async def check_traffic_counts_payload(harness: Harness) -> None:
 
 
 CHECKS: tuple[Check, ...] = tuple(value for name, value in list(globals().items()) if name.startswith("check_"))
-"""All of them, in the order they are written."""
+"""All checks, in the order of this file."""
 
 
 async def run_check(check: Check, harness: Harness) -> None:
-    """Run one check; trio.TooSlowError when it is stuck."""
+    """Run one check. Raise trio.TooSlowError if it is stuck."""
     with trio.fail_after(HANG_S):
         await check(harness)

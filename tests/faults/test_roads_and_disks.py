@@ -87,10 +87,7 @@ async def test_a_patch_that_makes_something_else_costs_time_and_nothing_else(tmp
         assert "1" in published["patches"]
         node = stage.players[NODE]
         told = await node.hear("trouble")
-        assert (
-            "is fetched in full, because a patch failed: broken_promise: patch: makes another chunk"
-            in told["text"]
-        )
+        assert "is fetched in full, because a patch failed: broken_promise: patch: makes another chunk" in told["text"]
         (done,) = await stage.complete(2, node)
         (status,) = await stage.check(node, service=2)
         assert (done["patches"], [one["complete"] for one in status["versions"]]) == (0, [True, True])

@@ -304,7 +304,7 @@ class Started(Message, frozen=True, kw_only=True, tag="started"):
 
 
 class LeaseReturn(Message, frozen=True, kw_only=True, tag="return"):
-    """Returns leases that the node will not deliver (it lost its engine, or leaves). The learner grants them again."""
+    """Returns leases that the node will not deliver (it lost its engine, or leaves), for others to take over."""
 
     leases: Annotated[list[Bytes16], Meta(max_length=MAX_LEASES_PER_GRANT)]
     reason: Reason

@@ -4,19 +4,19 @@ This package composes `swarm`, `learner` and `protocol`. Its process never impor
 training are child processes (`node.processes`). A room imports only rooms further down this list.
 
 - `cli`: the command line: options, and which function each command calls
-- `commands`: all that is no role: chat, demo, doctor, drill, export, init, plan, samples, serve,
-  simulate, statements
+- `commands`: commands that run neither role: chat, compact, demo, doctor, drill, export, init, new, plan, samples,
+  serve, simulate, statements, tasks, warmup
 - `learner_role`: the learner: sessions with peers, training, trust, metrics
-- `rollout_role`: the rollout node: work, versions, its owner's wishes
+- `rollout_role`: the rollout node: leases, versions, and what its owner orders
 - `doctor`: how this machine is connected, and what it can do for a swarm
 - `ui`: the live view in a terminal
-- `serving`: a model in service, for people and programs that speak with it
-- `verifiers`: where rewards are computed: here, or in processes of their own
+- `serving`: load a version and answer people and programs with it
+- `verifiers`: compute rewards, in this process or in processes of their own
 - `reports`: what people read about a run
-- `engine`: what turns a prompt, a seed and a version into tokens
-- `network`: this machine as others find it, and how others are found
+- `engine`: turn a prompt, a seed and a version into tokens
+- `network`: how this machine finds other nodes, and how they find it
 - `tasks`: prompts, rewards, and where they come from
-- `energy`: what this machine takes from the mains
+- `energy`: measure the energy that this machine takes from the mains
 - `state`: state directories, keys, receipts
 - `config`: the configuration files, checked
 - `processes`: child processes

@@ -1,4 +1,4 @@
-"""`python -m node` is `volery`."""
+"""Run `volery` for `python -m node`."""
 
 from node.cli.main import main
 

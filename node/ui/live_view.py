@@ -1,8 +1,13 @@
-"""What a node shows while it runs: one screen in a terminal, plain lines elsewhere.
+"""Show what a node does while it runs: one screen in a terminal, plain lines elsewhere.
 
-`ViewState` is what there is to show; the loops, or `node.ui.view_updates` on their behalf, write into it. `render` is
-pure: the same state gives the same picture. What always holds: nothing here waits, the state stays bounded however long
-the run is (notices, rewards, rate samples), and names from strangers cannot move the cursor.
+`ViewState` holds everything that is shown. The loops write into it, or `node.ui.view_updates` does so for them.
+`render` is pure: the same state gives the same picture.
+
+Invariants:
+
+- Nothing here waits.
+- The state stays bounded however long the run is (notices, rewards, rate samples).
+- Names from strangers cannot move the cursor.
 """
 
 from __future__ import annotations
@@ -25,33 +30,33 @@ from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 RATE_WINDOW_S = 30.0
-"""Rates are over the last so many seconds: several batches of a slow peer, and still short enough to show a stall."""
+"""Seconds over which rates are measured: several batches of a slow peer, and still short enough to show a stall."""
 
 MAX_REWARDS = 56
-"""Steps in the sparkline: what fits beside the figures at 80 columns."""
+"""Training steps in the sparkline: what fits beside the numbers at 80 columns."""
 
 MAX_NOTICES = 200
-"""Kept for plain lines that were not printed yet; the screen shows the last few."""
+"""Notices that are kept for plain lines that were not printed yet. The screen shows only the last few."""
 
 BY_LAG_CHARS = 120
-"""More than a step's event tells of it."""
+"""Most characters of KL by lag: more than the event of a step ever has."""
 
 UNABLE_CHARS = 320
-"""Of what nodes cannot do: one reason as long as it may be, and what is said before it."""
+"""Most characters about nodes that cannot work: the longest reason, and the words before it."""
 
 REACH_CHARS = 320
-"""Of how nodes are reached: every verdict and every way, with numbers."""
+"""Most characters about how nodes are reached: every verdict and every way, with numbers."""
 
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
-"""With the other lines this fills a terminal of 40 lines; swarms larger than that read `volery report`."""
+"""Peers in the table. With the other lines this fills a terminal of 40 lines; `volery report` shows larger swarms."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(kw_only=True)
 class Rate:
-    """How fast a count grows, over the last RATE_WINDOW_S seconds."""
+    """Measures how fast a count grows, over the last RATE_WINDOW_S seconds."""
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -70,7 +75,7 @@ class Rate:
 
 @dataclass(kw_only=True)
 class PeerView:
-    """One peer's line. `gone` says why it is no longer here, empty while it is; who stands by is not leased to."""
+    """The line of one peer. `gone`: why the peer left, "" while it is here. `standing_by`: it is leased nothing."""
 
     peer: PeerId
     name: str = ""
@@ -87,7 +92,7 @@ class PeerView:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Something a person may want to know, and when it happened (seconds since the start)."""
+    """A message that a person may want to read, and when it was made (seconds since the start)."""
 
     at_s: float
     text: str
@@ -95,16 +100,26 @@ class Notice:
 
 @dataclass(kw_only=True)
 class ViewState:
-    """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
-    `utilisation` is training over the time that the learner ran, `blocked` what publication and checkpoints cost of it.
+    """Everything that the view shows. Call `tick` about once a second: it moves the clock and the rates.
 
-    `is_open`: a learner has published a version since its trainer was last loaded. `resting` says why nothing is made,
-    outside the owner's hours or paused; `draining`: the node takes no more, and ends; `lags` counts rollouts by lag;
-    `buffered` of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures`
-    are the objective's of the last step; `alarms` those that stand, with the step that raised each; `unable` says which
-    nodes cannot work and why, "" if all can, and `nobody_works` that none can; `reach` how nodes are reached and how
-    they met, or how this one is; `bytes_carried` went over circuits through us, between others; `fetching` is (bytes
-    here, bytes in all) of a version under way. Call `tick` about once a second: it moves the clock and the rates.
+    Versions are in their text form ("1.14"). None or 0 means: not known, or only the other role has it.
+
+    Args:
+        is_open: whether the learner has published a version since its trainer was last loaded.
+        utilisation: fraction of the learner's time that was spent in training steps.
+        blocked: fraction of the learner's time that publication and checkpoints took.
+        resting: why the node generates nothing (outside the owner's hours, or paused); "" while it works.
+        draining: whether the node takes no more leases, and ends when it has delivered those that it has.
+        figures: the objective's metrics of the last step.
+        alarms: the alarms that are not cleared, each with the step that raised it.
+        unable: which nodes cannot work, and why; "" if all can.
+        nobody_works: whether no node can work.
+        reach: how nodes are reached and how they connected to each other; on a rollout node, how others reach it.
+        lags: admitted rollouts by lag.
+        buffered: rollouts that wait for the next step, which takes `batch` of them.
+        bytes_carried: bytes that went between other nodes over circuits through this node.
+        fetching: bytes that are here, and bytes in all, of the version that is being fetched.
+        joules: energy that was taken from the mains; `watts` is the power lately.
     """
 
     role: Role
@@ -134,7 +149,7 @@ class ViewState:
     greedy: float | None = None
     sampled: float | None = None
     pass_at: dict[str, float] = field(default_factory=dict)
-    """By k, where it is not what one sample says."""
+    """pass@k by k, for each k above 1; k = 1 is the sampled accuracy."""
     admitted: int = 0
     rejected: int = 0
     tokens: int = 0
@@ -154,7 +169,7 @@ class ViewState:
     rate: Rate = field(default_factory=Rate)
 
     def peer(self, peer: PeerId) -> PeerView:
-        """The line of `peer`, made when there is none."""
+        """Return the line of `peer`; make one if there is none."""
         return self.peers.setdefault(peer, PeerView(peer=peer))
 
     def note(self, text: str) -> None:
@@ -163,7 +178,7 @@ class ViewState:
         self.noted += 1
 
     def tick(self, now_s: float) -> None:
-        """It is `now_s` seconds after the start."""
+        """Set the clock to `now_s` seconds after the start."""
         self.now_s = now_s
         self.rate.sample(now_s, self.admitted)
         for peer in self.peers.values():
@@ -171,12 +186,12 @@ class ViewState:
 
     @property
     def sum(self) -> str:
-        """What was judged since the program started, as a part of a sentence."""
-        return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} refused"
+        """How many rollouts were judged since the program started, as a part of a sentence."""
+        return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} rejected"
 
     @property
     def has_peers(self) -> bool:
-        """Whether anybody is present. Asked with every event, so it looks no further than the first."""
+        """Whether any peer is present. It is asked with every event, so it looks no further than the first."""
         return any(not peer.gone for peer in self.peers.values())
 
     @property
@@ -188,7 +203,7 @@ class ViewState:
 
 
 def render(state: ViewState) -> RenderableType:
-    """The whole screen, for a terminal that shows Unicode."""
+    """Return the whole screen, for a terminal that shows Unicode."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True, min_width=8)
     grid.add_column(no_wrap=True, overflow="ellipsis")
@@ -225,10 +240,10 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     if told := objective_line({name: value for name, value in state.figures.items() if name != "entropy"}):
         yield "mismatch", Text(told)
     if state.kl_by_lag:
-        yield "by lag", Text(f"KL {words.plain_name(state.kl_by_lag, BY_LAG_CHARS)}")
+        yield "by lag", Text(f"KL at lag {words.plain_name(state.kl_by_lag, BY_LAG_CHARS)}")
     if state.alarms:
-        said = ", ".join(f"{name.replace('_', ' ')} ({step})" for name, step in state.alarms.items())
-        yield "alarm", Text(f"since step: {said}", style="bold red")
+        said = ", ".join(f"{name.replace('_', ' ')} (since step {step})" for name, step in state.alarms.items())
+        yield "alarm", Text(f"not cleared: {said}", style="bold red")
     if state.unable:
         said = words.plain_name(state.unable, UNABLE_CHARS)
         yield "nodes", Text(said, style="bold red" if state.nobody_works else "yellow")
@@ -243,8 +258,8 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
 
 
 def _busy(state: ViewState) -> str:
-    blocked = f", {words.share(state.blocked)} blocked by publication and checkpoints" if state.blocked else ""
-    return f"trained {words.share(state.utilisation)} of its time{blocked}"
+    blocked = f", blocked by publication and checkpoints {words.share(state.blocked)}" if state.blocked else ""
+    return f"training {words.share(state.utilisation)} of its time{blocked}"
 
 
 def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
@@ -256,7 +271,7 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         policy += f", fetching {bar(here / max(1, whole), 12)} {words.size(here)} of {words.size(whole)}"
     yield "policy", Text(policy)
     yield "rollouts", _rollouts(state)
-    yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased, generating or under way")
+    yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased and not yet judged")
     yield "traffic", _traffic(state)
     yield from _reach(state)
     yield from _energy(state)
@@ -269,7 +284,7 @@ def _reach(state: ViewState) -> Iterator[tuple[str, Text]]:
 
 def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
     if state.joules is not None:
-        yield "energy", Text(f"{words.kwh(state.joules)} kWh, {state.watts:.0f} W of late")
+        yield "energy", Text(f"{words.kwh(state.joules)} kWh, {state.watts:.0f} W recently")
 
 
 def _rollouts(state: ViewState) -> Text:
@@ -279,7 +294,7 @@ def _rollouts(state: ViewState) -> Text:
 
 
 def _traffic(state: ViewState) -> Text:
-    carried = f", {words.size(state.bytes_carried)} over circuits between others" if state.bytes_carried else ""
+    carried = f", {words.size(state.bytes_carried)} over circuits between other nodes" if state.bytes_carried else ""
     return Text(f"{words.size(state.bytes_up)} up, {words.size(state.bytes_down)} down{carried}")
 
 
@@ -290,7 +305,7 @@ def _reward(state: ViewState) -> Text:
 
 
 def _peers(peers: Sequence[PeerView]) -> RenderableType:
-    """Who is here first, then who gave most; those who left are dimmed, with the reason."""
+    """Return the table of peers: those that are here first, by rollouts admitted; then those that left, dimmed."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("peer", no_wrap=True)
     for heading in ("version", "admitted", "rejected", "per s", "pending", "up", "down"):
@@ -298,7 +313,7 @@ def _peers(peers: Sequence[PeerView]) -> RenderableType:
     ordered = sorted(peers, key=lambda peer: (bool(peer.gone), -peer.admitted, peer.peer))
     for peer in ordered[:PEERS_SHOWN]:
         name = Text(f"{words.plain_name(peer.name, 10)} {short(peer.peer)}".strip())
-        away = "gone" if peer.gone else "stands by" if peer.standing_by else ""
+        away = "gone" if peer.gone else "standby" if peer.standing_by else ""
         figures = (
             peer.installed or words.NOTHING, f"{peer.admitted:,}", f"{peer.rejected:,}",
             away or words.rate(peer.rate.per_s), str(peer.pending), words.size(peer.bytes_up),
@@ -310,28 +325,28 @@ def _peers(peers: Sequence[PeerView]) -> RenderableType:
 
 
 def clock(seconds: float) -> str:
-    """Seconds since the start as mm:ss, or h:mm:ss."""
+    """Return seconds since the start as mm:ss, or h:mm:ss."""
     whole = int(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes:02}:{whole % 60:02}"
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:
-    """One block per value, from the lowest of them to the highest."""
+    """Return one block for each value, scaled from the lowest value to the highest."""
     low, high = min(values), max(values)
     span = high - low or 1.0
-    # Divided first: of the least numbers that there are, the reciprocal is infinite.
+    # Divide first: the reciprocal of the smallest floating-point numbers is infinite.
     return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values)
 
 
 def bar(share: float, width: int) -> str:
-    """`share` in [0, 1] of `width` characters filled."""
+    """Return a bar of `width` characters, with the fraction `share` in [0, 1] of them filled."""
     filled = round(max(0.0, min(1.0, share)) * width)
     return "█" * filled + "░" * (width - filled)
 
 
 def lag_line(lags: Mapping[int, int], shown: int = 5) -> str:
-    """The histogram in one line: a bar and a share per lag, all beyond the first `shown` together."""
+    """Return the histogram in one line: a bar and a share for each lag. Lags from `shown` on are added up."""
     total = sum(lags.values())
     if not total:
         return "no rollout yet"
@@ -346,7 +361,7 @@ def lag_line(lags: Mapping[int, int], shown: int = 5) -> str:
 
 @dataclass(kw_only=True)
 class PlainLines:
-    """Every notice as a line, and a status line every `every_s` seconds, newline included, to `write`."""
+    """Writes every notice as a line, and a status line every `every_s` seconds, with newlines, to `write`."""
 
     write: Callable[[str], object]
     every_s: float = 5.0
@@ -365,7 +380,7 @@ class PlainLines:
 
 
 def status_line(state: ViewState) -> str:
-    """The state in one line of `key value` pairs."""
+    """Return the state in one line of `key value` pairs."""
     pairs: list[tuple[str, object]] = []
     if state.role is Role.LEARNER:
         pairs += [("step", state.step), ("version", state.newest or words.NOTHING)]
@@ -388,9 +403,9 @@ def status_line(state: ViewState) -> str:
 
 @contextmanager
 def shown(console: Console, state: ViewState, *, every_s: float = 5.0) -> Iterator[Callable[[], None]]:
-    """Show `state` on `console` while inside; call what is yielded after each tick. The last state stays on the screen.
+    """Show `state` on `console` while inside, and yield a function to call after each tick.
 
-    A terminal that shows Unicode gets the screen, anything else plain lines.
+    A terminal that shows Unicode gets the screen, anything else plain lines. The last state stays on the screen.
     """
     if console.is_terminal and not console.is_dumb_terminal and console.encoding.lower().startswith("utf"):
         with Live(render(state), console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:

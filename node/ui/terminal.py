@@ -1,4 +1,4 @@
-"""What a person sees while something runs: the live view, or plain lines when stdout is not a terminal."""
+"""Show a program to a person while it runs: the live view, or plain lines when stdout is not a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from swarm.transport.error_groups import first_cause
 T = TypeVar("T")
 
 REFRESH_S = 0.5
-"""How often the screen is drawn anew: often enough to look alive, cheap beside the work."""
+"""Seconds between two drawings of the screen: often enough to look alive, and cheap beside the work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,9 @@ class Terminal:
     refresh: Callable[[], None]
 
     def say(self, text: str) -> None:
-        """Print `text` as it is, above the live view if there is one; long lines stay whole, so that they can be
-        copied.
+        """Print `text` as it is, above the live view if there is one.
+
+        Long lines stay whole, so that they can be copied.
         """
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -48,8 +49,9 @@ class Terminal:
             await trio.sleep(REFRESH_S)
 
     def say_stopped(self, *lines: str) -> int:
-        """Say what the program did until somebody stopped it; return the exit code. Call it when the live view is over,
-        so that it stands below that, and stays in sight.
+        """Say what the program did until it was stopped, and return the exit code.
+
+        Call it when the live view is over: the text then stands below it, and stays in sight.
         """
         self.say("\n".join(line for line in lines if line))
         return STOPPED_EXIT_CODE
@@ -60,14 +62,14 @@ async def run_shown(
 ) -> T:
     """Run `program` to its end while `terminal` is kept fresh, and return its outcome.
 
-    Raises what ends it by its own type; Stopped, after `leave`, when somebody asks the program to stop. An output that
-    cannot be written any more is raised, too, after `leave`.
+    Raises what ends the program by its own type. When the program is asked to stop, or its output cannot be written
+    any more, it first awaits `leave`, then raises Stopped or that error.
     """
 
     async def keep_fresh() -> None:
         try:
             await terminal.keep_fresh()
-        except (OSError, RunError):  # a reader who went away (`| head`), or a full disk: leave in order all the same
+        except (OSError, RunError):  # the reader went away (`| head`), or the disk is full: still leave in order
             if leave is not None:
                 await leave()
             raise
@@ -88,7 +90,7 @@ async def run_shown(
 async def run_session(
     terminal: Terminal, events: EventLog, program: Callable[[], Awaitable[T]], leave: Callable[[], Awaitable[None]]
 ) -> T | None:
-    """Run a role as `run_shown` does, and close its log; None when somebody stopped it, after `leave`."""
+    """Run a role as `run_shown` does, and close its event log. Return None when it was stopped, after `leave`."""
     spare_collections()
     try:
         with suppress(Stopped):
@@ -100,15 +102,18 @@ async def run_session(
 
 @contextmanager
 def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iterator[Terminal]:
-    """Show `state` while inside; with `plain`, as lines even on a terminal; with `aside` on stderr, since stdout is for
-    what another program reads."""
+    """Show `state` while inside.
+
+    With `plain` it is shown as lines even on a terminal. With `aside` it goes to stderr, because another program reads
+    stdout.
+    """
     console = HarmlessConsole(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
     with shown(console, state) as refresh:
         try:
             yield Terminal(console=console, state=state, refresh=refresh)
         finally:
-            refresh()  # what happened last comes before what is said next
+            refresh()  # shows the latest events before the caller prints more
 
 
 def go_on(again: str) -> str:
-    return f"Stopped. What was acknowledged is on disk; to go on, start {again} again."
+    return f"Stopped. All that was acknowledged is on disk. To continue, start {again} again."

@@ -1,7 +1,7 @@
-"""From what happened to what is shown: the events of `node.runtime.events` become changes of a `ViewState`.
+"""Turn events into what is shown: each event of `node.runtime.events` changes a `ViewState`.
 
-Events that are not named here change nothing, so a new event needs no line here before it is emitted. What people
-should notice becomes a sentence.
+Events that are not named here change nothing, so that a new event can be emitted before it has a line here. Events that
+people should notice become sentences.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from protocol.core.ids import short
 
 SENTENCES: Mapping[str, str] = {
     "engine_chosen": "the engine is {engine}: {why}",
-    "format_waits": "no version is published yet: its size will say in which format the weights fit",
+    "format_waits": "there is no version yet; the size of the first one will decide in which number format it is held",
     "weights_format": "weights are held as {format}: {why}",
     "swarm_found": "found the swarm {name}",
     "trial_passed": "{text}",
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
-    "checkpoint_failed": "checkpoint {directory} could not be written, the next is tried: {reason}",
-    "stopping": "what was trained is saved before the end, within a minute; a second Ctrl-C does not wait",
-    "trainer_restarted": "the trainer begins again from the newest checkpoint",
+    "checkpoint_failed": "checkpoint {directory} could not be written, and the next one will be tried: {reason}",
+    "stopping": "stopping: what was trained is saved first, within a minute; press Ctrl-C again to stop at once",
+    "trainer_restarted": "the trainer restarts from the newest checkpoint",
     "trainer_waits": "{text}",
     "child_died": "the {child} process {reason}",
     "child_restarting": "the {child} process is being restarted",
-    "child_abandoned": "the {child} process keeps dying and was given up",
-    "engine_crashed": "what the engine was making is made once more",
+    "child_abandoned": "the {child} process died too often, and is not started again",
+    "engine_crashed": "the engine crashed; what it was generating is generated again",
     "install_failed": "version {version} could not be installed ({again}): {reason}",
     "energy_read": "energy: {how}",
-    "hours_ended": "outside the owner's hours: this node passes versions on, and works again from {again_at}",
+    "hours_ended": "outside the owner's hours: this node only relays versions, and generates again from {again_at}",
     "hours_began": "the owner's hours have begun: at work until {until}",
-    "paused": "{why}: this node makes nothing, and goes on passing versions on",
+    "paused": "{why}: this node generates nothing, and still relays versions",
     "resumed": "at work again",
-    "learner_unreachable": "the learner cannot be reached: {reason}; again in {retry_s} s",
-    "turned_away": "the learner turned this node away for now: {reason}; again in {retry_s} s",
+    "learner_unreachable": "the learner cannot be reached: {reason}; next try in {retry_s} s",
+    "turned_away": "the learner refused this node for now: {reason}; next try in {retry_s} s",
     "task_opened": "{task}: {note}",
     "evaluation_failed": "version {version} could not be evaluated: {reason}",
     "evaluation_skipped": "version {version} is not evaluated: {reason}",
@@ -50,11 +50,11 @@ SENTENCES: Mapping[str, str] = {
     "no_lease": "no lease: {reason}",
     "audit_failed": "an audit of lease {lease} failed: {reason}",
     "peer_pardoned": "{peer} is pardoned: it may come back, as a newcomer",
-    "audit_impossible": "what {version} made cannot be audited: {reason}",
-    "receipt_revised": "lease {lease} is not counted after all (volery why {lease}): {detail}",
+    "audit_impossible": "records of version {version} cannot be audited: {reason}",
+    "receipt_revised": "lease {lease} no longer counts as admitted (volery why {lease}): {detail}",
     "alarm_raised": "ALARM at step {step}: {text}",
     "alarm_cleared": "{text}",
-    "metrics_failed": "metrics do not get to {sink}: {reason}; again in {retry_s} s",
+    "metrics_failed": "metrics could not be sent to {sink}: {reason}; next try in {retry_s} s",
     "metrics_noticed": "{text}",
     "standing_still": "{text}",
     "nodes_unable": "{text}",
@@ -64,50 +64,50 @@ SENTENCES: Mapping[str, str] = {
     "certificate_ends": "ALARM: {text}",
     "certificate_renewed": "the certificate of this learner's key was renewed: it holds until {until}",
     "trouble": "{text}",
-    "incarnation_began": "incarnation {incarnation} goes on from step {step}",
-    "buffer_recovered": "{rollouts:rollout} from before the restart {rollouts:goes|go} on waiting",
-    "delivery_judged": "{refused:rollout} of {called} refused, {reason}: {detail}",
-    "drain_began": "takes no more work, and ends when {leases:lease} {leases:is|are} delivered",
+    "incarnation_began": "incarnation {incarnation} continues from step {step}",
+    "buffer_recovered": "{rollouts:rollout} from before the restart {rollouts:is|are} in the rollout buffer again",
+    "delivery_judged": "{refused:rollout} of {called} rejected, {reason}: {detail}",
+    "drain_began": "takes no more leases, and ends when {leases:lease} {leases:is|are} delivered",
     "finished": "finished after {steps:step}",
     "group_doubted": "lease {lease} of {called} is not trained on (volery why {lease})",
-    "handed_back": "handed back a lease, {tokens:token} of it made: {reason}",
+    "handed_back": "returned a lease with {tokens:token} already generated: {reason}",
     "joined": "joined the swarm",
-    "key_copied": "{called}: a second node uses its key, and was turned away; its node.key was copied, or stolen",
-    "lease_handed_back": "{called} handed back a lease, {tokens:token} of it made: {reason}",
-    "leases_given_back": "gave back {leases:lease}: {reason}",
-    "leases_recalled": "{leases:lease} of {called} recalled: {rollouts:rollout} {rollouts:is|are} too late",
+    "key_copied": "refused a second node that uses the key of {called}: its node.key was copied or stolen",
+    "lease_handed_back": "{called} returned a lease with {tokens:token} already generated: {reason}",
+    "leases_given_back": "returned {leases:lease}: {reason}",
+    "leases_recalled": "recalled {leases:lease} of {called}: {rollouts:rollout} would come too late",
     "leases_returned": "{called} returned {leases:lease}: {reason}",
     "milestone_given_up": "the disk had no room for the next checkpoint: the milestone of step {step} was removed",
-    "parts_given_up": "{groups:group} given up: nobody here goes on with what others began",
+    "parts_given_up": "{groups:group} given up: no node here can continue what another node began",
     "peer_activated": "{called} {reason}",
     "peer_banned": "{called} BANNED: {reason}",
     "peer_fault": "{called}: {fault}, {detail}",
     "peer_joined": "{called} joined",
     "peer_left": "{called} left: {gone}; {leases_released:lease} released",
     "peer_released": "{called} {reason}",
-    "receipt": "{refused:rollout} refused (volery why {lease}), {reason}: {detail}",
+    "receipt": "{refused:rollout} rejected (volery why {lease}), {reason}: {detail}",
 }
-"""What people are told of an event, with its fields, a number also as `{leases:lease}` or `{leases:is|are}`, and
-its peer as `{called}`, with why it has `{gone}`.
+"""The sentence for each event, with the event's fields. A number may stand as `{leases:lease}` or `{leases:is|are}`;
+`{called}` is the event's peer, and `{gone}` why that peer left.
 """
 
 AT_ZERO: Mapping[str, tuple[str, str]] = {
     "buffer_recovered": ("rollouts", ""),
     "delivery_judged": ("refused", ""),
-    "drain_began": ("leases", "takes no more work, and ends now"),
+    "drain_began": ("leases", "takes no more leases, and ends now"),
     "receipt": ("refused", ""),
 }
-"""Events of which they are told something else, or nothing, where that field is 0."""
+"""Events that have another sentence, or none, where the named field is 0."""
 
 NEWS_OF_WORK = ("joined", "hours_ended", "hours_began", "paused", "resumed", "drain_began")
-"""Events after which a rollout node does what its state says."""
+"""Events after which a rollout node shows the activity that its state implies."""
 
 FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share")
-"""Of a step's event those that are shown."""
+"""Metrics of the objective that are shown, out of those in the event of a step."""
 
 
 class _Words(Formatter):
-    """Fills in a sentence. A field that is missing is a question mark rather than an error."""
+    """Fills in a sentence. A missing field becomes a question mark, not an error."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "?")
@@ -120,12 +120,12 @@ class _Words(Formatter):
 
 
 def follow(state: ViewState, events: EventLog) -> None:
-    """Let `state` change with every event from now on."""
+    """Change `state` with every event from now on."""
     events.listen(partial(apply, state))
 
 
 def apply(state: ViewState, event: str, fields: Fields) -> None:
-    """Change `state` as `event` asks. Where fields are missing, what was there stays."""
+    """Change `state` as `event` asks. Fields that are missing change nothing."""
     _follow_peers(state, event, fields)
     _follow_training(state, event, fields)
     _follow_node(state, event, fields)
@@ -145,7 +145,7 @@ def apply(state: ViewState, event: str, fields: Fields) -> None:
 
 
 def _follow_peers(state: ViewState, event: str, fields: Fields) -> None:
-    """Who is there, and what each brings: a learner's."""
+    """Update the peers and what each of them delivers; only a learner has them."""
     match event, fields:
         case "peer_joined", {"peer": key, "name": name}:
             peer = state.peer(key)
@@ -183,7 +183,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
             state.pass_at = {k: value for k, value in passes.items() if k != "1"}
         case "incarnation_began", _:
-            state.alarms.clear()  # those that stand are said again
+            state.alarms.clear()  # the learner repeats those that are not cleared
         case "alarm_raised", {"alarm": alarm, "step": step}:
             state.alarms[alarm] = step
         case "alarm_cleared", {"alarm": alarm}:
@@ -200,7 +200,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
 
 
 def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
-    """What a rollout node does, and what both roles count of their own."""
+    """Update what a rollout node does, and what both roles count about themselves."""
     match event, fields:
         case "work_pending", {"rollouts": rollouts}:
             state.pending = rollouts
@@ -234,7 +234,10 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
 
 
 def _activity(state: ViewState) -> str:
-    """What a learner does, or a node whose line is up. A learner of logs alone (`batch` is 0) waits for nobody."""
+    """Return what a learner does, or a node with a connection to its learner.
+
+    A learner that trains only on logs (`batch` is 0) waits for no nodes.
+    """
     if state.role is not Role.LEARNER:
         return "draining" if state.draining else state.resting or "at work"
     if not state.is_open:

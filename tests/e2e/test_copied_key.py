@@ -32,7 +32,7 @@ def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swa
     assert len(learner.events("peer_joined")) == 1
     learner.interrupt()
     assert learner.wait() == 130
-    assert "a second node uses its key, and was turned away" in learner.out.read_text()
+    assert "refused a second node that uses the key of" in learner.out.read_text()
 
     # With a key of its own it is welcome.
     learner = swarm.learn_doomed()

@@ -66,7 +66,7 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
 
 CTRL_C = b"\x03"
 LEFT = "left in good order"
-DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ refused\. Its report: volery report (\S+)"
+DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ rejected\. Its report: volery report (\S+)"
 
 
 def shown_last(text: str) -> str:
@@ -98,7 +98,7 @@ def test_ctrl_c_in_a_terminal_ends_with_the_sum_and_no_trouble(swarm: Swarm) -> 
     assert learner.wait() == 130, learner.story()
     said = learner.out.read_text()
     stopped = re.search(
-        r"Stopped after step (\d+) of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ refused\.", said
+        r"Stopped after step (\d+) of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ rejected\.", said
     )
     assert stopped is not None, said
     assert int(stopped[1]) == kept_all(swarm)

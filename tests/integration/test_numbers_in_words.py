@@ -108,7 +108,7 @@ def test_a_first_start_says_nothing_of_a_restart() -> None:
     told = [notice.text for notice in learners(0).notices]
     assert "training begins" in told
     assert not [one for one in told if "restart" in one]
-    assert "1 rollout from before the restart goes on waiting" in [notice.text for notice in learners(1).notices]
+    assert "1 rollout from before the restart is in the rollout buffer again" in [notice.text for notice in learners(1).notices]
 
 
 def test_a_learner_says_what_it_does() -> None:
@@ -143,7 +143,7 @@ def test_a_learner_says_what_it_does() -> None:
 def test_a_node_says_what_is_pending() -> None:
     state = nodes(0)
     apply(state, "work_pending", {"rollouts": 48})
-    assert "48 rollouts leased, generating or under way" in shown(state)
+    assert "48 rollouts leased and not yet judged" in shown(state)
     assert "pending 48" in status_line(state)
 
 

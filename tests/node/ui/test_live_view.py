@@ -71,7 +71,7 @@ def test_energy_is_shown_once_any_was_told() -> None:
     assert "kWh" not in text_of(state)
     apply(state, "energy", {"joules": 1_800_000, "watts": 250})
     text = text_of(state)
-    assert "0.5 kWh, 250 W of late" in text
+    assert "0.5 kWh, 250 W recently" in text
     assert "energy: meters of a GPU (NVML)" in text
 
 
@@ -105,7 +105,7 @@ def test_a_rollout_node_shows_its_own_work() -> None:
         "1.3 installed, 1.4 is newest",
         "512 B of 1 KiB",
         "16 rejected",
-        "rollouts refused (volery why 8d13709a), stale: lag 3",
+        "rollouts rejected (volery why 8d13709a), stale: lag 3",
     ):
         assert part in text
 
@@ -122,7 +122,7 @@ def test_outside_its_owners_hours_a_node_shows_when_it_goes_on() -> None:
     state = ViewState(role=Role.ROLLOUT, me=ALPHA)
     apply(state, "hours_ended", {"again_at": "19:00"})
     assert "resting until 19:00" in text_of(state, 120)
-    assert "passes versions on, and works again from 19:00" in text_of(state, 120)
+    assert "only relays versions, and generates again from 19:00" in text_of(state, 120)
     apply(state, "learner_unreachable", {"reason": "gone", "retry_s": 1})
     assert state.activity == "learner unreachable"
     apply(state, "joined", {"learner": LEARNER})
@@ -311,8 +311,8 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
     for part in (
         "0.750 ▁█",
         "KL to the rollouts 0.004, effective sample 93.0%, clipped 2.0%",
-        "KL 0: 0.0001, 2: 0.01",
-        "since step: entropy rises (10)",
+        "KL at lag 0: 0.0001, 2: 0.01",
+        "not cleared: entropy rises (since step 10)",
         "ALARM at step 10: The policy's entropy rises.",
     ):
         assert part in text
@@ -321,7 +321,7 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
     apply(state, "incarnation_began", {"incarnation": 2, "step": 9})
     assert "since step" not in text_of(state, 100)
     apply(state, "alarm_raised", {"alarm": "entropy_rises", "step": 9, "text": "The policy's entropy rises."})
-    assert "since step: entropy rises (9)" in text_of(state, 100)
+    assert "not cleared: entropy rises (since step 9)" in text_of(state, 100)
     apply(state, "alarm_cleared", {"alarm": "entropy_rises", "step": 30, "text": "over"})
     assert "since step" not in text_of(state, 100)
     assert "ALARM" not in status_line(state)
@@ -361,7 +361,7 @@ def test_a_learner_shows_how_nodes_are_reached_and_what_it_carried() -> None:
     apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0, "bytes_carried": 2048})
     shown = text_of(state, 120)
     assert f"reach     {text}" in shown
-    assert "1 B up, 0 B down, 2 KiB over circuits between others" in shown
+    assert "1 B up, 0 B down, 2 KiB over circuits between other nodes" in shown
     assert text in [notice.text for notice in state.notices], "for who reads plain lines"
 
 

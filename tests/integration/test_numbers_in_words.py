@@ -108,7 +108,9 @@ def test_a_first_start_says_nothing_of_a_restart() -> None:
     told = [notice.text for notice in learners(0).notices]
     assert "training begins" in told
     assert not [one for one in told if "restart" in one]
-    assert "1 rollout from before the restart is in the rollout buffer again" in [notice.text for notice in learners(1).notices]
+    assert "1 rollout from before the restart is in the rollout buffer again" in [
+        notice.text for notice in learners(1).notices
+    ]
 
 
 def test_a_learner_says_what_it_does() -> None:

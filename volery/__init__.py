@@ -1,7 +1,6 @@
 """Offer the names that authors of tasks, rewards and objectives import: the only public names of the program.
 
-`volery new task my-task` writes a task to start from. A task is made of these names; `help(volery.Problem)` and the
-like say more.
+`volery new task my-task` writes a task to start from. The names in short; `help(volery.Problem)` and the like say more:
 
 - A task is any object with the attributes of `Task`: a name, a fingerprint, problems by index, rewards. An index always
   gives the same problem. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are optional additions.
@@ -13,6 +12,9 @@ like say more.
   completion that nobody can judge. `Reward` is what `reward` returns: one reward, or several by their names.
 - `reward` may be `async def`. It may then ask a `Judge`, which is a language model, or a `RewardService`, which is an
   HTTP service.
+- An `EnvironmentTask` makes an `Environment` for each episode that has a state. Its `step` gets what the policy said
+  (`Spoken`) and returns what it reads next (`Observation`).
+- A `Tool` of a problem is shown to the policy, which calls it with a `ToolCall`.
 - A `TaskKind` is what a `swarm.toml` names: it builds the task from `TaskArguments`, and declares each `Option`.
 - `TaskError` is for problems that a person can correct. Say what failed, why, and what to do next.
 - An objective consists of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see docs/objectives.md.

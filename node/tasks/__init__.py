@@ -1,29 +1,30 @@
-"""Prompts, rewards, and where they come from. This is the learner's side alone; what a task may return is checked in
-`gate`.
+"""Provide the prompts and rewards of a run: what to ask the policy, and what a completion earns.
 
-- `adapters`: environments that others wrote, as tasks
-- `answers`: the answer in a completion: found, spelled alike, compared
-- `api`: what authors of tasks import (through `volery`)
-- `checks`: what authors try a task of their own with
-- `data_files`: data files of an operator, row by row
-- `environments`: environments with a state, alive or replayed
-- `first_reward`: one reward before a run begins
-- `gate`: whatever a task returns is checked here
-- `grading`: rewards of a group
-- `held_out`: held-out questions, and who is asked for their rewards
-- `kinds`: the tasks that come with the program
-- `offline_data`: logged completions
-- `port`: the old name of what is in `volery`, for one release
-- `python_task`: a task that the operator wrote
-- `registry`: from a name to a task
-- `sandbox`: walls around programs of strangers
-- `services`: judges and reward services elsewhere
+All of it runs on the learner's side. `gate` checks everything that a task returns.
+
+- `adapters`: environments of other libraries, as tasks
+- `answers`: find, normalise and compare the answer in a completion
+- `api`: what authors of tasks import, through `volery`
+- `checks`: the checks that authors run on their own task
+- `data_files`: read an operator's data files row by row
+- `environments`: environments with a state, running or replayed
+- `first_reward`: compute one reward before a run begins
+- `gate`: check everything that a task returns
+- `grading`: answer one question about a transcript
+- `held_out`: held-out prompts, and how their completions get rewards
+- `kinds`: the built-in tasks
+- `offline_data`: read logged completions from a file
+- `port`: the old name of `volery`, for one more release
+- `python_task`: load a task from the operator's own module
+- `registry`: turn a task's spec into a task
+- `sandbox`: run programs of strangers without access to this machine
+- `services`: ask judges and reward services elsewhere
 - `task_suite`: all tasks of a run, with their curriculum
-- `template_checks`: whether the chat template can say what a task will say
-- `tokenized_task`: a task in tokens
-- `tokenizer`: text to tokens and back
-- `tokenizer_files`: a model's tokenizer, from its files alone
-- `tools`: tool calls in what a policy says
-- `ways`: how the model is spoken to
-- `worth`: a reward, and the rewards with names that it is made of
+- `template_checks`: check that the chat template can write what a task says
+- `tokenized_task`: a task in token ids
+- `tokenizer`: convert between text and token ids
+- `tokenizer_files`: read a model's tokenizer from its files
+- `tools`: read and write tool calls
+- `ways`: how conversations with this model are written
+- `worth`: a reward with the named rewards that it consists of
 """

@@ -1,9 +1,9 @@
-"""One reward before a run begins, so that a task that gives none is refused at the start and not after hours.
+"""Compute one reward before a run begins, so that a task without a usable reward fails at once, not hours later.
 
-What is judged is the reference answer of the first problem, or an empty text where there is none. Only a wrong value
-refuses the task, such as the None of a forgotten `return`. An error does not: rewards are computed on the main thread
-of other processes, and a completion that cannot be judged is a value there (`node.verifiers.dispatch`). A task that
-takes longer than TRIAL_S is left to them as well.
+It judges the reference answer of the first problem, or an empty text if there is none. Only a wrong value stops the
+start, such as the None of a forgotten `return`. An error does not, because in a run rewards are computed on the main
+thread of other processes, and a completion that cannot be judged is an expected result there
+(`node.verifiers.dispatch`). A task that takes longer than TRIAL_S is left to those processes as well.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from node.tasks.services.loop_thread import wait_for
 from node.tasks.worth import parts_of
 
 TRIAL_S = 10.0
-"""Most rewards take milliseconds; one that imports a large library takes seconds the first time."""
+"""Seconds that the first reward may take. Most take milliseconds; one that imports a large library takes seconds."""
 
 
 def require_reward(gate: Gate) -> frozenset[str] | None:
-    """Return the names of the rewards that its own first answer gets, none of one reward; None where that is not known.
-    Raises WrongValue where the task cannot say what it is worth. Takes TRIAL_S at most."""
+    """Return the names of the rewards of the task's first answer: empty for one plain reward, None if it is not known.
+
+    Waits for TRIAL_S at most. Raises WrongValue if the task returns something that is not a reward."""
     raised: list[WrongValue] = []
     found: list[frozenset[str]] = []
 
@@ -34,7 +35,7 @@ def require_reward(gate: Gate) -> frozenset[str] | None:
         except TaskError:
             return
 
-    # A daemon, since Python would wait at its end for a thread that never returns.
+    # A daemon, because at its end Python would wait for a thread that never returns.
     thread = Thread(target=judge, name="first reward", daemon=True)
     thread.start()
     thread.join(TRIAL_S)
@@ -44,13 +45,13 @@ def require_reward(gate: Gate) -> frozenset[str] | None:
 
 
 def require_services(gate: Gate) -> None:
-    """Raises TaskError where the task asks services for its rewards, and they do not answer once. Takes as long as they
-    may."""
+    """Raise TaskError if the task needs services for its rewards and they do not answer one request. Waits as long as
+    the services' own timeouts allow."""
     wait_for(gate.try_services(Place(index=0)))
 
 
 def _judge(gate: Gate) -> float:
-    """Raises TaskError."""
+    """Return the first reward. Raises TaskError."""
     place = Place(index=0)
     problem = gate.problem(place)
     said = problem.answer or ""

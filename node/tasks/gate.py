@@ -1,12 +1,13 @@
-"""The gate between a task and the learner: whatever a task returns is checked here, and nowhere else.
+"""Check everything that a task returns, here and nowhere else.
 
-Tasks may be an operator's own. A forgotten `return`, a dict where a message belongs or an exception is a mistake that
-the operator has to read in one sentence, wherever the task runs: in the node, or in a verifier's process.
+A task may be the operator's own code. A forgotten `return`, a dict instead of a message or an exception is a mistake
+that the operator must be able to read in one sentence, whether the task runs in the node or in a verifier.
 
 Invariants:
-- What passes has the type that `node.tasks.api.interface` promises. Anything else is a TaskError that names the task,
-  the problem, and what came.
-- What a task is (finite, of several turns, cheap) is decided once, when the gate is opened, from the names of its
+
+- A value that passes has the type that `node.tasks.api.interface` promises. Any other value is a TaskError that names
+  the task, the problem and the value.
+- The gate decides once, when it is made, what a task is (finite, of several turns, cheap), from the names of its
   attributes. `isinstance` with a Protocol would run its properties on Python 3.11, again with every call.
 - The fingerprint is computed once.
 """
@@ -47,29 +48,29 @@ from node.tasks.services.loop_thread import wait_for
 from node.tasks.worth import Worth
 
 NEEDED = ("name", "levels", "fingerprint", "problem", "held_out", "reward")
-"""What every task has."""
+"""Attributes that every task must have."""
 
 IN_ENVIRONMENT = ("reward",)
-"""What a task with environments has there, and need not have itself."""
+"""Those of NEEDED that a task with environments need not have, because its environments have them."""
 
 FINITE = ("size", "num_held_out", "notes", "pass_rates")
-"""What a task of finitely many problems has besides: all of them, or it counts as one without end."""
+"""The further attributes of a task with finitely many problems. A task that lacks one of them counts as endless."""
 
 MAX_SHOWN = 80
-"""Characters of a value that are shown to the operator: enough to recognise it."""
+"""Characters of a value to show to the operator, enough to recognise it."""
 
 
 class WrongValue(TaskError):
-    """The task has returned what `node.tasks.api.interface` does not promise."""
+    """The task returned something that `node.tasks.api.interface` does not allow."""
 
 
 class NobodyCanSay(TaskError):
-    """The reward is CANNOT_SAY, which is no mistake."""
+    """The reward is CANNOT_SAY, which is not a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finite:
-    """What a finite task says of itself, see `node.tasks.api.interface.FiniteTask`."""
+    """The attributes of a finite task, see `node.tasks.api.interface.FiniteTask`."""
 
     size: int
     num_held_out: int
@@ -79,7 +80,7 @@ class Finite:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which problem is concerned."""
+    """One problem of a task: a training problem, or a held-out one."""
 
     index: int
     held_out: bool = False
@@ -89,14 +90,14 @@ class Place:
 
 
 class Gate:
-    """The gate of one task. Every method raises TaskError where the task fails, or returns what it should not.
+    """One task, with every call checked. Methods raise TaskError if the task fails or returns a wrong value.
 
-    `name`, `levels`, `finite` (None: without end), `has_turns`, `has_environments`, `has_async_reward` and `is_cheap`
-    are what the task was found to be when the gate was opened.
+    `name`, `levels`, `finite` (None if endless), `has_turns`, `has_environments`, `has_async_reward` and `is_cheap` say
+    what the task is. They are decided when the gate is made.
     """
 
     def __init__(self, task: Task | EnvironmentTask) -> None:
-        """Ask the task what it is. Raises TaskError."""
+        """Read the task's attributes. Raises TaskError."""
         self._task = task
         self.name = str(getattr(type(task), "__name__", "task"))
         if lacking := lacking_of(task):
@@ -109,31 +110,31 @@ class Gate:
         )
         self.has_async_reward = not self.has_environments and is_async(getattr(task, "reward", None))
         said_cheap = has(task, "is_cheap") and self._said("is_cheap", _flag, "True or False")
-        # Environments take their time, and hang; so does what is waited for.
+        # Environments and awaited rewards are slow, and may hang.
         self.is_cheap = said_cheap and not self.has_environments and not self.has_async_reward
         self.finite = self._finite() if all(has(task, part) for part in FINITE) else None
         self._named: tuple[Place, frozenset[str]] | None = None
-        """Where rewards came first, and with which names; none of one reward."""
+        """The first problem that got a reward, and the names of its rewards; no names if it was one plain reward."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """What the task calls itself, so that others are told apart; it may take seconds the first time."""
+        """The task's own text that tells it from other tasks. The first access may take seconds."""
         found: str = self._said("fingerprint", _text, "text")
         return found
 
     @property
     def is_ours(self) -> bool:
-        """Whether the task came with this program, whose tests hold what it returns."""
+        """Whether the task is built in, so that the program's own tests check what it returns."""
         return type(self._task).__module__.startswith("node.tasks.")
 
     def require(self) -> None:
-        """Raises TaskError unless all that the task's rewards need is on this machine."""
+        """Raise TaskError if this machine lacks something that the task's rewards need."""
         if has(self._task, "require"):
             with self._asked("its `require`"):
                 self._task.require()  # type: ignore[union-attr]
 
     def problem(self, place: Place) -> Problem:
-        """The problem there."""
+        """Return the problem at `place`."""
         asked = "held_out" if place.held_out else "problem"
         with self._asked(str(place)):
             found: object = getattr(self._task, asked)(place.index)
@@ -150,13 +151,13 @@ class Gate:
                 _text(found.answer)
         if found.tools and isinstance(found.prompt, str) and found.chat is Chat.NEVER:
             raise WrongValue(
-                f"task {self.name!r} gave tools at {place} with a prompt of plain text, and the chat template alone "
+                f"task {self.name!r} gave tools at {place} with a prompt of plain text, but only the chat template "
                 "shows tools: give messages as `prompt`, or `chat=Chat.ALWAYS`."
             )
         return found
 
     def answer_turn(self, place: Place, problem: Problem, turns: Sequence[Turn], said: str) -> Answer | None:
-        """What the task answers to `said`; None, where the episode is over or the task has one turn."""
+        """Return the task's answer to `said`, or None if the episode is over or the task has one turn."""
         if not self.has_turns or self.has_environments:
             return None
         with self._asked(str(place)):
@@ -167,7 +168,7 @@ class Gate:
             return _conversation(found)
 
     def reward(self, place: Place, problem: Problem, completion: Completion) -> float:
-        """What `completion` is worth, a finite number. A reward that is `async` is waited for."""
+        """Return the reward of `completion`, a finite number. Waits for a reward that is `async`."""
         with self._asked(str(place)):
             found: object = self._task.reward(problem, completion)  # type: ignore[union-attr]
             if inspect.isawaitable(found):
@@ -175,15 +176,15 @@ class Gate:
         return self.worth(place, found)
 
     async def try_services(self, place: Place) -> None:
-        """Raises TaskError where the task asks services for its rewards, and they do not answer."""
+        """Raise TaskError if the task needs services for its rewards and they do not answer."""
         if has(self._task, "try_services"):
             problem = self.problem(place)
             with self._asked("its `try_services`"):
                 await self._task.try_services(problem)  # type: ignore[union-attr]
 
     def demonstrate(self, place: Place) -> tuple[ChatMessage, ...] | None:
-        """A conversation to warm a model up with, behind the prompt of `place`: what the assistant says, and what tools
-        answer. None where the task has none to give, and its reference answer is all there is."""
+        """Return a conversation that continues the prompt of `place`, for a warm start: what the assistant says, and
+        what tools answer. None if the task gives none; then its reference answer is all there is."""
         if not has(self._task, "demonstrate"):
             return None
         with self._asked(str(place)):
@@ -194,41 +195,41 @@ class Gate:
 
     @property
     def demonstrates(self) -> bool:
-        """Whether the task has conversations of its own to warm a model up with."""
+        """Whether the task gives conversations for a warm start."""
         return has(self._task, "demonstrate")
 
     def in_form(self, place: Place, problem: Problem, completion: Completion) -> bool:
-        """Whether `completion` has the form of an answer: it ended by itself and is not blank, and the task says so, if
-        it says anything (`node.tasks.api.interface.FormTask`)."""
+        """Return whether `completion` has the form of an answer: it ended by itself, is not blank, and passes the
+        task's own check, if the task has one (`node.tasks.api.interface.FormTask`)."""
         if not completion.finished or not completion.text.strip():
             return False
         if not has(self._task, "in_form"):
             return True
         with self._asked(f"{place}, in `in_form`"):
             found: object = self._task.in_form(problem, completion)  # type: ignore[union-attr]
-        with self._reading(f"no word on the form at {place}", found, "`in_form` must return True or False"):
+        with self._reading(f"no verdict on the form at {place}", found, "`in_form` must return True or False"):
             return bool(_flag(found))
 
-    # What somebody else calls, since it may be asynchronous
+    # Methods for callers that call the task themselves, because its method may be `async`
 
     @property
     def rewarder(self) -> Callable[[Problem, Completion], object]:
-        """The task's own method that says what a completion is worth."""
+        """The task's own `reward` method."""
         return cast(Task, self._task).reward
 
     @property
     def maker(self) -> Callable[[Problem, int], object]:
-        """The task's own method that makes an environment."""
+        """The task's own `environment` method."""
         return cast(EnvironmentTask, self._task).environment
 
     def seed(self, place: Place) -> int:
-        """The seed of an environment there: the same in every process. Of a held-out problem it is that for every run,
-        as the problem is."""
+        """Return the seed of the environment at `place`, the same in every process. For a held-out problem it is also
+        the same in every run, like the problem itself."""
         side = f"{self.name}/held out" if place.held_out else self.fingerprint
         return int.from_bytes(hashlib.sha256(f"{side}/{place.index}".encode()).digest()[:8]) >> 1
 
     def tools_of(self, place: Place, problem: Problem, environment: object) -> frozenset[str]:
-        """Names of the tools that may be called in an environment: its own, and those that the prompt shows."""
+        """Return the names of the tools that may be called: the environment's own, and those of the problem."""
         with self._asked(f"{place}, in `tools`"):
             found: object = getattr(environment, "tools", ())
         with self._reading(f"no tools at {place}", found, f"`tools` of its environment must be {TOOLS}"):
@@ -236,7 +237,7 @@ class Gate:
         return frozenset(tool.name for tool in (*problem.tools, *cast("Sequence[Tool]", found)))
 
     def observed(self, place: Place, found: object) -> Answer | None:
-        """What an environment there has answered; None, where the episode is over."""
+        """Return the answer in what `step` returned, or None if the episode is over."""
         if isinstance(found, Observation):
             if found.over:
                 return None
@@ -249,13 +250,13 @@ class Gate:
             answer = _conversation(found)
         if (size := _size(answer)) > MAX_ANSWER_CHARACTERS:
             raise WrongValue(
-                f"task {self.name!r} answered with {size:,} characters at {place}; an answer has at most "
-                f"{MAX_ANSWER_CHARACTERS:,}: let `step` cut what is longer."
+                f"task {self.name!r} answered with {size:,} characters at {place}; the maximum is "
+                f"{MAX_ANSWER_CHARACTERS:,}. Let `step` cut longer answers."
             )
         return answer
 
     def failed(self, place: Place, part: str, error: BaseException) -> TaskError:
-        """What is told of an environment that raised an error in its `part`."""
+        """Return the error for an environment whose method `part` raised `error`."""
         if isinstance(error, TaskError):
             return error
         failure = TaskError(
@@ -266,15 +267,15 @@ class Gate:
 
     @cached_property
     def weights(self) -> Mapping[str, float]:
-        """Weights of rewards with names, of those that the task gives one."""
+        """The weights of named rewards, where the task sets them."""
         if not has(self._task, "reward_weights"):
             return {}
         found: Mapping[str, float] = self._said("reward_weights", _weights, "numbers by the names of rewards")
         return found
 
     def worth(self, place: Place, found: object) -> float:
-        """What `reward` has returned, of the task or of an environment, as a finite number; a `Worth` of rewards with
-        names. Raises NobodyCanSay where that is all that it says."""
+        """Return what `reward` returned, of the task or of an environment, as a finite number; a `Worth` for named
+        rewards. Raises NobodyCanSay if all of it is CANNOT_SAY."""
         if isinstance(found, Mapping):
             return self._sum(place, {name: self._one(place, value) for name, value in found.items()})
         reward = self._one(place, found)
@@ -284,7 +285,7 @@ class Gate:
         return reward
 
     def _sum(self, place: Place, rewards: Mapping[object, float]) -> Worth:
-        """Of rewards by their names, NaN where nobody can say one."""
+        """Return the weighted sum of named rewards. A value is NaN if it is unknown."""
         weights = self.weights
         if not 0 < len(rewards) <= MAX_PARTS:
             raise WrongValue(f"task {self.name!r} gave {len(rewards)} rewards at {place}; give 1 to {MAX_PARTS}.")
@@ -296,9 +297,9 @@ class Gate:
                 )
         if unknown := sorted(weights.keys() - {str(name) for name in rewards}):
             raise WrongValue(
-                f"task {self.name!r} has a weight for `{unknown[0]}` in `reward_weights`, and `reward` gave "
-                f"{', '.join(f'`{name}`' for name in rewards)} at {place}. Let `reward` give all of them, CANNOT_SAY "
-                "where it cannot say one."
+                f"task {self.name!r} has a weight for `{unknown[0]}` in `reward_weights`, but `reward` gave only "
+                f"{', '.join(f'`{name}`' for name in rewards)} at {place}. Let `reward` always give all of them, and "
+                "CANNOT_SAY for those that it cannot judge."
             )
         self._require_names(place, frozenset(str(name) for name in rewards))
         parts = tuple(
@@ -310,32 +311,32 @@ class Gate:
         try:
             return Worth.of(parts)
         except ValueError as error:
-            raise WrongValue(f"task {self.name!r}: {error} at {place}, which is too much either way.") from error
+            raise WrongValue(f"task {self.name!r}: {error} at {place}, which is too large.") from error
 
     def _require_names(self, place: Place, names: frozenset[str]) -> None:
-        """Raises WrongValue where rewards came with other names before: they would not be those of one series."""
+        """Raise WrongValue if earlier rewards had other names, because the names would not form one series each."""
         if self._named is None:
             self._named = place, names
         first, known = self._named
         if names != known:
             raise WrongValue(
-                f"task {self.name!r} gave {_listed(names)} at {place}, and {_listed(known)} at {first}. Let `reward` "
-                "give the same names for each completion, CANNOT_SAY where it cannot say one."
+                f"task {self.name!r} gave {_listed(names)} at {place}, but {_listed(known)} at {first}. Let `reward` "
+                "give the same names for each completion, and CANNOT_SAY for those that it cannot judge."
             )
 
     def _nobody(self, place: Place) -> NobodyCanSay:
         return NobodyCanSay(f"task {self.name!r} cannot say what the completion at {place} is worth")
 
     def _one(self, place: Place, found: object) -> float:
-        """One reward; NaN of CANNOT_SAY."""
+        """Return one reward; NaN for CANNOT_SAY."""
         if found is CANNOT_SAY:
             return math.nan
-        missing = ", and one way through it ends without `return`" if found is None else ""
+        missing = ", and one path through it ends without `return`" if found is None else ""
         with self._reading(
             f"no reward at {place}", found, f"`reward` must return a number, or numbers by their names{missing}"
         ):
             reward = _number(found)
-        if not abs(reward) <= MAX_REWARD:  # which is false of what is no number, too
+        if not abs(reward) <= MAX_REWARD:  # also true for NaN
             raise WrongValue(
                 f"task {self.name!r} gave the reward {reward} at {place}; it must lie between {-MAX_REWARD:g} and "
                 f"{MAX_REWARD:g}."
@@ -353,7 +354,7 @@ class Gate:
         )
 
     def _said(self, part: str, read: Callable[[Any], Any], wanted: str) -> Any:
-        """Attribute `part`, as `read` takes it."""
+        """Return the attribute `part`, as `read` converts it."""
         with self._asked(f"its `{part}`"):
             found: object = getattr(self._task, part)
         with self._reading(f"no {part}", found, f"`{part}` must be {wanted}"):
@@ -364,28 +365,29 @@ class Gate:
 
     @contextmanager
     def _reading(self, what: str, found: object, wanted: str) -> Iterator[None]:
-        """What a reader does not take is told. Readers run methods of strange objects, which raise what they like."""
+        """Turn any error of a reader into a WrongValue. Readers call methods of unknown objects, which may raise
+        anything."""
         try:
             yield
-        except Exception:  # of comparing and converting what a task's own code gave
+        except Exception:  # from comparing or converting a value of the task's own code
             raise self._wrong(what, found, wanted) from None
 
     @contextmanager
     def _asked(self, what: str) -> Iterator[None]:
-        """What the task raises inside is its own mistake, whatever it is."""
+        """Turn any error that the task raises inside into a TaskError."""
         try:
             yield
         except (TaskError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # SystemExit and asyncio's CancelledError, too, would end the node
+        except BaseException as error:  # SystemExit and asyncio's CancelledError would end the node
             raise TaskError(
-                f"task {self.name!r} failed at {what}: {type(error).__name__}: {error}. Mend it, then start again: "
-                "nothing that was acknowledged is lost."
+                f"task {self.name!r} failed at {what}: {type(error).__name__}: {error}. Correct the task, then start "
+                "again: nothing that was acknowledged is lost."
             ) from error
 
 
 def has(task: object, part: str) -> bool:
-    """Whether the task has an attribute of that name, its own or its class's, without running what computes it."""
+    """Return whether the task or its class has this attribute, without running a property."""
     try:
         inspect.getattr_static(task, part)
     except AttributeError:
@@ -394,29 +396,29 @@ def has(task: object, part: str) -> bool:
 
 
 def has_environments(task: object) -> bool:
-    """Whether its episodes have environments (`node.tasks.api.environment`)."""
+    """Return whether the task's episodes have environments (`node.tasks.api.environment`)."""
     return has(task, "environment") and callable(getattr(task, "environment", None))
 
 
 def is_async(method: object) -> bool:
-    """Whether a call of it is to be awaited: it is `async def`, or an object whose `__call__` is."""
+    """Return whether a call of `method` must be awaited: it is `async def`, or an object whose `__call__` is."""
     return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
 
 
 def lacking_of(task: object) -> list[str]:
-    """What every task has, and this one lacks."""
+    """Return the names of required attributes that this task lacks."""
     elsewhere = IN_ENVIRONMENT if has_environments(task) else ()
     return [part for part in NEEDED if part not in elsewhere and not has(task, part) and not hasattr(task, part)]
 
 
 def describe_value(value: object) -> str:
-    """`value` and its type for a person, short, whatever its own `repr` does."""
+    """Return `value` and its type as short text for a person, even if its own `repr` fails."""
     if value is None:
         return "None"
     kind = type(value).__name__
     try:
         text = reprlib.repr(value)
-    except Exception:  # of a `repr` that a task's author wrote
+    except Exception:  # from a `repr` that the task's author wrote
         return f"something of type {kind}"
     return f"{text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'} (of type {kind})"
 
@@ -426,26 +428,26 @@ MESSAGES = "text, or messages, each a volery.ChatMessage(role=..., content=...)"
 OBSERVATION = f"`step` must return {MESSAGES}, a volery.Observation of those, or None at the end"
 
 MAX_TOOLS = 128
-"""Tools of one problem: every one stands in the prompt, which has a bound of its own."""
+"""Maximum number of tools of one problem. Each is written into the prompt, whose length is limited as well."""
 
 TOOLS = (
-    f"at most {MAX_TOOLS} volery.Tool(name=..., description=..., parameters=...), each with another name of letters, "
+    f"at most {MAX_TOOLS} volery.Tool(name=..., description=..., parameters=...), each with its own name of letters, "
     "digits, _, - and ., and with a JSON schema of an object"
 )
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""Names of tools that every family of models writes as they are."""
+"""Names of tools that every model family writes unchanged."""
 
 
-# Readers: a value as the port has it. Each raises what it likes for what it is not.
+# Readers convert a value to the promised type. Each may raise any exception for a wrong value.
 
 
 class _OtherThing(Exception):
-    """The value is not what the port promises."""
+    """The value is not what the interface promises."""
 
 
 def _text(value: object) -> str:
-    """Text that can be written as UTF-8, as half of a surrogate pair cannot."""
+    """Return a text that can be written as UTF-8. Half of a surrogate pair cannot."""
     if not isinstance(value, str):
         raise _OtherThing
     value.encode()
@@ -459,7 +461,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _conversation(value: object) -> Answer:
-    """Text, or messages, at least one."""
+    """Return a text, or at least one message."""
     if isinstance(value, str):
         return _text(value)
     if not isinstance(value, list | tuple) or not value:
@@ -475,7 +477,7 @@ def _conversation(value: object) -> Answer:
 
 
 def _size(answer: Answer) -> int:
-    """Characters of an answer."""
+    """Return the number of characters of an answer."""
     return len(answer) if isinstance(answer, str) else sum(len(message.content) for message in answer)
 
 
@@ -499,7 +501,7 @@ def _tools(value: object) -> None:
 
 
 def _object(value: object) -> None:
-    """A mapping of JSON values with keys of text: no NaN, no half of a surrogate pair, nothing that holds itself."""
+    """Accept a mapping of JSON values with text keys: no NaN, no half of a surrogate pair, no cycles."""
     if not isinstance(value, Mapping):
         raise _OtherThing
     _text(json.dumps(dict(value), allow_nan=False, ensure_ascii=False))
@@ -523,9 +525,9 @@ def _whole(least: int) -> Callable[[Any], int]:
 
 
 def _number(value: Any) -> float:
-    """What counts as a number: int, float, bool (1 or 0), and what converts itself, as a numpy scalar does."""
+    """Return a number: an int, float, bool (1 or 0), or an object that converts itself, such as a numpy scalar."""
     if not hasattr(type(value), "__float__") and not hasattr(type(value), "__index__"):
-        raise _OtherThing  # text among others, though float() reads it
+        raise _OtherThing  # text too, although float() would read it
     try:
         return float(value)
     except OverflowError:

@@ -1,9 +1,12 @@
-"""What a task is asked about a transcript, as a value that any process holding the task can answer.
+"""Answer one question about a transcript with a task, in any process that has the task.
 
-What always holds: an answer depends on nothing but the task and what is asked, so it is the same in the node, in a
-verifier's process, and after a restart; turns are folded from what was said, and environments are made anew and told
-it, never remembered; one that answers otherwise than it did is an error; whatever a task raises or returns passes its
-gate (`node.tasks.gate`), which says which problem it was.
+Invariants:
+
+- An answer depends only on the task and the question. It is the same in the node, in a verifier's process and after a
+  restart.
+- The state of an episode is computed from what was said, never remembered. An environment is made again and given the
+  same turns. If it then answers differently than before, that is an error.
+- Everything that a task raises or returns passes its gate (`node.tasks.gate`), which says which problem it was.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from node.tasks.tools.formats import ToolFormat
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One question to a task: what is answered to the last of `said`, or with `wants_reward` what all of it is worth.
+    """One question to a task: its answer to the last turn in `said`, or with `wants_reward` the reward of the episode.
 
-    `index` of a training problem, or of a `held_out` one; `said` turn by turn, at least one; `finished`: the last ended
-    by itself. Where the task has environments, `digests` of what was answered to all but the last of `said`, and how
-    what it said is read (`node.tasks.environments.question`).
+    `index`: the number of a training problem, or of a `held_out` one. `said`: the policy's turns, at least one.
+    `finished`: the last turn ended by itself. The other fields are for a task with environments: `digests` of its
+    earlier answers, and how to parse what the policy said (`node.tasks.environments.question`).
     """
 
     index: int
@@ -38,7 +41,8 @@ class Asked:
     in_thinking: bool = False
 
     def of_episode(self, title: str) -> EpisodeQuestion:
-        """The same for an environment of the task of that title. Raises ValueError when digests are missing."""
+        """Return the same question for an environment of the task called `title`. Raises ValueError if digests are
+        missing."""
         return EpisodeQuestion(
             task=title,
             place=Place(index=self.index, held_out=self.held_out),
@@ -51,28 +55,28 @@ class Asked:
         )
 
     def of_transcript(self, title: str) -> EpisodeQuestion:
-        """The same for a task that folds its turns, so nobody needs digests."""
+        """Return the same question for a task without environments, which needs no digests."""
         return replace(self, digests=("",) * (len(self.said) - 1)).of_episode(title)
 
 
 class AnsweredOtherwise(TaskError):
-    """An environment that was told again what was said has answered otherwise: its episode cannot go on."""
+    """A new environment that received the same turns again has answered differently, so its episode cannot go on."""
 
 
 def otherwise(title: str, place: Place, turn: int) -> str:
-    """What is told of such an environment, which did in that turn, from 1 on."""
+    """Return the message about an environment that answered differently in this turn, counted from 1."""
     return (
-        f"the environment of task {title!r} at {place} was made anew, and answered otherwise in turn {turn} than the "
-        "one before it. Let all that is random follow from its seed, or leave more alive: [verifiers] environments"
+        f"the environment of task {title!r} at {place} was made again, and in turn {turn} it answered differently than "
+        "the one before it. Derive everything random from its seed, or keep more alive: [verifiers] environments"
     )
 
 
 Judgement = float | Answer | None
-"""A reward, where that was asked; else what is answered, None where the episode is over."""
+"""The reward, if it was asked for; else the task's answer, or None if the episode is over."""
 
 
 def grade(task: Task | Gate, asked: Asked) -> Judgement:
-    """What `task` says. Raises TaskError when it fails, or says what it should not."""
+    """Return what `task` answers. Raises TaskError if it fails or returns a wrong value."""
     gate = task if isinstance(task, Gate) else Gate(task)
     place = Place(index=asked.index, held_out=asked.held_out)
     if gate.has_environments:

@@ -1,4 +1,4 @@
-"""Held-out questions, and who is asked for the rewards of their answers."""
+"""Define a held-out prompt, and the question what the reward of its completion is."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from learner.rollouts.environment import Ended, Reply, Said
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task.
+    """One held-out prompt of the task called `task`, in token ids. `index`: its number among the task's held-out ones.
 
-    `reply`: what comes back to what was said in a task of several turns; None: the completion is all. `index`: which of
-    its task's held-out problems it is.
+    `reward`: computes the reward of a completion's token ids. `reply`: computes the task's answer in an episode of
+    several turns; None for a task of one turn.
     """
 
     prompt: tuple[int, ...]
@@ -25,21 +25,22 @@ class HeldOut:
     index: int = 0
 
     def answer(self, said: Said, transcript: int, digests: tuple[str, ...] = ()) -> Reply:
-        """The same for any task. `digests` of what was answered before, see `learner.rollouts.environment.Answered`."""
+        """Return the reply to what was said, for any task. `digests` are those of the earlier replies, see
+        `learner.rollouts.environment.Answered`."""
         if self.reply is None:
             return Ended(reward=self.reward(said[-1]))
         return self.reply(said, transcript, digests=digests) if any(digests) else self.reply(said, transcript)
 
 
 HeldOutQuestion = tuple[HeldOut, Said, int, tuple[str, ...]]
-"""(problem, what was said, tokens of the transcript, digests): the arguments of `HeldOut.answer`."""
+"""(problem, what was said, tokens of the transcript, digests of earlier replies): the arguments of `HeldOut.answer`."""
 
 
 AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
 
 
 async def answer_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
-    """Each problem's own answer, in this process."""
+    """Return the replies to `questions`, computed on a thread of this process."""
     return await trio.to_thread.run_sync(
         lambda: [held.answer(said, transcript, digests) for held, said, transcript, digests in questions]
     )

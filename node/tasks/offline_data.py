@@ -1,13 +1,17 @@
-"""Logged completions from a file: groups with rewards, and preference pairs, one JSON object a line.
+"""Read logged completions from a file: groups with rewards, and preference pairs, one JSON object per line.
 
     {"prompt": ..., "completions": [{"text": ..., "reward": 1.0}, {"text": ..., "reward": 0}]}
     {"prompt": ..., "chosen": ..., "rejected": ...}
 
-What always holds: a file with a bad line is refused before training starts, naming the line; every group has at least
-two completions, each with a finite reward and at least one token; a pair is a group whose better completion has reward
-1 and comes first; a token takes 4 bytes of memory. `prompt` (or `messages`) is text or chat messages, as in
-`node.tasks.kinds.jsonl`; of `chosen` and `rejected`, text or messages, the last message counts. Other fields are
-ignored.
+`prompt` (or `messages`) is text or chat messages, as in `node.tasks.kinds.jsonl`. `chosen` and `rejected` are text, or
+messages of which the last one counts. Other fields are ignored.
+
+Invariants:
+
+- A file with a wrong line is an error that names the line, before training starts.
+- Every group has at least two completions, each with a finite reward and at least one token.
+- A pair is a group of two: the better completion comes first and has reward 1, the other has reward 0.
+- A token takes 4 bytes of memory.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from protocol.core.codec import MIN_LOGPROB
 from protocol.core.limits import MAX_COMPLETION_TOKENS
 
 MAX_GROUP = 1024
-"""Completions of one prompt, as of a lease."""
+"""Maximum completions of one prompt, the same as for a lease."""
 
 
 class _Message(msgspec.Struct):
@@ -58,7 +62,7 @@ class _Row(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """What a file holds: its groups, how many of them are pairs, and a digest of its content."""
+    """The content of a file: its groups, the number of pairs, and a digest of the bytes."""
 
     path: Path
     groups: tuple[LoggedGroup, ...]
@@ -70,7 +74,7 @@ class Logs:
 
     @property
     def note(self) -> str:
-        """A clause for the operator."""
+        """A clause that tells the operator what the file holds."""
         completions = sum(len(group.completions) for group in self.groups)
         return f"{self.path}: {len(self.groups)} logged groups of {completions} completions, {self.pairs} of them pairs"
 
@@ -78,10 +82,14 @@ class Logs:
 def read_logs(
     path: Path, codec: TextCodec, chat: Chat, *, positions: int | None = None, vocabulary: int | None = None
 ) -> Logs:
-    """Read a file of logged groups and pairs. Raises TaskError naming file and line.
+    """Read a file of logged groups and pairs. Raises TaskError, which names file and line.
 
-    `chat`: whether a prompt that is text passes through the chat template; `positions` and `vocabulary`: of the model,
-    if known.
+    Args:
+        path: the JSON Lines file.
+        codec: the model's tokenizer.
+        chat: whether a prompt of plain text passes through the chat template.
+        positions: tokens that the model can take in one sequence, if known.
+        vocabulary: number of token ids that the model has, if known.
     """
     try:
         data = read_file(path)
@@ -104,7 +112,7 @@ def read_logs(
 def _read_group(
     line: bytes, codec: TextCodec, chat: Chat, positions: int | None, vocabulary: int | None
 ) -> LoggedGroup:
-    """Raises ValueError that says what is wrong."""
+    """Read one line. Raises ValueError, which says what is wrong."""
     row = parse_line(line, _Row)
     if row.completions is not None:
         completions = row.completions
@@ -125,12 +133,12 @@ def _read_group(
         vocabulary
         and (highest := max(max(ids) for ids in (prompt, *(one.tokens for one in logged)) if ids)) >= vocabulary
     ):
-        raise ValueError(f"token id {highest} is none of the model's vocabulary of {vocabulary}")
+        raise ValueError(f"token id {highest} is not in the model's vocabulary of {vocabulary}")
     return LoggedGroup(prompt=prompt, completions=logged)
 
 
 def _problem(row: _Row, chat: Chat) -> Problem:
-    """The prompt; of a pair of conversations without one, all that both say before their last messages."""
+    """Return the prompt. A pair of conversations needs none: then it is what both say before their last messages."""
     prompt = row.prompt if row.prompt is not None else row.messages
     if prompt is None and isinstance(row.chosen, list) and isinstance(row.rejected, list):
         prompt = row.chosen[:-1]
@@ -153,29 +161,29 @@ def _last(text: Text, name: str) -> str:
 
 def _logged(one: _Completion, number: int, codec: TextCodec) -> Logged:
     where = f"completion {number + 1}"
-    if not abs(one.reward) <= MAX_REWARD:  # as nothing is that is no number
+    if not abs(one.reward) <= MAX_REWARD:  # also true for NaN
         raise ValueError(f"{where}: `reward` {one.reward:g} does not lie between {-MAX_REWARD:g} and {MAX_REWARD:g}")
     if (one.text is None) == (one.tokens is None):
-        raise ValueError(f"{where} wants either `text` or `tokens`")
+        raise ValueError(f"{where} needs either `text` or `tokens`, and not both")
     tokens = _tokens(one, codec)
     if not 0 < len(tokens) <= MAX_COMPLETION_TOKENS:
-        raise ValueError(f"{where} has {len(tokens)} tokens, and may have 1 to {MAX_COMPLETION_TOKENS}")
+        raise ValueError(f"{where} has {len(tokens)} tokens; it may have 1 to {MAX_COMPLETION_TOKENS}")
     if (logprobs := one.logprobs) is not None:
         if len(logprobs) != len(tokens):
             raise ValueError(
-                f"{where} has {len(logprobs)} `logprobs` for {len(tokens)} tokens, a stop id included; give `tokens` "
-                "as they were sampled, or leave `logprobs` out"
+                f"{where} has {len(logprobs)} `logprobs` for {len(tokens)} tokens, the stop token included; give "
+                "`tokens` as they were sampled, or leave `logprobs` out"
             )
         if not all(MIN_LOGPROB <= value <= 0 for value in logprobs):
-            raise ValueError(f"{where}: `logprobs` lie between {MIN_LOGPROB:g} and 0")
+            raise ValueError(f"{where}: `logprobs` must lie between {MIN_LOGPROB:g} and 0")
     return Logged(tokens=tokens, reward=one.reward, logprobs=None if logprobs is None else array("f", logprobs))
 
 
 def _tokens(one: _Completion, codec: TextCodec) -> array[int]:
-    """Of a text that ended by itself with the stop id that ended it."""
+    """Return the token ids of a logged completion. A text that ended by itself gets its stop id."""
     if one.tokens is not None:
         if not all(0 <= token < 1 << 31 for token in one.tokens):
-            raise ValueError("`tokens` holds a number that is no token id")
+            raise ValueError("`tokens` holds a number that is not a token id")
         return array("i", one.tokens)
     assert one.text is not None
     answer: Sequence[int] = codec.encode_answer(one.text)

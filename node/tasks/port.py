@@ -1,4 +1,4 @@
-"""The old name of what authors of tasks import: it works with a warning for one release. Import from `volery`."""
+"""Keep the old import path of the task API working, with a warning, for one release. Import from `volery` instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from node.tasks.api import interface
 
 warnings.warn(
-    "node.tasks.port is called volery now, and goes with the next release. Write: from volery import Task, Problem",
+    "node.tasks.port is called volery now, and is removed in the next release. Write: from volery import Task, Problem",
     FutureWarning,
     stacklevel=2,
 )

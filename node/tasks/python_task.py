@@ -1,8 +1,11 @@
-"""`python:MODULE:NAME`: a task of one's own, without a package: a class or function of a module beside swarm.toml.
+"""Load the operator's own task, `python:MODULE:NAME`: a class or function in a module beside swarm.toml.
 
-What always holds: code is imported only because the operator's own configuration names it, on the learner's side;
-nothing of a peer's chooses it. An installed module comes before a file of the same name beside swarm.toml, so that such
-a file cannot take the place of a library. Whatever goes wrong on the way is a TaskError that says where.
+Invariants:
+
+- Code is imported only because the operator's own configuration names it, on the learner's side. Nothing that a peer
+  sends can choose it.
+- An installed module comes before a file of the same name beside swarm.toml, so such a file cannot replace a library.
+- Every failure is a TaskError that says where it happened.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from node.tasks.gate import lacking_of
 
 
 def kind_within(arguments: TaskArguments) -> tuple[TaskKind, TaskArguments] | None:
-    """The TaskKind that MODULE:NAME is, with the options that it declares; None where it is a class or a function.
+    """Return the TaskKind called MODULE:NAME, with the options that it declares; None if it is a class or function.
 
     Raises TaskError."""
     found = _find(arguments)
@@ -37,7 +40,7 @@ def _build(arguments: TaskArguments) -> Task:
         task = found(arguments)
     except TaskError:
         raise
-    except Exception as error:  # the operator's own code, which may fail in its own way
+    except Exception as error:  # the operator's own code, which may raise anything
         raise TaskError(
             f"task 'python': {name} of {module_name} cannot be built: {type(error).__name__}: {error}. It is called "
             "with one TaskArguments, whose options are those of the spec, as text."
@@ -49,7 +52,7 @@ def _build(arguments: TaskArguments) -> Task:
 
 
 def _named(arguments: TaskArguments) -> tuple[str, str]:
-    """Module and name. Raises TaskError."""
+    """Return module and name. Raises TaskError."""
     module_name, _, name = arguments.argument.partition(":")
     if not (module_name and name):
         raise TaskError(f"task 'python': {arguments.argument!r} is not MODULE:NAME, as in python:my_task:Countdown.")
@@ -62,10 +65,10 @@ def _find(arguments: TaskArguments) -> Any:
         sys.path.append(beside)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the operator's own code, which may fail in its own way
+    except Exception as error:  # the operator's own code, which may raise anything
         raise TaskError(
             f"task 'python': module {module_name!r} cannot be imported: {type(error).__name__}: {error}. It is looked "
-            f"for among what is installed, and in {beside}."
+            f"for among the installed packages, and in {beside}."
         ) from error
     if not callable(found := getattr(module, name, None)) and not isinstance(found, TaskKind):
         raise TaskError(f"task 'python': {module.__file__} has no class, function or TaskKind called {name!r}.")
@@ -74,7 +77,7 @@ def _find(arguments: TaskArguments) -> Any:
 
 PYTHON = TaskKind(
     name="python",
-    summary="your own class, function or TaskKind, in a module beside swarm.toml or installed; options are handed on",
+    summary="your own class, function or TaskKind, in a module beside swarm.toml or installed; it gets the options",
     build=_build,
     argument="MODULE:NAME",
     free_options=True,

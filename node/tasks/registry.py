@@ -1,8 +1,11 @@
-"""From a spec, `NAME[:ARGUMENT][:key=value[,key=value]]`, to a task.
+"""Turn a spec, `NAME[:ARGUMENT][:key=value[,key=value]]`, into a task.
 
-What always holds: built-in names cannot be taken over by an installed package; a package's code is loaded only when
-its task is asked for, or all are listed; every mistake in a spec is a TaskError that lists what would have been
-right."""
+Invariants:
+
+- An installed package cannot take over the name of a built-in task.
+- The code of a package is loaded only when its task is asked for, or when all tasks are listed.
+- Every mistake in a spec is a TaskError that lists what would be right.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ ENTRY_POINT_GROUP = "volery.tasks"
 
 
 def _open_within(spec: str, arguments: TaskArguments) -> Task:
-    """The task that another one plays, of that one's directory and seed. Raises TaskError."""
+    """Open the task inside another task's spec, with that task's directory and seed. Raises TaskError."""
     return open_task(spec, directory=arguments.directory, seed=arguments.seed, services=arguments.services)
 
 
@@ -46,17 +49,17 @@ BUILT_IN = {
 }
 
 _OPTIONS = re.compile(r"[A-Za-z_]\w*=[^:]*")
-"""What the last part of a spec looks like when it is options; an argument such as C:\\x or module:Class does not."""
+"""Matches the last part of a spec if it holds options; an argument such as C:\\x or module:Class does not match."""
 
 
 def open_task(spec: str, *, directory: Path | None = None, seed: int = 0, services: Services | None = None) -> Task:
-    """The task that `spec` names.
+    """Return the task that `spec` names.
 
     Args:
-        spec: see the module's paragraph.
-        directory: what relative paths are relative to, the working directory by default.
-        seed: orders the training problems; the held-out ones are the same for all seeds.
-        services: what swarm.toml says of services that are asked for rewards (`TaskArguments.services`).
+        spec: NAME[:ARGUMENT][:key=value[,key=value]].
+        directory: where relative paths start; the working directory by default.
+        seed: orders the training problems. The held-out ones are the same for all seeds.
+        services: the sections of swarm.toml about reward services (`TaskArguments.services`).
 
     Raises:
         TaskError: an unknown name or key, a bad value, a file that cannot be used, a package that cannot be loaded.
@@ -67,7 +70,7 @@ def open_task(spec: str, *, directory: Path | None = None, seed: int = 0, servic
 def read_spec(
     spec: str, *, directory: Path, seed: int, services: Services | None = None
 ) -> tuple[TaskKind, TaskArguments]:
-    """The kind that `spec` names, and what its `build` is called with. Raises TaskError as `open_task` does."""
+    """Return the kind that `spec` names, and the arguments for its `build`. Raises TaskError like `open_task`."""
     name, _, rest = spec.partition(":")
     kind = find_kind(name)
     argument, options = _split_rest(kind, rest)
@@ -78,9 +81,9 @@ def read_spec(
 
 
 def build_task(kind: TaskKind, arguments: TaskArguments) -> Task:
-    """The task that the kind builds. Raises TaskError, whatever its `build` raises."""
+    """Return the task that the kind builds. Any error of `build` becomes a TaskError."""
     try:
-        return cast(Task, kind.build(arguments))  # which its gate asks what it is
+        return cast(Task, kind.build(arguments))  # its gate checks what it is
     except TaskError:
         raise
     except Exception as error:  # a package's own code
@@ -88,7 +91,7 @@ def build_task(kind: TaskKind, arguments: TaskArguments) -> Task:
 
 
 def find_kind(name: str) -> TaskKind:
-    """The kind of that name, built in or installed. Raises TaskError listing the names there are."""
+    """Return the kind of that name, built in or installed. Raises TaskError, which lists the known names."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
@@ -99,11 +102,11 @@ def find_kind(name: str) -> TaskKind:
 
 
 def list_kinds() -> tuple[list[TaskKind], list[TaskError]]:
-    """Every kind there is, by name, and what went wrong with those that could not be loaded."""
+    """Return every kind, sorted by name, and the errors of those that could not be loaded."""
     kinds, errors = list(BUILT_IN.values()), []
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name in BUILT_IN:
-            errors.append(TaskError(f"{_origin(entry)} offers a task {entry.name!r}, which is the name of a built-in"))
+            errors.append(TaskError(f"{_origin(entry)} offers a task {entry.name!r}, which is a built-in task's name"))
             continue
         try:
             kinds.append(_load(entry))
@@ -115,12 +118,12 @@ def list_kinds() -> tuple[list[TaskKind], list[TaskError]]:
 def _load(entry: EntryPoint) -> TaskKind:
     try:
         kind = entry.load()
-    except Exception as error:  # a package's own code, which may fail in its own way
+    except Exception as error:  # a package's own code, which may raise anything
         raise TaskError(
             f"task {entry.name!r} of {_origin(entry)} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(kind, TaskKind):
-        raise TaskError(f"task {entry.name!r} of {_origin(entry)}: {entry.value} is no node.tasks.TaskKind")
+        raise TaskError(f"task {entry.name!r} of {_origin(entry)}: {entry.value} is not a volery.TaskKind")
     return kind
 
 
@@ -129,7 +132,7 @@ def _origin(entry: EntryPoint) -> str:
 
 
 def _split_rest(kind: TaskKind, rest: str) -> tuple[str, str]:
-    """(argument, options) of what follows the name."""
+    """Split what follows the name into (argument, options)."""
     if kind.argument is None:
         return "", rest
     argument, colon, last = rest.rpartition(":")
@@ -141,7 +144,7 @@ def _split_rest(kind: TaskKind, rest: str) -> tuple[str, str]:
 
 
 def list_tasks() -> str:
-    """Every task with its form and options."""
+    """Return the text that lists every task with its spec and options."""
     kinds, errors = list_kinds()
     lines = []
     for kind in kinds:

@@ -1,10 +1,14 @@
-"""What the learner asks and what answers are worth: tasks, their curriculum and their held-out prompts, all in tokens.
+"""Open all tasks of a run: their prompts, their curriculum, their held-out prompts and their rewards, in token ids.
 
-What always holds: the reward of (prompt index, tokens) is a pure function, so a recovered record is worth what it was,
-and any thread may ask for it; the curriculum moves only when a group is judged, on one thread, and its state travels
-with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.problem_index`); with one, an index
-is the task's own. Which prompt comes next is decided here at once; what it says takes a task's time, and is prepared
+Several tasks share one space of indexes (`learner.curriculum.problem_index`). If there is only one task, an index is
+the task's own. The suite decides at once which prompt comes next. Its text may take the task some time, and is prepared
 elsewhere (`node.learner_role.scheduling.prompt_writer`).
+
+Invariants:
+
+- The reward of (prompt index, tokens) is a pure function. So a recovered record keeps its reward, and any thread may
+  compute it.
+- The curriculum changes only when a group is judged, on one thread. Its state is part of every checkpoint.
 """
 
 from __future__ import annotations
@@ -39,28 +43,29 @@ from node.tasks.tokenizer import TextCodec, limit_of, vocabulary_of
 from node.tasks.ways.model_ways import read_ways
 
 LOOKED_AT = 64
-"""Training prompts of each task that are looked at before a start: where none of them leaves room for an answer, hardly
-any other will."""
+"""Number of training prompts of each task to check before a start. If none of them leaves room for a completion, hardly
+any other does."""
 
 MAX_SKIPPED = 4096
-"""Prompts in a row that may be passed over: a data set of nothing else would keep the learner looking for ever."""
+"""Maximum number of unusable prompts in a row. A data set of nothing else would make the learner search for ever."""
 
 Written = tuple[int, ...] | str
-"""The token ids of a prompt, or why it cannot be asked."""
+"""The token ids of a prompt, or the reason why it cannot be leased."""
 
 
 @dataclass(kw_only=True)
 class TaskSuite:
-    """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
-    run; `limits` end episodes of tasks of several turns. `ways`: what to tell of how prompts are written, by task.
-    `offline`: logs beside what the swarm makes, if there are.
+    """All tasks of a run. `tasks`: by name, in the order of the indexes. `held_out`: fixed for the run. `limits`: end
+    the episodes of tasks of several turns. `ways`: notes for the operator on how prompts are written, by task.
+    `offline`, `logs`: logged completions that are trained on as well, if there are any.
 
-    A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
-    back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
-    many would end a run that is days old. `troubles` tells of each task's first. `origins`: by task, with which
-    `spec`, `directory`, `seed` and `services` another process opens the same. `looked_at`: by task, of the first
-    LOOKED_AT training prompts those that can be asked, one at least. `progressed` tells that other prompts may come
-    next.
+    A prompt that leaves no room for `max_new_tokens` is never leased, because no engine could use it and the lease
+    would come back whole. Neither is a prompt that tokenizer or chat template cannot write: one such line of many must
+    not end a run that is days old. `troubles` reports the first of each task.
+
+    `origins`: by task, the `spec`, `directory`, `seed` and `services` with which another process opens the same task.
+    `looked_at`: by task, the usable ones of the first LOOKED_AT training prompts, at least one. `progressed`: emitted
+    when the next prompts may have changed.
     """
 
     codec: TextCodec
@@ -77,7 +82,7 @@ class TaskSuite:
     progressed: Signal[None] = field(default_factory=Signal)
     _skipping: set[str] = field(default_factory=set)
     _skipped: int = 0
-    """Prompts passed over since the last one that could be asked."""
+    """Prompts passed over since the last usable one."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -86,7 +91,7 @@ class TaskSuite:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """What the operator is told of the tasks, each with the task's name."""
+        """Notes for the operator about the tasks, each with the task's name."""
         finite = [
             (name, note)
             for name, encoded in self.tasks.items()
@@ -101,28 +106,29 @@ class TaskSuite:
         return any(encoded.gate.has_turns for encoded in self.tasks.values())
 
     def next_prompt(self) -> Prompt:
-        """The next prompt to lease, which the task writes now. Raises TaskError when MAX_SKIPPED in a row cannot be
-        asked."""
+        """Return the next prompt to lease, and wait for the task to write it. Raises TaskError if MAX_SKIPPED prompts
+        in a row are unusable."""
         prompt = self.draw(self.write_prompt)
-        assert prompt is not None, "whoever writes now always has it"
+        assert prompt is not None, "write_prompt always has it"
         return prompt
 
     def write_prompt(self, index: int) -> Written:
-        """What the prompt of `index` says. Asks the task, which takes its time."""
+        """Return the prompt of `index`. Calls the task, which may take some time."""
         inner, name = self.place(index)
         return _written(name, self.tasks[name], inner)
 
     def upcoming(self, count: int) -> list[int]:
-        """Indexes that come next if nothing is observed meanwhile: at least one, at most `count`."""
+        """Return the indexes that come next if nothing is observed meanwhile: at least one, at most `count`."""
         return self.curriculum.upcoming(count)
 
     def draw(self, written: Callable[[int], Written | None]) -> Prompt | None:
-        """The next prompt to lease, as `written` has it; None, and nothing is drawn, if it does not have it yet.
+        """Return the next prompt to lease, with the tokens that `written` has for its index. If `written` does not have
+        them yet, return None and draw nothing.
 
-        Prompts that cannot be asked are passed over. Raises TaskError when those are MAX_SKIPPED in a row.
+        Passes over unusable prompts. Raises TaskError if MAX_SKIPPED in a row are unusable.
         """
         while (said := written(index := self.upcoming(1)[0])) is not None:
-            assert self.curriculum.next_index() == index, "what comes next was told before"
+            assert self.curriculum.next_index() == index, "`upcoming` named this index"
             _, name = self.place(index)
             why = said if isinstance(said, str) else _too_long(name, len(said), self.limits)
             if not why and not isinstance(said, str):
@@ -135,72 +141,72 @@ class TaskSuite:
     def _pass_over(self, name: str, why: str) -> None:
         self._skipped += 1
         if self._skipped >= MAX_SKIPPED:
-            raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
+            raise TaskError(f"{why}; none of the {MAX_SKIPPED} prompts before it can be used either. {SHORTER}")
         if name not in self._skipping:
             self._skipping.add(name)
             self.troubles.emit(f"{why}; such prompts are passed over")
         self.progressed.emit(None)
 
     def first_prompts(self) -> list[tuple[int, ...]]:
-        """The first prompt of each task that can be asked, among those that were looked at."""
+        """Return the first usable prompt of each task, of those that were checked."""
         return [asked[0] for asked in self.looked_at.values()]
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt that can be asked, among those that were looked at."""
+        """Number of tokens of the longest usable prompt, of those that were checked."""
         return max(len(prompt) for asked in self.looked_at.values() for prompt in asked)
 
     def place(self, index: int) -> tuple[int, str]:
-        """Which problem of which task an index names."""
+        """Return which problem of which task an index names."""
         inner, number = place_of(index, len(self.tasks))
         return inner, self.curriculum.parts[number].name
 
     def reward(self, index: int, tokens: tuple[int, ...]) -> float:
-        """The reward of completion `tokens` to training prompt `index`."""
+        """Return the reward of completion `tokens` to training prompt `index`."""
         inner, name = self.place(index)
         return self.tasks[name].reward(inner, tokens)
 
     def environment(self, index: int, said: Said, transcript: int) -> Reply:
-        """What comes back to `said` in training problem `index`: an answer, or the reward; see `Environment`."""
+        """Return the reply to `said` in training problem `index`: an answer, or the reward; see `Environment`."""
         inner, name = self.place(index)
         return self.tasks[name].reply(inner, said, transcript, self.limits)
 
     def observe(self, index: int, mean_reward: float) -> None:
-        """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
+        """Record for the curriculum that a group of prompt `index` was admitted with this mean reward."""
         self.curriculum.observe(index, mean_reward)
         self.progressed.emit(None)
 
     def expected_reward(self, index: int) -> float | None:
-        """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
+        """Return the mean reward that groups of prompt `index` are known to get; None while nothing is known."""
         return self.curriculum.expected(index)
 
     def state(self, unleased: Sequence[int] = ()) -> dict[str, Any]:
-        """The curriculum's state and that of the logs, for a checkpoint; a restart begins with `unleased`, which were
-        drawn and are leased to nobody."""
+        """Return the state of curriculum and logs, for a checkpoint. `unleased`: indexes that were drawn and are leased
+        to no peer; a restart begins with them."""
         state = self.curriculum.state()
         again = [*unleased, *state.get("again", ())]
         offline = {"offline": self.offline.state()} if self.offline else {}
         return {**state, **({"again": again} if again else {}), **offline}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state. Raises TaskError when it belongs to other tasks."""
+        """Continue from a checkpoint's state. Raises TaskError if it belongs to other tasks."""
         try:
             self.curriculum.restore(state)
         except OtherTask as other:
             raise TaskError(
-                f"the task is not the one this run began with ({other}): its options, its seed or its file changed, or "
-                "the tasks of the mixture did. Put them back, or start a new run in another directory."
+                f"the task is not the one this run began with ({other}): its options, its seed or its file changed, "
+                "or the tasks of the mixture did. Restore them, or start a new run in another directory."
             ) from None
         if self.offline is not None:
             self.offline.restore(state.get("offline"))
         self.progressed.emit(None)
 
 
-SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."
+SHORTER = "Lower [learn] max_new_tokens, or use shorter prompts."
 
 
 def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
-    """Why a prompt of so many tokens of the task called `name` cannot be asked; "" when it can."""
+    """Return why a prompt of `prompt` tokens of the task called `name` cannot be used; "" if it can."""
     if limits.allow(0, prompt):
         return ""
     return (
@@ -210,7 +216,7 @@ def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
 
 
 def _written(name: str, encoded: EncodedTask, index: int) -> Written:
-    """What the training prompt of `index` of the task called `name` says."""
+    """Return the training prompt of `index` of the task called `name`, or why it cannot be written."""
     try:
         return encoded.prompt(index)
     except TaskError as error:
@@ -218,20 +224,21 @@ def _written(name: str, encoded: EncodedTask, index: int) -> Written:
 
 
 def _first_written(name: str, encoded: EncodedTask) -> dict[int, tuple[int, ...]]:
-    """Of the first LOOKED_AT training prompts those that can be written, by index. Raises TaskError when none can."""
+    """Return those of the first LOOKED_AT training prompts that can be written, by index. Raises TaskError if there are
+    none."""
     found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
     written = {index: one for index, one in enumerate(found) if not isinstance(one, str)}
     if not written:
-        raise TaskError(f"{str(found[0]).rstrip('.')}. So it is with all {LOOKED_AT} prompts that were looked at.")
+        raise TaskError(f"{str(found[0]).rstrip('.')}. All {LOOKED_AT} prompts that were checked fail like this.")
     return written
 
 
 def _askable(
     name: str, written: Mapping[int, tuple[int, ...]], limits: EpisodeLimits, reason: str
 ) -> list[tuple[int, ...]]:
-    """Those of them that leave room for an answer. Raises TaskError when none does.
+    """Return those prompts that leave room for a completion. Raises TaskError if there are none.
 
-    `reason` says why the model takes no longer sequence; "" where that is its size.
+    `reason`: why the model takes no longer sequence; "" if that is simply its size.
     """
     if why := _too_long(name, min(map(len, written.values())), limits):
         raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
@@ -239,9 +246,9 @@ def _askable(
 
 
 def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
-    """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
+    """Open the configured tasks with the model's tokenizer. Paths in a spec are relative to `base`.
 
-    Raises TaskError, beginning with the key that it is about.
+    Raises TaskError, which begins with the configuration key that is wrong.
     """
     directory = Path(config.model.directory)
     with _about_model():
@@ -312,7 +319,7 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
 
 @contextmanager
 def _about_model() -> Iterator[None]:
-    """What is wrong is about the model's directory, unless it names a key of its own."""
+    """Begin a TaskError with the model's directory, unless it names another key."""
     try:
         yield
     except TaskError as error:
@@ -324,26 +331,30 @@ def _about_model() -> Iterator[None]:
 def _require_pairs(config: SwarmConfig, logs: Logs) -> None:
     if (chosen := config.trainer.pairs_by) and logs.pairs < len(logs.groups):
         raise TaskError(
-            f"{logs.path}: {len(logs.groups) - logs.pairs} of {len(logs.groups)} groups are no pairs, and [trainer] "
-            f"{chosen} learns from pairs alone. Leave two completions of each, or choose another objective."
+            f"{logs.path}: {len(logs.groups) - logs.pairs} of {len(logs.groups)} groups are not pairs, and [trainer] "
+            f"{chosen} learns only from pairs. Keep two completions of each group, or choose another objective."
         )
 
 
 def episode_limits(learn: LearnSection, positions: int | None, reason: str = "") -> EpisodeLimits:
-    """How far an episode may go with a model of so many positions, which has no more for that `reason`. Raises
-    TaskError when that is not far enough.
+    """Return the limits of an episode. Raises TaskError if the model cannot take an episode of that length.
+
+    Args:
+        learn: the configured limits.
+        positions: tokens of the longest sequence that the model takes, if known.
+        reason: a sentence that says why the model takes no more.
     """
     most = min(positions or MAX_EPISODE_TOKENS, MAX_EPISODE_TOKENS)
     if (tokens := learn.max_episode_tokens or most) > most:
         raise TaskError(
             f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model. Lower it, or leave "
-            f"it out to take them all.{reason}"
+            f"it out to use all of them.{reason}"
         )
     return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
 
 
 def part_of_mixture(one: MixtureTask, task: Gate, how: CurriculumSection, seed: int) -> Part:
-    """A task with the cursor that goes with it: passes over one that has an end, levels of one that has none."""
+    """Return a task with its cursor: passes over a finite task, or the levels of an endless one."""
     cursor: Cursor = (
         PassCursor(
             size=task.finite.size,
@@ -360,10 +371,10 @@ def part_of_mixture(one: MixtureTask, task: Gate, how: CurriculumSection, seed: 
 
 
 def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TURN, *, name: str = "") -> list[HeldOut]:
-    """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there.
+    """Return the first `count` held-out prompts of the task called `name`, each with the functions that judge it.
 
-    Fewer where a finite task has fewer: the same prompt twice would tell nothing new; and without those that leave no
-    room for an answer.
+    There are fewer if a finite task has fewer, because the same prompt twice would say nothing new. Prompts that leave
+    no room for a completion are left out.
     """
     if encoded.gate.finite is not None:
         count = min(count, encoded.gate.finite.num_held_out)

@@ -1,8 +1,11 @@
-"""A task as the learner uses it: prompts and answers as token ids, rewards of token ids.
+"""Use a task in token ids: prompts and answers as token ids, rewards of token ids.
 
-What always holds: every reward is a finite number and depends on nothing but the task, the tokenizer, the index and
-the tokens, so it comes out the same after a restart and in any process; so does what a task of several turns answers,
-unless it has environments: their answers have digests, which are told with all that was said.
+Invariants:
+
+- Every reward is a finite number. It depends only on the task, the tokenizer, the index and the tokens, so it is the
+  same after a restart and in any process.
+- The same holds for the answers of a task of several turns. Answers of environments are the exception: they have
+  digests, which are sent along with everything that was said.
 """
 
 from __future__ import annotations
@@ -23,39 +26,40 @@ from node.tasks.tools.writing import write_calls
 from node.tasks.worth import parts_of
 
 Replying = Generator[Asked | Place, Judgement | Problem, Reply]
-"""Yields questions for the task, is sent its judgements, returns the reply. A Place asks for the problem there."""
+"""Yields questions for the task, receives its answers, returns the reply. A yielded Place asks for its problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedTask:
-    """See the module's paragraph. Methods raise TaskError when a text cannot be encoded, or when the task fails or
-    returns what it should not (`node.tasks.gate`)."""
+    """One task with the model's tokenizer. Methods raise TaskError if a text cannot be encoded, or if the task fails or
+    returns a wrong value (`node.tasks.gate`)."""
 
     task: Task
     codec: TextCodec
 
     @cached_property
     def gate(self) -> Gate:
-        """The task as it is asked. Raises TaskError the first time, where it is none."""
+        """The task, with every call checked. The first access raises TaskError if the object is not a task."""
         return Gate(self.task)
 
     def prompt(self, index: int, *, held_out: bool = False) -> tuple[int, ...]:
-        """Token ids of the training prompt of `index`, or of the held-out one."""
+        """Return the token ids of the training prompt of `index`, or of the held-out one."""
         return self.encode_prompt(self.gate.problem(Place(index=index, held_out=held_out)))
 
     def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
-        """Token ids of a problem's prompt."""
+        """Return the token ids of a problem's prompt."""
         with self._written("its prompt"):
             return self.codec.encode_prompt(problem)
 
     def check_template(self, index: int) -> list[str]:
-        """Notes on how the training prompt of `index` is written. Raises TaskError where an episode could not go on."""
+        """Return notes on how the training prompt of `index` is written. Raises TaskError if an episode of it could not
+        go on."""
         problem = self.gate.problem(Place(index=index))
         with self._written("its prompt"):
             return check_template(self.codec, problem, has_turns=self.gate.has_turns)
 
     def reward(self, index: int, tokens: Sequence[int], *, held_out: bool = False) -> float:
-        """Reward of completion `tokens` (stop id included) of that prompt."""
+        """Return the reward of a completion of that prompt. `tokens` include the stop id."""
         completion = self._completion(tokens)
         asked = Asked(
             index=index,
@@ -65,20 +69,21 @@ class EncodedTask:
             wants_reward=True,
         )
         reward = grade(self.gate, asked)
-        assert isinstance(reward, float), "a reward was asked"
+        assert isinstance(reward, float), "the question asked for a reward"
         return reward
 
     def answer(self, index: int) -> tuple[int, ...]:
-        """Token ids of the reference answer of `index`, ended as a turn ends, for a supervised warm start."""
+        """Return the token ids of the reference answer of `index`, for a supervised warm start. They end like a turn of
+        the policy."""
         problem = self.gate.problem(Place(index=index))
         if problem.answer is None:
-            raise TaskError(f"task {self.gate.name!r} has no reference answers, so it cannot warm a model up")
+            raise TaskError(f"task {self.gate.name!r} has no reference answers, so it cannot warm up a model")
         with self._written("its answer"):
             return self.codec.encode_answer(problem.answer, self.codec.end_of_turn(problem))
 
     def example(self, index: int) -> list[tuple[tuple[int, ...], bool]]:
-        """Training problem `index` with all that is said and answered in it, as token ids, for a supervised warm start;
-        each with whether it is what the policy shall say."""
+        """Return training problem `index` with its whole example conversation, in token ids, for a supervised warm
+        start. Each part comes with whether the policy shall learn to say it."""
         place = Place(index=index)
         problem = self.gate.problem(place)
         parts = [(self.encode_prompt(problem), False)]
@@ -108,8 +113,8 @@ class EncodedTask:
         digests: tuple[str, ...] = (),
         read: tuple[int, ...] | None = None,
     ) -> Reply:
-        """What comes back to `said`, turn by turn, in that problem; see `learner.rollouts.environment.Question`. The
-        task is asked here."""
+        """Return the reply to `said`, the policy's turns in that problem; see `learner.rollouts.environment.Question`.
+        Calls the task in this thread."""
         replying = self.replying(index, said, transcript, limits, held_out=held_out, digests=digests, read=read)
         try:
             asked = next(replying)
@@ -130,7 +135,7 @@ class EncodedTask:
         digests: tuple[str, ...] = (),
         read: tuple[int, ...] | None = None,
     ) -> Replying:
-        """The same, for whoever has the task asked elsewhere: yields what to ask, is sent what comes back."""
+        """Compute the same, for callers that run the task elsewhere: yields each question, and receives its answer."""
         last = self._completion(said[-1])
         asked = Asked(
             index=index,
@@ -142,15 +147,15 @@ class EncodedTask:
         problem: Judgement | Problem = None
         if self.gate.has_environments:
             problem = yield Place(index=index, held_out=held_out)
-            assert isinstance(problem, Problem), "a problem was asked"
+            assert isinstance(problem, Problem), "the question asked for a problem"
             asked = self._of_environment(asked, problem, digests)
         cut_off = not last.finished
         if self.gate.has_turns and last.finished:
             answered = yield asked
             if answered is not None:
-                assert isinstance(answered, str | tuple), "an answer was asked"
+                assert isinstance(answered, str | tuple), "the question asked for an answer"
                 problem = problem or (yield Place(index=index, held_out=held_out))
-                assert isinstance(problem, Problem), "a problem was asked"
+                assert isinstance(problem, Problem), "the question asked for a problem"
                 with self._written("what it answers"):
                     tokens = self.codec.encode_turn(problem, answered)
                 if limits.allow(len(said), transcript + len(tokens)):
@@ -162,18 +167,18 @@ class EncodedTask:
             elif self.gate.has_environments:
                 self._require_same(asked, None, read)
         reward = yield replace(asked, wants_reward=True)
-        assert isinstance(reward, float), "a reward was asked"
+        assert isinstance(reward, float), "the question asked for a reward"
         return Ended(reward=float(reward), cut_off=cut_off, parts=parts_of(reward))
 
     def _of_environment(self, asked: Asked, problem: Problem, digests: tuple[str, ...]) -> Asked:
-        """The same with what an environment is told besides."""
-        if self.codec.messages(problem) is None:  # words are words
+        """Return the same question with what an environment needs in addition."""
+        if self.codec.messages(problem) is None:  # plain text has no tool calls to parse
             return replace(asked, digests=digests)
         written = self.codec.require_tool_format() if problem.tools else self.codec.tool_format or "json"
         return replace(asked, digests=digests, tool_format=written, in_thinking=self.codec.begins_in_thinking)
 
     def _require_same(self, asked: Asked, tokens: tuple[int, ...] | None, read: tuple[int, ...] | None) -> None:
-        """Raises AnsweredOtherwise where the policy has read something else."""
+        """Raise AnsweredOtherwise if the policy has read something else before."""
         if read is not None and tokens != read:
             place = Place(index=asked.index, held_out=asked.held_out)
             raise AnsweredOtherwise(otherwise(self.gate.name, place, len(asked.said)))
@@ -184,13 +189,14 @@ class EncodedTask:
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
-        """Tokenizer and chat template are the operator's, too: what they raise is told in a sentence."""
+        """Turn any error inside into a TaskError. Tokenizer and chat template are the operator's, and may raise
+        anything."""
         try:
             yield
         except (TaskError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # as a panic of the tokenizers library is
+        except BaseException as error:  # for example a panic of the tokenizers library
             raise TaskError(
-                f"{self.codec.directory}: its tokenizer or chat template fails on {what}, of task {self.gate.name!r}: "
+                f"{self.codec.directory}: its tokenizer or chat template fails on {what} of task {self.gate.name!r}: "
                 f"{type(error).__name__}: {error}"
             ) from error

@@ -1,17 +1,17 @@
-"""Between text and token ids, from the files of a model directory alone: no transformers, no torch, no code of the
-model's.
+"""Convert between text and token ids, from the files of a model directory: no transformers, no torch, no model code.
 
-Reads the tokenizer (`node.tasks.tokenizer_files`), chat_template.jinja (`node.tasks.ways.chat_template`),
-generation_config.json and config.json (`node.tasks.ways.stop_tokens`), with what the operator changes of these
+It reads the tokenizer (`node.tasks.tokenizer_files`), chat_template.jinja (`node.tasks.ways.chat_template`),
+generation_config.json and config.json (`node.tasks.ways.stop_tokens`), and what the operator overrides of these
 (`node.tasks.ways.model_ways`).
 
 Invariants:
-- A completion's text shows every token, also special ones and ids that the tokenizer does not know, so that a policy
+
+- The text of a completion shows every token, also special tokens and ids that the tokenizer does not know. So a policy
   cannot hide junk from a reward.
 - A prompt that the tokenizer cannot write is an error.
-- A prompt begins with the beginning-of-text token once at most, whether the chat template, the tokenizer or both
-  write it.
-- What follows a turn never renders anew what the policy said.
+- A prompt begins with the beginning-of-text token at most once, whether the chat template, the tokenizer or both write
+  it.
+- What the policy said is never rendered again when the tokens after a turn are written.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ from node.tasks.ways.stop_tokens import declared_stop_ids, stops_of
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""
+"""Stands for an id beyond the vocabulary. Padded embeddings can produce such ids, and decoders drop them silently."""
 
 MAX_END_TOKENS = 2
-"""Templates end what the assistant said with one token or two, the last of which ends generation."""
+"""A template ends an assistant's message with one or two tokens. The last of them ends generation."""
 
 DEMO_ALPHABET = string.ascii_lowercase + string.digits + " \n.,:;=+-*/()[]{}?!'\"_#%"
-"""60 characters: all that the built-in tasks write, and with four special tokens the demo's vocabulary of 64."""
+"""60 characters, all that the built-in tasks write. With four special tokens they are the demo's vocabulary of 64."""
 
 CHARACTER_VOCABULARY = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextCodec:
-    """The tokenizer of one model. `eos_id` ends reference answers; it is one of `stop_ids`, which end generation. The
-    model's embedding has `rows`, None when it does not say: no engine takes an id beyond them.
+    """The tokenizer of one model.
 
-    `system_prompt` begins conversations that have no system message; "" adds none. `tool_format`: how the model calls
-    tools; None where its chat template does it in a way that is not read here. `notes` are for the operator.
+    `eos_id` ends reference answers; it is one of `stop_ids`, which end generation. `rows`: number of rows of the
+    model's embedding, None if unknown; no engine accepts an id beyond them. `system_prompt`: begins conversations that
+    have no system message; "" adds none. `tool_format`: how the model writes tool calls; None if its chat template
+    writes them in a form that is not supported. `notes`: clauses for the operator.
     """
 
     directory: Path
@@ -74,7 +75,7 @@ class TextCodec:
 
     @classmethod
     def load(cls, directory: Path, ways: ModelWays = ModelWays()) -> TextCodec:  # noqa: B008  (it is frozen)
-        """Read `directory`. Raises TaskError naming the file and what it lacks."""
+        """Read the files in `directory`. Raises TaskError, which names the file and what it lacks."""
         files = read_tokenizer(directory)
         rows, asked = vocabulary_of(directory), stops_of(files.tokenizer, ways.stop)
         declared = _declared_by_model(directory, files, rows, asked.ids | set(ways.stop_ids))
@@ -99,29 +100,29 @@ class TextCodec:
 
     @property
     def bos_id(self) -> int | None:
-        """The id of the token that begins a text; None where the model has none."""
+        """The id of the token that begins a text; None if the model has none."""
         bos = self.special_tokens.get("bos_token")
         found: int | None = None if bos is None else self.tokenizer.token_to_id(bos)
         return found
 
     @property
     def begins_with_bos(self) -> bool:
-        """Whether the tokenizer itself begins a text with `bos_id`."""
+        """Whether the tokenizer itself puts `bos_id` before a text."""
         return self.bos_id is not None and self.tokenizer.encode("a").ids[:1] == [self.bos_id]
 
     @cached_property
     def begins_in_thinking(self) -> bool:
-        """Whether the chat template opens <think> where the assistant begins."""
+        """Whether the chat template opens <think> at the beginning of the assistant's message."""
         try:
             return self.render([ChatMessage(role="user", content="?")]).rstrip().endswith(THINK)
         except TaskError:
             return False
 
     def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
-        """Token ids of a problem's prompt, through the chat template where the problem wants it.
+        """Return the token ids of a problem's prompt, through the chat template if the problem asks for it.
 
-        Raises TaskError: no chat template where one is needed, or it leaves a message or a tool out; characters without
-        a token; empty or too long.
+        Raises TaskError if a chat template is needed and missing, if it leaves out a message or a tool, if a character
+        has no token, or if the prompt is empty or too long.
         """
         ids = self.encode_as_written(problem)
         beginnings = next((place for place, token in enumerate(ids) if token != self.bos_id), len(ids))
@@ -132,16 +133,16 @@ class TextCodec:
         return ids
 
     def encode_as_written(self, problem: Problem) -> tuple[int, ...]:
-        """The same as chat template or tokenizer write it, perhaps with a beginning too many, and of any length."""
+        """Return the prompt as chat template or tokenizer write it: of any length, perhaps with `bos_id` twice."""
         if (messages := self.messages(problem)) is None:
             return self._encode(str(problem.prompt), special=True)
         return self._encode(self._needed().prompt(messages, problem.tools), special=False)
 
     def encode_turn(self, problem: Problem, answered: Answer) -> tuple[int, ...]:
-        """Token ids that follow a stop id of the policy's: the answer, and what the chat template puts around it.
+        """Return the token ids that follow a stop id of the policy: the answer, in the form of the chat template.
 
-        They are never those of the whole conversation encoded anew, so that what the policy said stays what it said.
-        Raises TaskError: no chat template where one is needed, or it fails; characters without a token.
+        They are not taken from a new encoding of the whole conversation, so what the policy said stays unchanged.
+        Raises TaskError if a chat template is needed and missing or fails, or if a character has no token.
         """
         before = self.messages(problem)
         if before is None and isinstance(answered, str):
@@ -154,14 +155,15 @@ class TextCodec:
             if all(message.role != "tool" for message in messages):
                 raise
             return self._after_call(before, messages, problem, refused)
-        # The template's end of a message stands for the stop id that is there already.
+        # The template's end of the assistant's message is left out, because the policy's stop id is there already.
         ends = (place + 1 for place, token in enumerate(ids[:MAX_END_TOKENS]) if token in self.stop_ids)
         return ids[next(ends, 0) :]
 
     def _after_call(
         self, before: Sequence[ChatMessage], messages: Sequence[ChatMessage], problem: Problem, refused: TaskError
     ) -> tuple[int, ...]:
-        """The same, where the template takes no answer of a tool unless it has seen a call; else it has `refused`."""
+        """Return the same for a template that accepts a tool's result only after a call. Raises `refused` if it accepts
+        none even then."""
         template = self._needed()
         try:
             text = template.after_call(before, messages, problem.tools)
@@ -170,13 +172,13 @@ class TextCodec:
         ids = self._encode(text, special=False)
         if (end := next((place for place, token in enumerate(ids) if token in self.stop_ids), None)) is None:
             raise TaskError(
-                f"{template.where}: its chat template ends a call with no token that ends a completion. Name the token "
-                "that ends it in [model] stop."
+                f"{template.where}: its chat template ends a tool call with no token that ends a completion. Name the "
+                "token that ends it in [model] stop."
             )
         return ids[end + 1 :]
 
     def messages(self, problem: Problem) -> Sequence[ChatMessage] | None:
-        """The prompt as a conversation, with the operator's system prompt; None where it is plain text."""
+        """Return the prompt as a conversation, with the operator's system prompt; None if it is plain text."""
         if isinstance(problem.prompt, str):
             plain = problem.chat is Chat.NEVER or (problem.chat is Chat.AUTO and self.template is None)
             if plain and not problem.tools:
@@ -189,8 +191,8 @@ class TextCodec:
         return [ChatMessage(role="system", content=self.system_prompt), *messages]
 
     def spoken(self, problem: Problem, text: str) -> Spoken:
-        """What the policy said in one turn, by the model's tool format and the problem's tools. Raises TaskError where
-        the format is not read here."""
+        """Parse what the policy said in one turn, by the model's tool format and the problem's tools. Raises TaskError
+        if the format is not supported."""
         return read_spoken(
             self.require_tool_format(),
             text,
@@ -199,22 +201,22 @@ class TextCodec:
         )
 
     def require_tool_format(self) -> ToolFormat:
-        """How the model calls tools. Raises TaskError."""
+        """Return how the model writes tool calls. Raises TaskError if that is not supported."""
         if self.tool_format is None:
             raise TaskError(
-                f"{self._needed().where}: its chat template writes calls of tools in a form that is not read here. Set "
-                '[model] tool_format to the form that the policy shall learn, as "hermes" or "json".'
+                f"{self._needed().where}: its chat template writes tool calls in a form that is not supported. Set "
+                '[model] tool_format to the form that the policy shall learn, such as "hermes" or "json".'
             )
         return self.tool_format
 
     def encode_answer(self, text: str, end: int | None = None) -> tuple[int, ...]:
-        """Token ids of a reference answer, ended by `end`, or by `eos_id`. Raises TaskError for characters without a
-        token."""
+        """Return the token ids of a reference answer, followed by `end`, or else by `eos_id`. Raises TaskError if a
+        character has no token."""
         return (*self._encode(text, special=False), self.eos_id if end is None else end)
 
     def end_of_turn(self, problem: Problem) -> int:
-        """The stop id that ends what the policy says: the one with which the chat template ends it, if it is one of
-        `stop_ids`; else `eos_id`, which some families write only behind a whole conversation."""
+        """Return the stop id that ends the policy's turns: the one that the chat template writes there, if it is in
+        `stop_ids`. Otherwise return `eos_id`, which some model families write only after a whole conversation."""
         if (before := self.messages(problem)) is None:
             return self.eos_id
         try:
@@ -224,13 +226,13 @@ class TextCodec:
         return next((one for one in ids[:MAX_END_TOKENS] if one in self.stop_ids), self.eos_id)
 
     def completion(self, tokens: Sequence[int]) -> Completion:
-        """What generated `tokens` say. Finished: the last one, and only that one, is a stop id."""
+        """Return the text of generated `tokens`. It is finished if its last token, and no other, is a stop id."""
         stops = [place for place, token in enumerate(tokens) if token in self.stop_ids]
         finished = stops == [len(tokens) - 1]
         return Completion(text=self.decode(tokens[:-1] if finished else tokens), finished=finished)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`, special tokens shown, each run of unknown ids shown as REPLACEMENT."""
+        """Return the text of `tokens` with special tokens. Each run of unknown ids becomes one REPLACEMENT."""
         parts: list[str] = []
         known: list[int] = []
         for token in tokens:
@@ -242,14 +244,15 @@ class TextCodec:
         return "".join([*parts, self._decode_known(known)])
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The conversation as text, up to where the assistant begins. Raises TaskError: no template, or it fails."""
+        """Return the conversation as text, up to where the assistant begins. Raises TaskError if there is no template
+        or it fails."""
         return self._needed().render(messages)
 
     def _needed(self) -> ChatTemplate:
         if self.template is None:
             raise TaskError(
                 f"{self.directory}: has no chat template, and the task's prompts are conversations. Use a model with "
-                "chat_template.jinja, give a template in [model] chat_template, or prompts of plain text with "
+                "chat_template.jinja, give a template in [model] chat_template, or use prompts of plain text with "
                 "chat=never."
             )
         return self.template
@@ -262,8 +265,8 @@ class TextCodec:
         if self.rows is not None and max(ids, default=0) >= self.rows:
             raise TaskError(
                 f"{self.directory}: its tokenizer writes {self.tokenizer.id_to_token(max(ids))!r} as token id "
-                f"{max(ids)}, and {_embedded(self.rows)}. Take the tokenizer and the chat template that belong to "
-                "these weights, or weights whose embedding was resized for them."
+                f"{max(ids)}, and {_embedded(self.rows)}. Use the tokenizer and chat template that belong to these "
+                "weights, or weights whose embedding was resized for them."
             )
         return tuple(ids)
 
@@ -272,18 +275,18 @@ class TextCodec:
 
 
 def limit_of(directory: Path) -> Positions | None:
-    """How long a sequence the model in `directory` takes, and why no longer; None when it does not say."""
+    """Return the longest sequence that the model in `directory` takes, and the reason; None if it is unknown."""
     return positions_in(read_object(directory / "config.json"))
 
 
 def positions_of(directory: Path) -> int | None:
-    """Tokens of the longest sequence that the model in `directory` takes; None when it does not say."""
+    """Return the tokens of the longest sequence that the model in `directory` takes; None if it is unknown."""
     limit = limit_of(directory)
     return None if limit is None else limit.tokens
 
 
 def vocabulary_of(directory: Path) -> int | None:
-    """Token ids that the model in `directory` has embeddings for; None when it does not say."""
+    """Return the number of token ids that the model in `directory` has embeddings for; None if it is unknown."""
     config = read_object(directory / "config.json")
     text = config.get("text_config")
     found = (text if isinstance(text, dict) else config).get("vocab_size")
@@ -294,11 +297,12 @@ def _embedded(rows: int) -> str:
     return f"the model's embedding has {rows} rows (vocab_size), for ids 0 to {rows - 1}"
 
 
-# --- reading a model directory ----------------------------------------------------------------------------------------
+# --- Reading a model directory ----------------------------------------------------------------------------------------
 
 
 def _declared_by_model(directory: Path, files: TokenizerFiles, rows: int | None, asked: Collection[int]) -> set[int]:
-    """Token ids that the model's files call ends, of those that it has. Raises TaskError where nothing ends a text."""
+    """Return the stop ids that the model's files name and its embedding has. Raises TaskError if nothing ends a
+    text."""
     eos = files.eos_id
     found = declared_stop_ids(directory) | ({eos} if eos is not None else set())
     if not found and not asked:
@@ -306,7 +310,7 @@ def _declared_by_model(directory: Path, files: TokenizerFiles, rows: int | None,
             f"{directory}: nothing says which token ends a text. Set eos_token_id in generation_config.json, or "
             "eos_token in tokenizer_config.json, to a token that the tokenizer has, or name one in [model] stop."
         )
-    said = {one for one in found if rows is None or one < rows}  # the others stem from a larger vocabulary
+    said = {one for one in found if rows is None or one < rows}  # larger ids come from a larger vocabulary
     if rows is not None and ((found and not said and not asked) or (eos is not None and eos not in said)):
         raise TaskError(
             f"{directory}: token id {max(found - said)} ends a text, and {_embedded(rows)}, so it is never "
@@ -317,14 +321,15 @@ def _declared_by_model(directory: Path, files: TokenizerFiles, rows: int | None,
 
 
 def _within(rows: int | None, ids: Collection[int], key: str) -> set[int]:
-    """The ids that a key of the operator's adds, which the model must have. Raises TaskError."""
+    """Return the ids that the operator's `key` adds. Raises TaskError if the model does not have one of them."""
     if rows is not None and (beyond := [one for one in ids if one >= rows]):
         raise TaskError(f"[model] {key}: token id {beyond[0]} is never generated: {_embedded(rows)}. Leave it out.")
     return set(ids)
 
 
 def _template(directory: Path, files: TokenizerFiles, ways: ModelWays) -> ChatTemplate | None:
-    """The operator's template, or the model's own. Raises TaskError where the operator's wishes need one."""
+    """Return the operator's template, or else the model's own. Raises TaskError if a setting needs one and none is
+    there."""
     text = _read_chat_template(directory, files.settings) if ways.chat_template is None else ways.chat_template
     if text is None:
         for key, value in (("chat_template_kwargs", ways.template_kwargs), ("system_prompt", ways.system_prompt)):
@@ -347,11 +352,11 @@ def _template(directory: Path, files: TokenizerFiles, ways: ModelWays) -> ChatTe
 
 
 def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The model's default chat template: a file of its own, or inside tokenizer_config.json."""
+    """Return the model's default chat template, from its own file or from tokenizer_config.json."""
     path = directory / "chat_template.jinja"
     if path.is_file():
         try:
-            return text_of(read_file(path))  # jinja takes any line end for a new line
+            return text_of(read_file(path))  # jinja reads any line end as a new line
         except NotText as error:
             raise TaskError(f"{path} {error}") from error
         except OSError as error:
@@ -365,21 +370,22 @@ def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | N
             return None
 
 
-# --- a tokenizer made on the spot -------------------------------------------------------------------------------------
+# --- Making a tokenizer -----------------------------------------------------------------------------------------------
 
 
 def write_character_tokenizer(
     directory: Path, alphabet: str = DEMO_ALPHABET, *, words: Sequence[str] = (), chat_template: str | None = None
 ) -> None:
-    """Write tokenizer.json and tokenizer_config.json: one token a character, which transformers' AutoTokenizer loads.
+    """Write tokenizer.json and tokenizer_config.json of a tokenizer with one token per character.
 
-    The ids, CHARACTER_VOCABULARY of them: <pad> 0, <bos> 1, <eos> 2, <unk> 3, `words` (each one token, as a mark of a
-    tool call is) and the alphabet from 4 on, unused ones. With a `chat_template` a model can be told anything, so what
-    has no token is read as "?", which then must be in the alphabet, and is no error.
+    transformers' AutoTokenizer can load it. It has CHARACTER_VOCABULARY ids: <pad> 0, <bos> 1, <eos> 2, <unk> 3, then
+    `words` and the alphabet from 4 on, then unused ones. Each of `words` is one token, for example a mark of a tool
+    call. With a `chat_template`, a character without a token is read as "?" and is no error, because people can say
+    anything to such a model. Then "?" must be in the alphabet.
 
     Raises:
-        ValueError: a character occurs twice, there are more than 60 with the words, or "<" is one, which could spell a
-            special token.
+        ValueError: a character occurs twice, there are more than 60 of them with the words, or one is "<", which could
+            spell a special token.
     """
     names = ["<pad>", "<bos>", "<eos>", "<unk>"]
     tokens = [*names, *words, *alphabet]
@@ -390,14 +396,14 @@ def write_character_tokenizer(
     tokens += [f"<unused{place}>" for place in range(len(tokens), CHARACTER_VOCABULARY)]
     unknown = "<unk>" if chat_template is None else "?"
     tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}, unk_token=unknown))
-    # [\s\S], since a dot would leave line ends inside a piece.
+    # [\s\S], because a dot would leave line ends inside a piece.
     pieces = "|".join([*map(re.escape, sorted(words, key=len, reverse=True)), r"[\s\S]"])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pieces), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     special = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), names, strict=True))
     if chat_template is not None:
-        del special["unk_token"]  # a text with a token so called is an error
+        del special["unk_token"]  # otherwise a text with that token would be an error
         special["chat_template"] = chat_template
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,14 +1,15 @@
-"""Read the tokenizer of a model directory as transformers would, from its files alone: no transformers, no torch.
+"""Read the tokenizer of a model directory like transformers, but from its files alone: no transformers, no torch.
 
-tokenizer.json holds most of it. The model learnt from tokens that transformers made, so this module adds what
+tokenizer.json holds most of it. The model was trained on tokens that transformers made. So this module adds what
 transformers adds from the other files, and ignores what it ignores.
 
 Invariants:
-- A text becomes the same ids as with transformers' PreTrainedTokenizerFast (tests/node/tasks/test_tokenizer_files.py
-  compares them): nothing is cut off or padded, whatever tokenizer.json says of truncation and padding. And the same ids
-  always.
-- Every special token that any of the files names is one token. Where tokenizer.json lacks one, it has the id that the
-  other files give it.
+
+- A text always becomes the same ids, those of transformers' PreTrainedTokenizerFast
+  (tests/node/tasks/test_tokenizer_files.py compares them). Nothing is cut off or padded, even if tokenizer.json says
+  so.
+- Every special token that one of the files names is one token. If tokenizer.json lacks it, it has the id that the other
+  files give it.
 - A file that cannot be read is a TaskError that names it.
 """
 
@@ -31,16 +32,16 @@ SPECIAL_TOKENS = "special_tokens_map.json"
 ADDED_TOKENS = "added_tokens.json"
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Special tokens that every tokenizer may name, in the order in which transformers adds those that it lacks."""
+"""Special tokens that every tokenizer may name, in the order in which transformers adds missing ones."""
 
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
-    """A model's tokenizer, its special tokens by name, as chat templates know them, and tokenizer_config.json.
+    """A model's tokenizer, its special tokens by the names that chat templates use, and tokenizer_config.json.
 
-    `eos_id`: the id of the token that the files name as the end of a text; None where none does, or it has no id.
+    `eos_id`: the id of the token that the files name as the end of a text; None if there is none, or it has no id.
     """
 
     tokenizer: Tokenizer
@@ -50,24 +51,24 @@ class TokenizerFiles:
 
 
 def read_tokenizer(directory: Path) -> TokenizerFiles:
-    """Read the tokenizer in `directory`. Raises TaskError naming the file and what is wrong with it."""
+    """Read the tokenizer in `directory`. Raises TaskError, which names the file and what is wrong with it."""
     tokenizer = _read_library_file(directory)
     settings = read_object(directory / SETTINGS)
     special = _special_tokens(directory, settings)
     _add(directory, tokenizer, _added_tokens(directory, settings, set(special.values())))
     eos_id = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     tokenizer.add_tokens([AddedToken(text, special=True) for text in _missing(tokenizer, special, settings)])
-    # Set by the last call before the tokenizer was saved, and meant for that call. transformers ignores them, too.
+    # Left over from the last call before the tokenizer was saved. transformers ignores them too.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, models.BPE) and tokenizer.model.dropout:
-        tokenizer.model.dropout = None  # for training a model: the same text would be other tokens each time
+        tokenizer.model.dropout = None  # meant for training; with it, the same text becomes other tokens each time
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     return TokenizerFiles(tokenizer=tokenizer, special_tokens=special, settings=settings, eos_id=eos_id)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`, empty when there is no such file. Raises TaskError."""
+    """Return the JSON object in `path`, or an empty one if there is no such file. Raises TaskError."""
     try:
         value = parse_json(read_file(path))
     except FileNotFoundError:
@@ -77,7 +78,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise TaskError(f"{path}: holds no JSON object")
+        raise TaskError(f"{path}: does not hold a JSON object")
     return value
 
 
@@ -93,8 +94,8 @@ def _read_library_file(directory: Path) -> Tokenizer:
         raise TaskError(f"{path}: cannot be read: {error}") from error
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception for every defect of the file
-        raise TaskError(f"{path}: no tokenizer of the tokenizers library: {error}") from error
+    except Exception as error:  # the library raises a bare Exception for every defect of the file
+        raise TaskError(f"{path}: not a tokenizer of the tokenizers library: {error}") from error
 
 
 def _advice(directory: Path) -> str:
@@ -109,20 +110,20 @@ def _advice(directory: Path) -> str:
 
 
 def _special_tokens(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Texts of special tokens by their names: the usual ones first, then those that only this model has."""
+    """Return the texts of the special tokens by name: the usual ones first, then those that only this model has."""
     named = _named(settings)
     legacy = _named(read_object(directory / SPECIAL_TOKENS))
-    # Older files say it in the map, and then the map is right. Where both forms are there, the newer one is.
+    # Older files have the map, which is then right. If both forms are there, the newer one is right.
     found = {**legacy, **named} if "added_tokens_decoder" in settings else {**named, **legacy}
     order = [*NAMES, *(name for name in found if name not in NAMES)]
     return {name: found[name] for name in order if name in found}
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Texts of the special tokens that a file names; each is text, or an object with "content"."""
+    """Return the texts of the special tokens that a file names. Each entry is a text, or an object with "content"."""
     extra = settings.get("extra_special_tokens")
     entries = {**settings, **extra} if isinstance(extra, dict) else settings
-    # "add_bos_token" and its kind end so as well, and are true or false.
+    # "add_bos_token" and the like also end with "_token", and are true or false.
     texts = {name: _token_text(entry) for name, entry in entries.items() if name.endswith("_token")}
     return {name: text for name, text in texts.items() if text}
 
@@ -133,7 +134,7 @@ def _token_text(entry: object) -> str:
 
 
 def _added_tokens(directory: Path, settings: Mapping[str, Any], special: set[str]) -> dict[int, AddedToken]:
-    """Tokens that other files than tokenizer.json add to the vocabulary, by their ids, in order."""
+    """Return the tokens that files other than tokenizer.json add to the vocabulary, by id, in order."""
     path = directory / SETTINGS
     by_id: Any = settings.get("added_tokens_decoder")
     if by_id is None:  # an older form
@@ -142,12 +143,12 @@ def _added_tokens(directory: Path, settings: Mapping[str, Any], special: set[str
     try:
         tokens = {int(number): _token(entry, special) for number, entry in by_id.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise TaskError(f"{path}: its added tokens are not objects with content, by id: {error}") from error
+        raise TaskError(f"{path}: its added tokens are not objects with `content`, by id: {error}") from error
     return dict(sorted(tokens.items()))
 
 
 def _token(entry: object, special: set[str]) -> AddedToken:
-    """Raises TypeError."""
+    """Return the added token that an entry describes. Raises TypeError."""
     if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
         raise TypeError(f"{str(entry)[:80]!r} has no content")
     flags = {"normalized": not entry.get("special"), **{name: bool(entry[name]) for name in FLAGS if name in entry}}
@@ -155,19 +156,19 @@ def _token(entry: object, special: set[str]) -> AddedToken:
 
 
 def _add(directory: Path, tokenizer: Tokenizer, tokens: Mapping[int, AddedToken]) -> None:
-    """Add the tokens. Raises TaskError when one that tokenizer.json lacks would get another id than the model knows."""
+    """Add the tokens. Raises TaskError if a token that tokenizer.json lacks does not get the id that the files name."""
     lacking = {number: one for number, one in tokens.items() if tokenizer.token_to_id(one.content) is None}
-    tokenizer.add_tokens(list(tokens.values()))  # those that are there may be made special, or matched otherwise
+    tokenizer.add_tokens(list(tokens.values()))  # also updates the flags of tokens that are there already
     for wanted, token in lacking.items():
         if (found := tokenizer.token_to_id(token.content)) != wanted:
             raise TaskError(
-                f"{directory}: the token {token.content!r} should have the id {wanted}, and tokenizer.json leaves it "
+                f"{directory}: the token {token.content!r} should have the id {wanted}, but tokenizer.json gives it "
                 f"{found}. Copy the tokenizer's files again from where the model came from."
             )
 
 
 def _missing(tokenizer: Tokenizer, special: Mapping[str, str], settings: Mapping[str, Any]) -> list[str]:
-    """Texts that the files name as special, and that are not among the added tokens yet, in transformers' order."""
+    """Return the special texts of the files that are not among the added tokens yet, in transformers' order."""
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens")
     texts = [*special.values(), *(map(_token_text, extra) if isinstance(extra, list) else ())]
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}

@@ -1,7 +1,9 @@
-"""What a completion is worth: a number that knows which rewards with names it is made of.
+"""Represent a reward as a number that knows the named rewards it consists of.
 
-What always holds: it is finite, and the weighted sum of its parts, where it has some; it is told to another process,
-and read there, as the same.
+Invariants:
+
+- A `Worth` is finite. If it has parts, it is their weighted sum.
+- `read_worth` in another process returns exactly what `write_worth` wrote.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from node.tasks.api.interface import MAX_REWARD
 
 
 class Worth(float):
-    """See the module's paragraph. As a number it is the reward."""
+    """A reward, as a number, with the named rewards that it is the sum of."""
 
     parts: Parts = ()
 
     @classmethod
     def of(cls, parts: Parts) -> Worth:
-        """The sum of these. Raises ValueError where that is no number that a reward may be."""
+        """Return the weighted sum of `parts`. Raises ValueError if the sum is NaN or beyond MAX_REWARD."""
         worth = cls(total(parts))
         if not abs(worth) <= MAX_REWARD:
             raise ValueError(f"the sum of the rewards is {float(worth)}")
@@ -30,25 +32,25 @@ class Worth(float):
 
 
 def parts_of(reward: float) -> Parts:
-    """What a reward is made of; none of a plain number."""
+    """Return the named rewards that a reward consists of; empty for a plain number."""
     return reward.parts if isinstance(reward, Worth) else ()
 
 
 def write_worth(reward: float) -> dict[str, Any]:
-    """The fields of a reply that tell it."""
+    """Return the fields that carry a reward in a message to another process."""
     told = [[part.name, part.value if part.is_known else None, part.weight] for part in parts_of(reward)]
     return {"reward": float(reward), **({"parts": told} if told else {})}
 
 
 def read_worth(reply: Mapping[str, Any]) -> float:
-    """What `write_worth` wrote. Raises KeyError, TypeError or ValueError for what is no reward."""
+    """Read what `write_worth` wrote. Raises KeyError, TypeError or ValueError if it is not a reward."""
     told = reply.get("parts", ())
     if len(told) > MAX_PARTS:
         raise ValueError(f"{len(told)} rewards")
     if told:
         return Worth.of(tuple(_read_part(*one) for one in told))
     reward = float(reply["reward"])
-    if not abs(reward) <= MAX_REWARD:  # as nothing is that is no number
+    if not abs(reward) <= MAX_REWARD:  # also true for NaN
         raise ValueError(f"the reward {reward}")
     return reward
 

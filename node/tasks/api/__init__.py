@@ -1,7 +1,8 @@
-"""What authors of tasks and rewards import, through the package `volery`. It imports nothing of the program but its
-errors.
+"""Define what authors of tasks and rewards import, through the package `volery`.
+
+Of the program it imports nothing but the errors.
 
 - `environment`: episodes that have a state
-- `interface`: a task, a problem, a reward
-- `options`: what follows a task's name: `NAME:ARGUMENT:key=value`
+- `interface`: tasks, problems, completions, rewards
+- `options`: parse the options in a spec, `NAME:ARGUMENT:key=value`
 """

@@ -1,12 +1,19 @@
-"""An environment with a state of its own, which is alive in a verifier's process while an episode goes on.
+"""Define environments: objects that keep the state of one episode while it runs.
 
-What always holds: an environment is made anew for an episode, from its problem and a seed that is the same for that
-problem in every process; `step` is called with what the policy said, turn by turn, then `reward` once, then `close`
-once, and never two of them at a time; whatever is lost, another is made and told the same, and the episode goes on only
-if it answers the same (docs/tasks.md, "Environments").
+Use one where the state of an episode cannot be computed from the policy's replies, for example a shell, a browser or a
+game. It lives in a verifier, a child process on the learner's side (docs/tasks.md, "Environments").
 
-Methods may be `async`: they run on asyncio, since the clients, browsers and test servers that environments are made of
-are written for it. Plain ones run on threads, several environments at a time, perhaps another thread for each call.
+Invariants:
+
+- Each episode has an environment of its own, made from its problem and a seed. The seed of a problem is the same in
+  every process.
+- `step` is called once for each turn, in order, then `reward` once, then `close` once. Calls of one environment never
+  overlap.
+- If an environment is lost, a new one is made and receives the same turns again. The episode goes on only if the new
+  one gives the same answers.
+
+Methods may be `async`: they run on asyncio, because most clients, browsers and test servers are written for it. Plain
+methods run on threads, several environments at a time, perhaps each call on another thread.
 """
 
 from __future__ import annotations
@@ -18,14 +25,14 @@ from typing import Protocol, runtime_checkable
 from node.tasks.api.interface import Answer, Problem, Reward, Spoken, Tool
 
 MAX_ANSWER_CHARACTERS = 1_000_000
-"""Of one answer: eight for each token that the longest episode has. What is longer is taken for a mistake."""
+"""Maximum characters of one answer: eight for each token of the longest episode. A longer answer is a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the policy reads next: text, or messages. `over`: nothing, since the episode has ended.
+    """What the policy reads after a turn. `answer`: text or messages. `over`: the episode has ended, with no answer.
 
-    An environment may return text or messages in its place, and None where the episode is over.
+    An environment may return the text or messages alone, or None at the end of the episode.
     """
 
     answer: Answer | None = None
@@ -33,50 +40,52 @@ class Observation:
 
 
 Observed = Observation | Answer | None
-"""What `step` returns."""
+"""The return type of `step`."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """One episode's world; see the module's paragraph."""
+    """The state of one episode. Its methods are called by the verifier, turn by turn."""
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What may be called in it; nothing where the policy only speaks. An attribute will do, and may be missing."""
+        """The tools that may be called here; empty if the policy only speaks. May be an attribute, or missing."""
 
     def step(self, spoken: Spoken) -> Observed | Awaitable[Observed]:
-        """What comes back to what the policy said: its words and its calls, as its family writes them."""
+        """Carry out what the policy said, its words and its tool calls, and return what it reads next."""
 
     def reward(self) -> Reward | Awaitable[Reward]:
-        """What the episode is worth. Asked once, at its end, also where the operator's limits ended it: then without a
-        last turn that was cut off in the middle."""
+        """Return the reward of the episode. Called once, at its end, also when the operator's limits ended the episode.
+        A last turn that was cut off by those limits is not passed to `step`."""
 
     def close(self) -> Awaitable[None] | None:
-        """Let go of whatever it holds. May be missing. Not called where its process ends."""
+        """Release what the environment holds. May be missing. It is not called if the process ends first."""
 
 
 @runtime_checkable
 class EnvironmentTask(Protocol):
-    """A task of several turns whose episodes have a state. It has `environment` in place of `reward` and `answer_turn`,
-    and all else that a `Task` has."""
+    """A task of several turns whose episodes have a state.
+
+    It has `environment` instead of `reward` and `answer_turn`, and all other attributes of a `Task`.
+    """
 
     @property
     def name(self) -> str:
-        """The kind's name, as leases and reports show it."""
+        """The name of the kind of task, which leases and reports show."""
 
     @property
     def levels(self) -> int:
-        """How many difficulties there are, at least 1; 0 is the easiest."""
+        """Number of difficulties, at least 1. The easiest is 0."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever an index may mean another problem, or another environment."""
+        """A text that changes whenever an index may name another problem or another environment."""
 
     def problem(self, index: int) -> Problem:
-        """The training problem of `index` >= 0: its prompt is what the policy reads first."""
+        """Return the training problem of `index` >= 0. Its prompt is what the policy reads first."""
 
     def held_out(self, index: int) -> Problem:
-        """The held-out problem of `index` >= 0."""
+        """Return the held-out problem of `index` >= 0."""
 
     def environment(self, problem: Problem, seed: int) -> Environment | Awaitable[Environment]:
-        """A new environment for `problem`. What is random in it follows from `seed` alone."""
+        """Return a new environment for `problem`. Everything random in it must follow from `seed`."""

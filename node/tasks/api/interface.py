@@ -1,14 +1,17 @@
-"""The port behind which training tasks live, on the learner's side only: problems by index, and what a completion is
-worth.
+"""Define what a task is: problems by index, and the reward of a completion. This is what authors of tasks implement.
 
-What always holds: an index names one problem for ever (a pure function of the task's spec and the index, so that a
-reward can be computed again after a restart or in another process); training and held-out problems never share a
-prompt; a task works on text and knows nothing of tokens, peers or versions. The difficulty is part of the index
-(`learner.curriculum.problem_index`), so a curriculum can move while leases are out. What a task is, and whatever it
-returns, passes one gate (`node.tasks.gate`); nobody asks `isinstance` of the protocols here, which runs a task's
-properties on Python 3.11.
+A task runs on the learner's side only. It works on text, and knows nothing of tokens, peers or policy versions. An
+index includes the difficulty (`learner.curriculum.problem_index`), so the curriculum can change while leases are open.
 
-Third parties offer a `TaskKind` under the entry point group "volery.tasks"; see docs/tasks.md.
+Invariants:
+
+- An index always names the same problem: a pure function of the task's spec and the index. So a reward can be computed
+  again after a restart, or in another process.
+- Training problems and held-out problems never share a prompt.
+- Everything that a task returns is checked in one place, `node.tasks.gate`. No module asks `isinstance` of the
+  protocols here, because on Python 3.11 that runs the task's properties.
+
+A package offers its tasks as `TaskKind`s under the entry point group "volery.tasks"; see docs/tasks.md.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
     from node.tasks.api.environment import EnvironmentTask
 
 MAX_REWARD = 1e18
-"""Either way: the trainer computes in float32, which holds the square of it and no more."""
+"""Largest reward, positive or negative. The trainer computes in float32, which can just hold its square."""
 
 
 class CannotSay(Enum):
-    """The type of CANNOT_SAY, for annotations."""
+    """The type of CANNOT_SAY, for type annotations."""
 
     CANNOT_SAY = "cannot say"
 
@@ -38,26 +41,29 @@ class CannotSay(Enum):
 
 
 CANNOT_SAY = CannotSay.CANNOT_SAY
-"""The reward of which nobody can say what it is: the group of such a completion is dropped, and it is no failure."""
+"""The reward of a completion that cannot be judged. Its group is dropped, and this does not count as a failure."""
 
 
 class TaskError(UsageError):
-    """A task, its file or the model's tokenizer cannot be used; the message names file or field and the next step."""
+    """A task, its file or the model's tokenizer cannot be used. The message names the file or field, and the next
+    step."""
 
 
 class Chat(Enum):
-    """Whether a prompt passes through the model's chat template."""
+    """Whether a prompt of plain text passes through the model's chat template, as one message of the user."""
 
     NEVER = "never"
     AUTO = "auto"
-    """Through the template when the model has one, plain otherwise."""
+    """Through the template if the model has one, else as plain text."""
     ALWAYS = "always"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool that the policy may call. `parameters` is the JSON schema of its arguments: text, or the same as a
-    mapping. The chat template shows all three to the policy."""
+    """One tool that the policy may call. The chat template shows its three fields to the policy.
+
+    `parameters` is the JSON schema of the arguments, as a mapping or as text.
+    """
 
     name: str
     description: str = ""
@@ -66,8 +72,11 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """One call of a tool. `arguments` is a mapping of JSON values. `id` joins the call with the message that answers
-    it: nine letters and digits, which the templates of every family take."""
+    """One call of a tool. `arguments` is a mapping of JSON values.
+
+    `id` connects the call with the message that answers it. It has nine letters and digits, which the chat templates of
+    all model families accept.
+    """
 
     id: str
     name: str
@@ -76,10 +85,10 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatMessage:
-    """One message of a conversation: role is "system", "user", "assistant" or "tool".
+    """One message of a conversation. `role` is "system", "user", "assistant" or "tool".
 
-    A message of role "tool" answers the call `tool_call_id` of the tool `name`. `tool_calls` are what an assistant's
-    message calls.
+    A message of role "tool" is the result of a call: `name` is the tool's, `tool_call_id` the call's. `tool_calls` are
+    the calls that a message of the assistant makes.
     """
 
     role: str
@@ -91,11 +100,11 @@ class ChatMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class Spoken:
-    """What the policy said in one turn, read by the model's tool format.
+    """One turn of the policy, parsed by the model's tool format.
 
-    `content` is the text without thinking and without calls. `calls` are those that could be read, in order;
-    `malformed` has a sentence for each one that could not, which may be shown to the policy. `thinking` is what stood
-    between <think> and </think>: a call in there is none.
+    `content`: the text without thinking and calls. `calls`: the calls that could be parsed, in order. `malformed`: one
+    sentence for each call that could not be parsed; you may show it to the policy. `thinking`: the text between <think>
+    and </think>, in which calls do not count.
     """
 
     content: str
@@ -106,11 +115,11 @@ class Spoken:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What one index asks. Everything but `prompt` and `tools` stays with the learner.
+    """The problem that one index names. Only `prompt` and `tools` leave the learner.
 
-    `prompt` is plain text, or messages, which need a chat template. `answer` is a reference answer, used by the reward
-    and for a supervised warm start; None when the task has none to give. `tools` are shown to the policy by the chat
-    template, which they need.
+    `prompt`: plain text, or messages, which need a model with a chat template. `answer`: a reference answer, for the
+    reward and for a supervised warm start; None if there is none. `chat`: whether plain text passes through the chat
+    template. `tools`: the tools that the chat template shows to the policy.
     """
 
     prompt: str | tuple[ChatMessage, ...]
@@ -120,11 +129,11 @@ class Problem:
 
 
 Answer = str | tuple[ChatMessage, ...]
-"""What the policy reads between two turns: text, which is one user's message where there are messages, or messages."""
+"""What the policy reads between two turns: messages, or text, which in a conversation is one message of the user."""
 
 
 class Turn(NamedTuple):
-    """One part of a dialogue: what the policy said, and what the task answered."""
+    """An earlier turn of an episode: what the policy said, and what the task answered."""
 
     said: str
     answered: Answer
@@ -132,9 +141,10 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What the policy said. `finished`: it ended by itself, with a stop id (not part of `text`), within its budget.
+    """What the policy said for a problem.
 
-    In a task of several turns `text` is what it said last, and `turns` are those before that.
+    `finished`: the completion ended by itself within its token budget, with a stop token, which is not part of `text`.
+    In a task of several turns, `text` is the last turn, and `turns` are the turns before it.
     """
 
     text: str
@@ -143,103 +153,106 @@ class Completion:
 
 
 Reward = float | CannotSay | Mapping[str, float | CannotSay]
-"""What `reward` returns: a number, CANNOT_SAY, or either by name."""
+"""The return type of `reward`: a number, CANNOT_SAY, or several of these by name."""
 
 
 class Task(Protocol):
-    """Problems by their index, and what a completion of each is worth.
+    """Problems by index, and the reward of a completion. Any object with these attributes is a task.
 
-    An index names one problem for ever, so that a reward can be computed again after a restart or in another process.
-    Training and held-out problems never share a prompt. A task works on text: it knows nothing of tokens or peers.
+    An index always names the same problem, so a reward can be computed again after a restart or in another process.
+    Training problems and held-out problems never share a prompt. A task works on text, and never sees tokens or peers.
     """
 
     @property
     def name(self) -> str:
-        """The kind's name, as leases and reports show it."""
+        """The name of the kind of task, which leases and reports show."""
 
     @property
     def levels(self) -> int:
-        """How many difficulties there are, at least 1; 0 is the easiest."""
+        """Number of difficulties, at least 1. The easiest is 0."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever an index may mean another problem: kind, options, seed, content of files."""
+        """A text that changes whenever an index may name another problem: made of kind, options, seed and files."""
 
     def problem(self, index: int) -> Problem:
-        """The training problem of `index` >= 0."""
+        """Return the training problem of `index` >= 0."""
 
     def held_out(self, index: int) -> Problem:
-        """The held-out problem of `index` >= 0, the same for every seed. Raises TaskError when there is none."""
+        """Return the held-out problem of `index` >= 0, the same for every seed. Raises TaskError if there is none."""
 
     def reward(self, problem: Problem, completion: Completion) -> Reward | Awaitable[Reward]:
-        """What `completion` is worth: 1.0 for fully right, at most MAX_REWARD either way. Pure: it runs in a verifier's
-        process, or inside the learner's node if the task says that it is cheap.
+        """Return the reward of `completion`: 1.0 if fully right, and between -MAX_REWARD and MAX_REWARD.
 
-        It may be `async def`: then many are waited for at a time, each for `[verifiers] timeout_s` at most.
+        It must be a pure function. It runs in a verifier's process, or in the learner's node if the task says that it
+        is cheap. It may be `async def`: then several are awaited at once, each for at most `[verifiers] timeout_s`.
         """
 
 
 @runtime_checkable
 class CheapTask(Task, Protocol):
-    """A task that may say that it is cheap. What says nothing is asked in a process of its own, with a time limit."""
+    """A task that can say that it is cheap. Any other task runs in a process of its own, with a timeout."""
 
     @property
     def is_cheap(self) -> bool:
-        """Whether `reward` and `answer_turn` take well under a millisecond and little memory, whatever a stranger made
-        the policy say: then the node asks them itself."""
+        """True if `reward` and `answer_turn` always take well under a millisecond and little memory, even for text that
+        a stranger wrote to harm. Then the learner's node calls them itself."""
 
 
 @runtime_checkable
 class NeedyTask(Task, Protocol):
-    """A task that needs something of the machine where rewards are computed."""
+    """A task that needs something installed on the machine where rewards are computed."""
 
     def require(self) -> None:
-        """Raises TaskError, which says what to install, where that is not there. Asked once, before any reward."""
+        """Raise TaskError if something is missing, and say what to install. Called once, before any reward."""
 
 
 @runtime_checkable
 class FiniteTask(Task, Protocol):
-    """A task of `size` problems: index i asks problem i % size. It is gone through pass by pass, each in an order of
-    its own, and the pass rate of every problem is remembered (`learner.curriculum.epochs`)."""
+    """A task with a fixed number of problems: index i names problem i % `size`.
+
+    Training goes through all problems in passes, each in another order, and remembers the pass rate of every problem
+    (`learner.curriculum.epochs`). It needs all four attributes below.
+    """
 
     @property
     def size(self) -> int:
-        """How many training problems there are, at least 1. `levels` is 1."""
+        """Number of training problems, at least 1. `levels` is 1."""
 
     @property
     def num_held_out(self) -> int:
-        """How many held-out problems there are; no more are ever asked for."""
+        """Number of held-out problems. No others are asked for."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the operator is told at the start, in whole clauses: how many problems, and which were left out."""
+        """What to tell the operator at the start, each a clause: how many problems there are, which were left out."""
 
     @property
     def pass_rates(self) -> Sequence[float] | None:
-        """Pass rates that were measured before, [size] in [0, 1], NaN where there is none; None: of no problem."""
+        """Pass rates measured before, [size] in [0, 1], NaN where one is unknown; None if none is known."""
 
 
 @runtime_checkable
 class TurnTask(Task, Protocol):
-    """A task of several turns; one without this method has one.
+    """A task of several turns. A task without `answer_turn` has one turn.
 
-    `answer_turn` is a pure function, so that whoever holds the transcript can replay it: an environment's state is
-    folded from the turns, never kept between calls. An episode also ends when the policy uses up the budget of a turn,
-    or when the operator's limits leave no room for another; `reward` judges what was said until then.
+    `answer_turn` is a pure function, so the transcript is enough to replay an episode: compute the state from the
+    turns, and keep none between calls. An episode also ends when a turn uses up its token budget, or when the
+    operator's limits allow no further turn. `reward` then judges what was said until then.
     """
 
     def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> Answer | None:
-        """What the policy reads next after saying `said`; None ends the episode, and `reward` judges the transcript."""
+        """Return what the policy reads next after it said `said`, or None to end the episode and have it judged."""
 
 
 @runtime_checkable
 class FormTask(Task, Protocol):
-    """A task that can tell whether an answer has the right form, whatever it is worth. `volery warmup` teaches until
-    enough answers have it. Of a task without this method every answer has it that ends by itself and says something."""
+    """A task that can tell whether a completion has the right form, even if it is wrong. `volery warmup` trains until
+    enough completions have it. Without this method, any completion has it that ends by itself and is not blank."""
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """Whether `completion`, which ended by itself, is of the form in which an answer to `problem` can be right.
-        Pure, and as quick as text is read: it is asked in the process that warms a model up."""
+        """Return whether `completion`, which ended by itself, has the form that a right answer to `problem` has. It
+        must be pure and quick: it runs in the process that warms the model up."""
 
 
 # Specs: NAME[:ARGUMENT][:key=value[,key=value]]
@@ -249,7 +262,8 @@ OptionValue = str | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One key of a spec. Its type is that of `default`; numbers lie in [minimum, maximum], text is among `choices`."""
+    """One key of a spec. Its type is that of `default`. A number lies in [minimum, maximum]; a text is one of
+    `choices`, if there are any."""
 
     key: str
     default: OptionValue
@@ -261,11 +275,11 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskArguments:
-    """A spec after parsing: every option present, typed and in range.
+    """A parsed spec. Every option is present, has its type and lies in its range.
 
-    `argument` is "" for kinds that take none; `directory` is what relative paths in it are relative to; `seed` orders
-    the training problems and never touches the held-out ones. `services` has what swarm.toml says in `[judge]` and
-    `[reward_service]`, by these names, where it says something.
+    `argument`: the text between name and options; "" for kinds that take none. `directory`: relative paths in the spec
+    start here. `seed`: orders the training problems, and never changes the held-out ones. `services`: the sections
+    `[judge]` and `[reward_service]` of swarm.toml, by these names, if present.
     """
 
     argument: str
@@ -286,10 +300,11 @@ class TaskArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskKind:
-    """A family of tasks: what an entry point of the group "volery.tasks" resolves to.
+    """A kind of task, which builds tasks from specs. An entry point of the group "volery.tasks" names one.
 
-    `argument` names what stands between the name and the options, for example "PATH"; None: nothing may stand there.
-    `free_options`: others than `options` may be given, too, and are text. `build` raises TaskError.
+    `argument` is what the help shows between name and options, for example "PATH"; None if nothing may stand there.
+    `free_options`: other keys than those of `options` may be given, and their values are text. `build` raises
+    TaskError if the task cannot be built.
     """
 
     name: str

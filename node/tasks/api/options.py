@@ -1,7 +1,9 @@
-"""The last part of a spec, `key=value[,key=value]`: read by what a kind of task declares.
+"""Parse the options of a spec, `key=value[,key=value]`, by what a kind of task declares.
 
-What always holds: every option that is declared is there, typed and in its range; whatever is wrong is a TaskError that
-says what would have been right.
+Invariants:
+
+- Every declared option is in the result, with its type and in its range.
+- Every mistake is a TaskError that says what would be right.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from difflib import get_close_matches
 from node.tasks.api.interface import Chat, Option, OptionValue, TaskError, TaskKind
 
 CHAT = Option(key="chat", default="auto", help="use of the model's chat template", choices=tuple(c.value for c in Chat))
-"""What tasks have whose prompts are meant for models that were taught to converse."""
+"""The option of tasks that can write their prompts for chat models."""
 
 
 def usage(kind: TaskKind) -> str:
-    """The form of a kind's spec with its defaults, for example "jsonl:PATH[:match=exact,chat=auto,held_out=0.1]"."""
+    """Return the form of a kind's spec, with defaults: "jsonl:PATH[:match=exact,chat=auto,held_out=0.1]"."""
     argument = f":{kind.argument}" if kind.argument else ""
     shown = [f"{option.key}={'...' if option.default == '' else option.default}" for option in kind.options]
     options = ",".join([*shown, "key=value,..."] if kind.free_options else shown)
@@ -24,7 +26,7 @@ def usage(kind: TaskKind) -> str:
 
 
 def parse_options(kind: TaskKind, text: str) -> dict[str, OptionValue]:
-    """The options of a spec of this kind. Raises TaskError."""
+    """Return the options in `text`, for a task of this kind. Raises TaskError."""
     by_key = {option.key: option for option in kind.options}
     values: dict[str, OptionValue] = {option.key: option.default for option in kind.options}
     given: set[str] = set()
@@ -61,6 +63,6 @@ def _parse_value(kind: TaskKind, option: Option, text: str) -> OptionValue:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A clause in brackets: did you mean the known word that is close? Nothing, where none is."""
+    """Return " (did you mean 'X'?)" for the known word that is closest to `word`, or "" if none is close."""
     close = get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -84,7 +84,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
     [
         (
             None,
-            "None: `reward` must return a number, or numbers by their names, and one way through it ends",
+            "None: `reward` must return a number, or numbers by their names, and one path through it ends",
         ),
         ("0.5", "'0.5' (of type str): `reward` must return a number, or numbers by their names."),
         (b"1", "b'1' (of type bytes)"),
@@ -129,9 +129,9 @@ def test_rewards_with_names_are_summed_by_their_weights() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"right": 1.0}, "gave a reward called `right` at index 8, and rewards called `form`, `right` at index 7"),
-        ({"right": 1.0, "style": 1.0}, "gave rewards called `right`, `style` at index 8, and"),
-        (1.0, "gave one reward without a name at index 8, and rewards called `form`, `right` at index 7"),
+        ({"right": 1.0}, "gave a reward called `right` at index 8, but rewards called `form`, `right` at index 7"),
+        ({"right": 1.0, "style": 1.0}, "gave rewards called `right`, `style` at index 8, but"),
+        (1.0, "gave one reward without a name at index 8, but rewards called `form`, `right` at index 7"),
     ],
     ids=range(3),
 )
@@ -164,7 +164,7 @@ def test_what_nobody_can_say_is_told_as_that(value: Any) -> None:
         ({"": 1.0}, {}, "a reward called ''"),
         ({"a\n": 1.0}, {}, "a reward called 'a\\n'"),
         ({"overlong": 1.0}, {}, "and not 'overlong'"),
-        ({"right": 1.0}, {"form": 1.0}, "has a weight for `form` in `reward_weights`, and `reward` gave `right`"),
+        ({"right": 1.0}, {"form": 1.0}, "has a weight for `form` in `reward_weights`, but `reward` gave only `right`"),
         ({"right": 1e18, "form": 1e18}, {}, "the sum of the rewards is 2e+18 at index 7"),
         ({"right": 1.0}, {"right": "2"}, "gave no reward_weights, but"),
         ({"right": 1.0}, {"right": math.inf}, "gave no reward_weights, but"),
@@ -283,7 +283,7 @@ FINITE = {"size": 2, "num_held_out": 0, "notes": (), "pass_rates": None}
         ({**FINITE, "pass_rates": [0.5, 1.5]}, "gave no pass_rates"),
         ({**FINITE, "pass_rates": ["0.5", 0.5]}, "gave no pass_rates"),
         ({**FINITE, "pass_rates": 0.5}, "gave no pass_rates"),
-        ({"levels": property(raising(KeyError("x")))}, "'fine' failed at its `levels`: KeyError: 'x'. Mend it"),
+        ({"levels": property(raising(KeyError("x")))}, "'fine' failed at its `levels`: KeyError: 'x'. Correct the"),
     ],
     ids=range(17),
 )
@@ -467,7 +467,7 @@ def test_tools_have_names_of_their_own_and_an_end() -> None:
 
 
 def test_tools_need_the_template_that_shows_them() -> None:
-    with pytest.raises(WrongValue, match=r"the chat template alone shows tools: give messages.*Chat\.ALWAYS"):
+    with pytest.raises(WrongValue, match=r"only the chat template shows tools: give messages.*Chat\.ALWAYS"):
         with_tools(Tool(name="add"), chat=Chat.NEVER).problem(HERE)
 
 
@@ -506,7 +506,7 @@ def test_the_form_is_as_the_task_says(said: bool) -> None:
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [(None, "gave no word on the form at index 7, but None"), (ValueError("no"), "failed at index 7, in `in_form`")],
+    [(None, "gave no verdict on the form at index 7, but None"), (ValueError("no"), "failed at index 7, in `in_form`")],
 )
 def test_a_form_that_is_no_word_is_told(said: Any, told: str) -> None:
     task = Formed()

@@ -98,10 +98,10 @@ def test_conversations_are_prompts_and_answers(base: Path) -> None:
         ),
         ('{"prompt": "a=", "completions": [{"text": "b", "reward": NaN}]}', "not JSON"),
         ('{"prompt": "a=", "completions": [{"text": "b", "reward": 1e999}]}', "out of range"),
-        ({**GROUP, "completions": [{"reward": 1}] * 2}, "completion 1 wants either `text` or `tokens`"),
+        ({**GROUP, "completions": [{"reward": 1}] * 2}, "completion 1 needs either `text` or `tokens`"),
         ({**GROUP, "completions": [{"text": "b", "reward": 1, "logprobs": [-1]}] * 2}, "has 1 `logprobs` for 2 tokens"),
         ({**GROUP, "completions": [{"text": "b", "reward": 1, "logprobs": [-1, 2]}] * 2}, "lie between -100 and 0"),
-        ({**GROUP, "completions": [{"tokens": [-1], "reward": 1}] * 2}, "holds a number that is no token id"),
+        ({**GROUP, "completions": [{"tokens": [-1], "reward": 1}] * 2}, "holds a number that is not a token id"),
         ({**GROUP, "completions": [{"tokens": [], "reward": 1}] * 2}, "completion 1 has 0 tokens"),
         ({**PAIR, "chosen": [{"role": "user", "content": "b"}]}, "`chosen` does not end with a message of the assist"),
         (
@@ -168,22 +168,22 @@ def test_a_share_beside_a_task(base: Path) -> None:
 
 def test_a_token_that_the_model_does_not_have_is_refused(base: Path) -> None:
     foreign = {"prompt": "a=", "completions": [{"tokens": [5, 2], "reward": 1}, {"tokens": [64], "reward": 0}]}
-    with pytest.raises(TaskError, match=r"logs\.jsonl:2: token id 64 is none of the model's vocabulary of 64"):
+    with pytest.raises(TaskError, match=r"logs\.jsonl:2: token id 64 is not in the model's vocabulary of 64"):
         read(base, PAIR, foreign, vocabulary=64)
     assert len(read(base, PAIR, foreign, vocabulary=65).groups) == 2
     (base / "model" / "config.json").write_text('{"vocab_size": 64}')
     write(base, foreign)
-    with pytest.raises(TaskError, match="token id 64 is none"):
+    with pytest.raises(TaskError, match="token id 64 is not in"):
         open_task_suite(config(base, 1.0, "dr_grpo"), base)
 
 
 def test_preferences_want_pairs(base: Path) -> None:
     triple = {"prompt": "a=", "completions": [{"text": "b", "reward": n} for n in range(3)]}
     write(base, PAIR, triple)
-    with pytest.raises(TaskError, match="1 of 2 groups are no pairs"):
+    with pytest.raises(TaskError, match="1 of 2 groups are not pairs"):
         open_task_suite(config(base, 1.0), base)
     chosen = config(base, 1.0, "dr_grpo")
     assert open_task_suite(chosen, base).offline is not None
     chosen = msgspec.structs.replace(chosen, trainer=TrainerSection(advantage="preference"))
-    with pytest.raises(TaskError, match='advantage = "preference" learns from pairs alone'):
+    with pytest.raises(TaskError, match='advantage = "preference" learns only from pairs'):
         open_task_suite(chosen, base)

@@ -198,7 +198,7 @@ def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:
 def test_a_search_for_a_prompt_that_fits_ends(base: Path) -> None:
     schooling = school(base)
     schooling.limits = EpisodeLimits(tokens=8, turn_tokens=8)
-    with pytest.raises(TaskError, match="none of the 4096 before it can be asked either"):
+    with pytest.raises(TaskError, match="none of the 4096 prompts before it can be used either"):
         schooling.next_prompt()
 
 

@@ -56,14 +56,14 @@ def test_tools_without_a_place_or_a_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="does not show tools"):
         checked(model, WITH_TOOLS, ways=shows_none)
     other = ModelWays(chat_template=QWEN3 + "{# <function= #}", template_file="own.jinja")
-    with pytest.raises(TaskError, match=r"own\.jinja: .*form that is not read here. Set \[model\] tool_format"):
+    with pytest.raises(TaskError, match=r"own\.jinja: .*form that is not supported. Set \[model\] tool_format"):
         checked(model, WITH_TOOLS, ways=other)
     assert checked(model, ASK, ways=other) == []
 
 
 def test_a_system_prompt_has_no_place_in_plain_text(tmp_path: Path) -> None:
     model = write_family_model(tmp_path, QWEN3)
-    with pytest.raises(TaskError, match="no place in prompts of plain text"):
+    with pytest.raises(TaskError, match="cannot be used with prompts of plain text"):
         checked(model, PLAIN, ways=ModelWays(system_prompt="Be kind."))
 
 
@@ -81,7 +81,7 @@ def test_an_end_that_no_file_calls_one_is_told(tmp_path: Path) -> None:
     settings = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}))
     [note] = checked(model, ASK)
-    assert "with <|im_end|>, and no file of the model calls that an end: add it to [model] stop" in note
+    assert "with <|im_end|>, which no file of the model names as an end: add it to [model] stop" in note
     assert checked(model, ASK, ways=ModelWays(stop=["<|im_end|>"])) == []
 
 
@@ -118,7 +118,7 @@ def test_a_beginning_that_would_be_doubled_is_told(begins: Path) -> None:
 def test_a_template_that_forgets_the_beginning_is_told(begins: Path) -> None:
     bare = ModelWays(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}")
     [note] = checked(begins, ASK, ways=bare)
-    assert "the model's chat template writes no <s>" in note
+    assert "the model's chat template does not write <s>" in note
 
 
 def test_what_a_message_looks_like_to_a_template_of_calls_alone(tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_what_a_message_looks_like_to_a_template_of_calls_alone(tmp_path: Path) 
     answer = ChatMessage(role="tool", content="5", name="add")
     assert codec.decode(codec.encode_turn(WITH_TOOLS, (answer,))).startswith("tool:5<|im_end|>")
     endless = ModelWays(chat_template=wants.replace("{{ eos_token }}", ";"), tool_format="json")
-    with pytest.raises(TaskError, match=r"ends a call with no token that ends a completion.*\[model\] stop"):
+    with pytest.raises(TaskError, match=r"ends a tool call with no token that ends a completion.*\[model\] stop"):
         checked(model, WITH_TOOLS, has_turns=True, ways=endless)

@@ -496,7 +496,7 @@ class Failing(Odd):
 def test_a_task_that_fails_is_named_with_the_index(codec: TextCodec) -> None:
     """It is an operator's own: a traceback of ours, from a thread of ours, would tell them nothing."""
     encoded = EncodedTask(task=Failing(), codec=codec)
-    with pytest.raises(TaskError, match=r"'odd' failed at index 3: ZeroDivisionError: division by zero\. Mend it"):
+    with pytest.raises(TaskError, match=r"'odd' failed at index 3: ZeroDivisionError: division by zero\. Correct"):
         encoded.reward(3, (EOS,))
-    with pytest.raises(TaskError, match=r"'odd' failed at index 4: IndexError: string index out of range\. Mend it"):
+    with pytest.raises(TaskError, match=r"'odd' failed at index 4: IndexError: string index out of range\. Correct"):
         encoded.reply(4, ((EOS,),), 9, EpisodeLimits(turns=2))

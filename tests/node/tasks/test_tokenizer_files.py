@@ -363,7 +363,7 @@ def test_an_end_that_only_the_map_names_ends_texts(own_model: Path) -> None:
 
 def test_a_token_whose_id_cannot_be_kept_is_an_error(own_model: Path) -> None:
     settings_of(own_model, added_tokens_decoder={"70": entry("<|end|>")})
-    with pytest.raises(TaskError, match=r"'<\|end\|>' should have the id 70, and tokenizer.json leaves it 64\. Copy"):
+    with pytest.raises(TaskError, match=r"'<\|end\|>' should have the id 70, but tokenizer.json gives it 64\. Copy"):
         read_tokenizer(own_model)
 
 
@@ -379,7 +379,7 @@ def test_an_end_without_a_token_is_no_end(own_model: Path) -> None:
 @pytest.mark.parametrize("told", [["<|end|>"], {"64": "<|end|>"}, {"x": entry("<|end|>")}, {"64": {"special": True}}])
 def test_added_tokens_in_another_form_are_an_error(own_model: Path, told: object) -> None:
     settings_of(own_model, added_tokens_decoder=told)
-    with pytest.raises(TaskError, match=r"tokenizer_config\.json: its added tokens are not objects with content"):
+    with pytest.raises(TaskError, match=r"tokenizer_config\.json: its added tokens are not objects with `content`"):
         read_tokenizer(own_model)
 
 

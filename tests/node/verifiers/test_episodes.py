@@ -218,7 +218,7 @@ async def test_one_that_answers_otherwise_is_abandoned_as_a_value_once_it_was_lo
         assert isinstance(failure, Failure)
         assert failure.how == "otherwise"
         assert failure.detail.startswith(
-            "the environment of task 'worlds' at index 7 was made anew, and answered otherwise in turn 1"
+            "the environment of task 'worlds' at index 7 was made again, and in turn 1 it answered differently"
         )
         assert await steady.say("c") == "3 c"
 

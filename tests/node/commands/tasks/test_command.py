@@ -201,4 +201,4 @@ def test_what_a_start_says_of_the_chat_template_is_a_note(here: Path) -> None:
     (here / "elsewhere" / "model" / "chat_template.jinja").write_text(template, encoding="utf-8")
     (here / "t.jsonl").write_text('{"prompt": "a", "answer": "b"}\n', encoding="utf-8")
     told = shown("jsonl:t.jsonl:held_out=0", model=here / "elsewhere" / "model")
-    assert "ends what the assistant says with <pad>" in " ".join(told.split())
+    assert "ends the assistant's messages with <pad>" in " ".join(told.split())

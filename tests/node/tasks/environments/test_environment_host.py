@@ -209,7 +209,7 @@ def test_what_it_raises_is_told_and_it_is_closed(kind: type[Counting], what: str
         (7, r"gave no answer at index 7, but 7 \(of type int\): `step` must return text, or messages"),
         ([{"role": "user"}], "gave no answer at index 7"),
         (Observation(), "gave no answer at index 7, but None"),
-        ("x" * 50_000_000, "answered with 50,000,000 characters at index 7; an answer has at most 1,000,000"),
+        ("x" * 50_000_000, "answered with 50,000,000 characters at index 7; the maximum is 1,000,000"),
     ],
 )
 def test_what_is_no_answer_is_told(found: object, told: str) -> None:
@@ -339,7 +339,7 @@ def test_grading_asks_environments_and_says_that_one_answers_otherwise() -> None
     one = Asked(index=7, held_out=False, said=("p",), finished=True, wants_reward=False)
     assert grade(gate, one) == "1"
     two = Asked(index=7, held_out=False, said=("p", "q"), finished=True, wants_reward=True, digests=("no",))
-    with pytest.raises(AnsweredOtherwise, match="at index 7 was made anew, and answered otherwise in turn 1"):
+    with pytest.raises(AnsweredOtherwise, match="at index 7 was made again, and in turn 1 it answered differently"):
         grade(gate, two)
 
 

@@ -50,7 +50,7 @@ def test_prompts_are_written_as_the_operator_has_it(tmp_path: Path) -> None:
 
 def test_a_system_prompt_that_the_template_refuses_is_told_at_the_start(tmp_path: Path) -> None:
     school(tmp_path, MISTRAL)
-    with pytest.raises(TaskError, match=r"fails on messages of role system .*\. So it is with all 64 prompts"):
+    with pytest.raises(TaskError, match=r"fails on messages of role system .*\. All 64 prompts"):
         school(tmp_path, MISTRAL, system_prompt="Be brief.")
 
 

@@ -1,4 +1,4 @@
-"""Commands that are no role, a folder each.
+"""The commands that run neither role, a folder each.
 
 - `chat`: `volery chat`
 - `compact`: `volery compact`

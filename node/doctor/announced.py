@@ -1,13 +1,14 @@
-"""Whether a learner's addresses can be dialled from outside, before it starts: asked of members that come back to it.
+"""Find out whether a learner's addresses can be dialled from outside, before it starts, by asking returning members.
 
-Members of a learner that was stopped look for it every few seconds. So a dry run that listens where the learner would
-meets those that are there, has them dial the addresses that it announces, and lets them go. They find nothing to do,
-and go on looking.
+Members of a learner that was stopped look for it every few seconds. So a dry run listens where the learner would, meets
+the members that come, has them dial the addresses that it announces, and lets them go. They find nothing to do, and
+continue to look for their learner.
 
 Invariants:
-- Nobody is waited for unless members are remembered, and for no longer than WAIT_S.
-- No router is asked for a port, and no version, lease or receipt is given.
-- What nobody has tried is said not to be known.
+
+- The dry run waits only if members are remembered, and no longer than WAIT_S.
+- It asks no router for a port, and gives no version, lease or receipt.
+- An address that no member has tried is reported as not known.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from swarm.transport.interface import ListenFailed, Transport
 from swarm.transport.reach_evidence import ReachEvidence
 
 WAIT_S = 24.0
-"""For members to come, which look for their learner every 19 s at most, and to dial."""
+"""Seconds for members to come and to dial. They look for their learner every 19 s at most."""
 
 LOOK_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What came of asking. `num_came` members came within the time; `failure`: why nobody could."""
+    """The result of asking. `num_came` members came within the time. `failure`: why no member could be asked."""
 
     evidence: ReachEvidence = field(default_factory=ReachEvidence)
     num_came: int = 0
@@ -44,7 +45,7 @@ class Asked:
 
 
 async def ask_members(seed: bytes, network: NetworkSection) -> Asked:
-    """Listen as the learner of this key for a while, and have whoever comes dial its addresses."""
+    """Listen for a while with the learner's key, and have the members that come dial its addresses."""
     silent = msgspec.structs.replace(network, map_port=False)
     try:
         async with open_transport(seed, silent) as transport:
@@ -53,7 +54,7 @@ async def ask_members(seed: bytes, network: NetworkSection) -> Asked:
                     await trio.sleep(LOOK_S)
             return _asked(transport)
     except ListenFailed as error:
-        return Asked(failure=f"{error}. End what listens there, or choose another port in [network] listen.")
+        return Asked(failure=f"{error}. Stop the program that listens there, or set another port in [network] listen.")
 
 
 def _asked(transport: Transport) -> Asked:
@@ -65,14 +66,14 @@ def _is_tried(evidence: ReachEvidence) -> bool:
 
 
 async def describe_addresses(network: NetworkSection, asked: Asked | None) -> list[str]:
-    """What is to be said of them, in sentences; `asked` None: nobody was asked."""
+    """Return what to say about the addresses, in sentences. `asked` is None if no member was asked."""
     return list(address_lines(network, await read_local_network(), asked))
 
 
 def address_lines(network: NetworkSection, local: LocalNetwork, asked: Asked | None) -> Iterator[str]:
-    """The same, of a machine with these addresses."""
+    """Yield the same sentences for a machine with the addresses of `local`."""
     if not network.listen:
-        yield "Nobody can join: [network] listen = []."
+        yield "No node can join, because the learner listens on no address: [network] listen = []."
         return
     for text in network.announce:
         if why := why_not_outside(text):
@@ -80,8 +81,8 @@ def address_lines(network: NetworkSection, local: LocalNetwork, asked: Asked | N
     if not network.announce and not any(ipaddress.ip_address(host).is_global for host in (*local.ip4, *local.ip6)):
         here = ", ".join((*local.ip4, *local.ip6)) or "none"
         yield (
-            f"Nothing is announced, and this machine's addresses ({here}) are private: from outside it is reached only "
-            "through a port of its router's. Set [network] map_port = true, or forward the port and set announce."
+            f"No address is announced, and this machine's addresses ({here}) are private. Other networks reach it only "
+            "through a port of its router. Set [network] map_port = true, or forward the port and set announce."
         )
     yield from _tried(asked)
 
@@ -97,26 +98,26 @@ def _tried(asked: Asked | None) -> Iterator[str]:
         else:
             who = counted(len(one.failed_by), "member")
             yield (
-                f"{one.address} was dialled in vain by {who}: forward that port at the router, and let it through the "
-                "firewall."
+                f"{one.address} was dialled by {who} without success. Forward that port at the router, and allow it in "
+                "the firewall."
             )
     if not tried:
         yield (
-            f"Whether these addresses can be dialled from outside is not known: {_why_untried(asked)}. `volery doctor "
-            "INVITE` on a machine elsewhere tells; and `volery status`, once members are here."
+            f"Whether these addresses can be dialled from outside is not known: {_why_untried(asked)}. Run `volery "
+            "doctor INVITE` on a machine elsewhere, or look at `volery status` once members are here."
         )
 
 
 def _why_untried(asked: Asked | None) -> str:
     if asked is None:
-        return "nobody is here to ask"
+        return "no member is here to ask"
     if asked.num_came:
-        return f"{counted(asked.num_came, 'member')} came, and dialled nothing"
-    return f"no member came within {WAIT_S:.0f} s, since none is there, or none reaches this machine"
+        return f"{counted(asked.num_came, 'member')} came, but dialled nothing"
+    return f"no member came within {WAIT_S:.0f} s, either because none is looking or because none reaches this machine"
 
 
 def why_not_outside(text: str) -> str:
-    """Why an address cannot be dialled from other networks, as a clause; empty if it may be."""
+    """Return why an address cannot be dialled from other networks, as a clause; "" if it may be."""
     try:
         address = parse_address(text)
     except BadAddress as error:
@@ -124,5 +125,5 @@ def why_not_outside(text: str) -> str:
     if not address.kind.startswith("ip") or is_public(address):
         return ""
     if ipaddress.ip_address(address.host).is_loopback:
-        return f"{address.host} is this machine itself, for whoever dials it"
+        return f"{address.host} means the dialling machine itself"
     return f"{address.host} is an address of one network, and means nothing outside it"

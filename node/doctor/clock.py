@@ -1,7 +1,7 @@
-"""How far this machine's clock is from the learner's: asked a few times, of which the shortest round trip counts.
+"""Measure the offset between this machine's clock and the learner's, from the shortest of a few round trips.
 
-The learner tells its clock among the terms for newcomers. When it read it lies somewhere within the round trip, so half
-of that is the bound of the error (Cristian, 1989).
+The learner sends its clock with the terms for newcomers. It read that clock at some moment within the round trip, so
+half of the round trip bounds the error (Cristian, 1989).
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import StreamBroken, StreamRefused, Transport
 
 TIMES = 5
-"""Questions on one stream, of which the first waits for its opening as well. A line that others use seldom delays all.
+"""Questions on one stream. The first also waits for the stream to open. Other traffic on the connection seldom delays
+all of them.
 """
 
 ANSWERS_S = 5.0
 
-NO_CLOCK = "the learner, an older volery, does not tell its clock"
+NO_CLOCK = "the learner runs an older volery, which does not report its clock"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One answer: when it was asked and came, by our clock, and what the learner's said. Milliseconds."""
+    """One answer, in milliseconds: when we asked and when it came, by our clock, and the learner's clock in it."""
 
     asked_ms: float
     came_ms: float
@@ -38,7 +39,7 @@ class Reading:
 
 
 async def compare_clocks(transport: Transport, learner: PeerId, token: str) -> ClockOffset | NotKnown:
-    """Ask the learner for its clock, some TIMES."""
+    """Ask the learner for its clock, TIMES times."""
     readings: list[Reading] = []
     try:
         with trio.fail_after(ANSWERS_S):
@@ -55,7 +56,7 @@ async def compare_clocks(transport: Transport, learner: PeerId, token: str) -> C
 
 
 async def _read(frames: FrameStream, token: str) -> Reading | None:
-    """One answer; None where it has no clock. Raises StreamBroken, PeerError."""
+    """Return one answer; None if it has no clock. Raises StreamBroken, PeerError."""
     asked_ms, began_s = Clock.now_ms(), trio.current_time()
     await frames.send(exchange.AskTerms(token=token))
     answer: exchange.Answer | None = await frames.receive(exchange.Answer)
@@ -66,7 +67,7 @@ async def _read(frames: FrameStream, token: str) -> Reading | None:
 
 
 def offset_of(readings: Sequence[Reading]) -> ClockOffset:
-    """The offset by the reading whose round trip was the shortest."""
+    """Return the offset by the reading with the shortest round trip."""
     best = min(readings, key=lambda one: one.came_ms - one.asked_ms)
     took_s = (best.came_ms - best.asked_ms) / 1000
     ahead_s = ((best.asked_ms + best.came_ms) / 2 - best.theirs_ms) / 1000

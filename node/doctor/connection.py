@@ -1,13 +1,14 @@
-"""How this machine is connected, from what its router did to connections, and from what others could reach.
+"""Judge how this machine is connected, from what its router did to connections and from which peers could reach it.
 
-The words are those of RFC 5382: a router's mapping is the port that it shows to others, its filtering whom it lets in.
-Mapping takes two observers who do not sit together; where there is one, that is said.
+The terms are those of RFC 5382: a router's mapping is the port that it shows to others, its filtering is whom it lets
+in. Judging the mapping takes two observers in different places. If there is only one, the reason says so.
 
 A pure core.
 
 Invariants:
-- Nothing is taken for known that only one peer says of mapping, or that nobody has tried.
-- A dial back that arrived is proof, whatever else is not known.
+
+- The mapping counts as known only by two observers, and the filtering only by dials that were tried.
+- A dial-back that arrived is proof, even if nothing else is known.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from swarm.libp2p import SHARED, Address, BadAddress, is_public, parse_address
 from swarm.transport.reach_evidence import ReachEvidence, Sight, TriedAddress
 
 OBSERVERS = 2
-"""Who must tell where they see us before anything is concluded from whether they agree."""
+"""Observers that must report where they see us before anything is concluded from whether they agree."""
 
 
 class Mapping(Enum):
-    """What a router makes of the port from which this machine's connections leave."""
+    """How a router translates the port from which this machine's connections leave."""
 
     NONE = "none"
     SAME_PORT = "same_port"
@@ -36,7 +37,7 @@ class Mapping(Enum):
 
 
 class Filtering(Enum):
-    """Whom the router, or a firewall, lets in unasked."""
+    """Whether the router, or a firewall, lets connections in that this machine did not ask for."""
 
     LETS_IN = "lets_in"
     LETS_NOBODY_IN = "lets_nobody_in"
@@ -44,7 +45,7 @@ class Filtering(Enum):
 
 
 class SecondRouter(Enum):
-    """Whether a provider's router, or another one at home, stands behind the first."""
+    """Whether another router, the provider's or one at home, stands behind the first."""
 
     NO = "no"
     PERHAPS = "perhaps"
@@ -54,11 +55,14 @@ class SecondRouter(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What is concluded, each with a reason, a clause.
+    """The conclusions, each with its reason as a clause.
 
-    `seen_at` is where others see this machine over IPv4, `kept_port` whether at the port that it listens on;
-    `reached` are addresses that somebody dialled, `not_reached` those that everybody dialled in vain. `shared`: the
-    address that a second router gives to the first.
+    Args:
+        seen_at: addresses at which others see this machine over IPv4.
+        kept_port: whether the port in `seen_at` is the one that the machine listens on.
+        reached: addresses that a peer has dialled with success.
+        not_reached: addresses that every peer dialled without success.
+        num_helpers: connected peers that dial back on request.
     """
 
     mapping: Mapping
@@ -75,7 +79,7 @@ class Connection:
 
 
 def judge_connection(findings: Findings) -> Connection:
-    """What the findings say of the way from this machine to others."""
+    """Return what the findings say about the way from this machine to others."""
     evidence = findings.evidence if isinstance(findings.evidence, ReachEvidence) else ReachEvidence()
     sights = [sight for sight in evidence.sights if sight.from_listening and _is_public_ip4(sight.address)]
     mapping, mapping_why = _mapping(sights, findings)
@@ -99,14 +103,14 @@ def judge_connection(findings: Findings) -> Connection:
 
 
 def why_nothing_outside(findings: Findings) -> str:
-    """Why nobody outside could say anything of this machine, as a clause; empty if somebody could."""
+    """Return why no peer outside could report on this machine, as a clause; "" if one could."""
     match findings.contact:
         case NotKnown() if not findings.is_with_invite:
-            return "nobody outside was asked: that needs an invite"
+            return "no peer outside was asked, because that needs an invite"
         case NotKnown():
             return "the learner was not reached"
         case Contact(where=where) if where is not Where.INTERNET:
-            return f"the learner is {where.value}, so nobody looked from outside"
+            return f"the learner is {where.value}, so no peer looked from outside"
         case _:
             return "" if isinstance(findings.evidence, ReachEvidence) else findings.evidence.why
 
@@ -118,49 +122,49 @@ def _mapping(sights: Sequence[Sight], findings: Findings) -> tuple[Mapping, str]
         return Mapping.NONE, "others see this machine's own address"
     seen = {one.origin: one.address for one in sights}
     if len(seen) < OBSERVERS:
-        return Mapping.NOT_KNOWN, f"one observer, and it takes {OBSERVERS}"
+        return Mapping.NOT_KNOWN, f"only one observer, and {OBSERVERS} are needed"
     who = counted(len(seen), "observer")
     if len(set(seen.values())) == len(seen):
         return Mapping.ANOTHER_PORT, f"{who} see {len(seen)} different ports"
-    return Mapping.SAME_PORT, f"{who} see the same"
+    return Mapping.SAME_PORT, f"{who} see the same port"
 
 
 def _why_not_seen(findings: Findings) -> str:
     if why := why_nothing_outside(findings):
         return why
     if not isinstance(findings.listening, Listening) or not findings.listening.ports:
-        return "the node listens nowhere"
+        return "the node does not listen"
     if not findings.network.ip4:
         return "this machine has no IPv4 address"
-    return "nobody has said where it sees this machine over IPv4"
+    return "no peer has reported at which IPv4 address it sees this machine"
 
 
 def _filtering(
     reached: Sequence[TriedAddress], failed: Sequence[TriedAddress], findings: Findings, evidence: ReachEvidence
 ) -> tuple[Filtering, str]:
-    """By addresses that no router was asked to open: what it opened says nothing of what it does unasked."""
+    """Judge by addresses that no router was asked to open: an opened port does not show what is let in otherwise."""
     plain = [one for one in reached if "mapped" not in one.sources]
     if plain:
-        return Filtering.LETS_IN, f"{plain[0].address} was dialled from outside, by somebody it had spoken to"
+        return Filtering.LETS_IN, f"{plain[0].address} was dialled from outside, by a peer that we had contacted"
     closed = [one for one in failed if "mapped" not in one.sources]
     if closed:
         tried = ", ".join(one.address for one in closed)
         who = counted(max(len(one.failed_by) for one in closed), "peer")
-        return Filtering.LETS_NOBODY_IN, f"{who} dialled {tried} in vain"
+        return Filtering.LETS_NOBODY_IN, f"{who} could not connect to {tried}"
     if reached or failed:
-        return Filtering.NOT_KNOWN, "the port was opened before it was tried"
+        return Filtering.NOT_KNOWN, "the router had opened the port before it was tried"
     if why := why_nothing_outside(findings):
         return Filtering.NOT_KNOWN, why
     if not evidence.num_helpers:
-        return Filtering.NOT_KNOWN, "nobody here dials back"
-    return Filtering.NOT_KNOWN, "nobody has dialled back in time" if evidence.addresses else "there was nothing to dial"
+        return Filtering.NOT_KNOWN, "no connected peer dials back"
+    return Filtering.NOT_KNOWN, "no peer dialled back in time" if evidence.addresses else "there was no address to dial"
 
 
 def _second_router(findings: Findings, mapping: Mapping) -> tuple[SecondRouter, str]:
     if mapping is Mapping.NONE:
         return SecondRouter.NO, "no router translates addresses here"
     if shared := [host for host in findings.network.ip4 if _is_shared(host)]:
-        return SecondRouter.YES, f"{shared[0]}, this machine's address, is of those that providers share out"
+        return SecondRouter.YES, f"this machine has {shared[0]}, an address that providers share (CGNAT)"
     ports = findings.mapping.mapped if isinstance(findings.mapping, PortMapping) else ()
     for port in ports:
         host = _host(port.address)
@@ -174,13 +178,13 @@ def _second_router(findings: Findings, mapping: Mapping) -> tuple[SecondRouter, 
 
 
 def _second_of(hops: Sequence[str], gateways: Iterable[str]) -> tuple[SecondRouter, str]:
-    """By the routers that were found on the way: the first one that is not this machine's own."""
+    """Judge by the routers that were found on the way: the first one that is not this machine's own."""
     beyond = [host for host in hops if host not in set(gateways)]
     if beyond and _is_shared(beyond[0]):
-        return SecondRouter.YES, f"the router behind yours has {beyond[0]}, of those that providers share out"
+        return SecondRouter.YES, f"the router behind yours has {beyond[0]}, an address that providers share (CGNAT)"
     if beyond and not ipaddress.ip_address(beyond[0]).is_global:
-        return SecondRouter.PERHAPS, f"behind your router comes one with the private address {beyond[0]}"
-    return SecondRouter.NO, "behind your router comes no other with an address that is not public"
+        return SecondRouter.PERHAPS, f"behind your router is another one, with the private address {beyond[0]}"
+    return SecondRouter.NO, "no router with a private address was found behind yours"
 
 
 def _is_shared(host: str) -> bool:

@@ -1,10 +1,11 @@
-"""How many tokens a second this machine's engine makes: with a version that is here, or a model that stands in for it.
+"""Measure how many tokens a second this machine's engine generates, with a stored version or a stand-in model.
 
 A node measures the same when it begins (`node.engine.throughput`).
 
 Invariants:
-- Nothing is installed, and nothing in the node's state is changed; what a stand-in takes of the disk is given back.
-- A node that runs here keeps its machine for itself: no second engine is started beside it.
+
+- Nothing is installed, and nothing in the node's state is changed. The disk space of a stand-in is freed again.
+- If a node runs on this machine, no second engine is started beside it.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from protocol.core.visible import first_line
 from protocol.versions.manifest import SignedManifest
 
 SCRATCH = "volery-doctor-"
-"""How the temporary directories begin that an engine, and a stand-in, have for themselves."""
+"""Prefix of the temporary directories for an engine and for a stand-in."""
 
 NO_MANIFEST = ManifestHash(bytes(32))
-"""By which an engine knows what stands in for a version: it is none."""
+"""The manifest hash under which the engine loads a stand-in, which is no version."""
 
 
 async def try_engine(config: NodeConfig, homes: Sequence[Path], stand_in: StandIn | NotKnown) -> EngineSpeed | NotKnown:
-    """Start the engine with a version that one of `homes`, state directories, holds, or else with the stand-in, and
-    measure its speed."""
+    """Start the engine and measure its speed, with a version that one of the state directories `homes` holds, or else
+    with the stand-in."""
     if any(standing_of(home) is not None for home in homes):
-        return NotKnown(why="a node is at work here: `volery status` says how it does")
+        return NotKnown(why="a node is running here; `volery status` shows how it is doing")
     if config.engine.kind == "vllm":
-        return NotKnown(why="vLLM takes longer than half a minute to start; a node measures it when it has")
+        return NotKnown(why="vLLM takes longer than half a minute to start; a node measures its speed once it runs")
     if (stored := next(_stored(homes), None)) is not None:
         signed, directory = stored
         return await _measure(config, InstalledVersion(name=signed.version, manifest=signed.hash), directory)
@@ -83,7 +84,7 @@ async def _measure(
     except EngineError as error:
         return EngineFailed(why=f"the engine failed: {first_line(str(error))}")
     if speed <= 0:
-        return NotKnown(why="the engine made nothing in the time that it was given")
+        return NotKnown(why="the engine generated nothing in the time that it had")
     return EngineSpeed(tokens_per_s=speed, is_of_stand_in=is_of_stand_in)
 
 
@@ -99,7 +100,7 @@ async def _write(directory: Path, stand_in: StandIn) -> None:
 
 
 def _stored(homes: Sequence[Path]) -> Iterator[tuple[SignedManifest, Path]]:
-    """Complete versions, and where their files are."""
+    """Yield complete versions, and the directories of their files."""
     for home in homes:
         if (signed := newest_complete(home / "store")) is not None:
             yield signed, home / "store" / "versions" / signed.hash.hex()

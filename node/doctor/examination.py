@@ -1,14 +1,15 @@
-"""Examine this machine, and the way from it to a swarm: every part at once, half a minute in all.
+"""Examine this machine and its connection to a swarm: all parts at once, in half a minute.
 
-First comes what is here: interfaces, engine, disk. Then the learner is asked as anybody asks who holds an invite, and
-some of its members are met, who see this machine from elsewhere. The clock and the rates follow one after the other,
-since they share a line. Beside them go the first routers on the way, the router's port and the dial-backs. The engine
-is tried when the line is free: both would slow each other down.
+The local parts come first: interfaces, engine, disk. Then the learner is asked what any holder of the invite may ask,
+and a few members are contacted, which see this machine from other places. The clock and the rates are measured one
+after the other, because they share a connection. Meanwhile the first routers on the way, the router's port and the
+dial-backs are examined. The engine is tried only when the connection is free, because both would slow each other down.
 
 Invariants:
-- The learner takes whoever does this for a stranger: nobody joins, takes a lease, or gets a line in its ledger.
-- All ends within WHOLE_S, and some seconds more in which a router gets its port back and the engine ends.
-- A part that is late is told as such, and the others are not the worse for it.
+
+- The learner treats this machine as a stranger: nothing joins, takes a lease, or gets a line in its ledger.
+- Everything ends within WHOLE_S, and some more seconds in which the router's port is given back and the engine ends.
+- A part that is not finished in time is reported as such, and does not harm the others.
 """
 
 from __future__ import annotations
@@ -82,22 +83,22 @@ from swarm.transport.reach_evidence import ReachEvidence
 from swarm.versions.manifest_search import ask
 
 WHOLE_S = 24.0
-"""For all parts. A router then has 2 s to take its port back, and the engine up to 4 s to end: half a minute."""
+"""Seconds for all parts. Then 2 s remain for giving the router's port back, and up to 4 s for the engine to end."""
 
 CONTACT_S = 8.0
-"""To reach the learner, unless the caller waits for longer."""
+"""Seconds to reach the learner, unless the caller waits longer."""
 
 ANSWERS_S = 4.0
-"""For what it then tells a newcomer: four questions."""
+"""Seconds for the learner's answers to a newcomer: four questions."""
 
 MEMBERS_S = 6.0
 MOST_MEMBERS = 3
-"""Members beside the learner that are met: two observers are enough, and one may be away."""
+"""Members that are contacted besides the learner: two observers are enough, and one may be away."""
 
 LOOK_S = 0.1
-"""Between two looks at what has become known of how this machine is reached."""
+"""Seconds between two looks at the evidence of how this machine is reached."""
 
-IS_LATE = NotKnown(why=f"not found out within {WHOLE_S:.0f} s")
+IS_LATE = NotKnown(why=f"no result within {WHOLE_S:.0f} s")
 NO_MODEL = "no version of this swarm's model is on this machine, and the learner was not reached"
 NOT_ASKED = NotKnown(why="that needs an invite")
 
@@ -110,8 +111,11 @@ async def examine(
     wait_s: float = CONTACT_S,
     is_thorough: bool = True,
 ) -> Findings:
-    """Find out what can be. The learner is dialled for `wait_s`, 0 being one try, and what that takes beyond CONTACT_S
-    is added to WHOLE_S. Without `is_thorough` neither rates nor the engine's speed: nothing is fetched then.
+    """Return what could be found out.
+
+    Args:
+        wait_s: seconds to dial the learner; 0 means one try. Seconds beyond CONTACT_S are added to WHOLE_S.
+        is_thorough: whether to measure the rates and the engine's speed; otherwise nothing is fetched.
     """
     examination = _Examination(
         invite=invite,
@@ -128,7 +132,7 @@ async def examine(
 
 @dataclass(kw_only=True)
 class _Examination:
-    """What is known so far. See the module's paragraph."""
+    """One examination: what is known so far about each part."""
 
     invite: Invite | None
     config: NodeConfig
@@ -156,7 +160,7 @@ class _Examination:
         self.engine = choose(self.config)
 
     async def run(self) -> None:
-        """Find everything out; may be cancelled, and leaves what is known by then."""
+        """Find everything out. It may be cancelled, and then leaves what is known by then."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._try_engine)
             if self.invite is not None:
@@ -167,7 +171,7 @@ class _Examination:
             self._line_is_free.set()
 
     def findings(self) -> Findings:
-        """What is known now."""
+        """Return what is known now."""
         return Findings(
             network=self.network,
             listening=self.listening,
@@ -188,17 +192,17 @@ class _Examination:
         )
 
     def _fail(self, why: str, *, is_usage: bool) -> None:
-        """The learner was not reached, or refused us: what it would have told is not known."""
+        """Note that the learner was not reached, or refused us: what it would have told is then not known."""
         self.failure, self.is_usage = why, is_usage
         not_reached = NotKnown(why="the learner was not reached")
         self.stand_in = NotKnown(why=NO_MODEL)
         self.contact = self.clock = self.down = self.up = not_reached
         self.evidence = self.mapping = self.hops = not_reached
 
-    # What is here.
+    # This machine.
 
     def _section(self, engine: EngineFinding) -> FormatChoice:
-        """The engine's section as the swarm has it, as far as it was heard."""
+        """Return the engine's section with the swarm's terms applied, as far as they are known."""
         section = msgspec.structs.replace(self.config.engine, kind=engine.kind)
         if not isinstance(self.contact, Contact):
             return FormatChoice(section=section, why="")
@@ -217,7 +221,7 @@ class _Examination:
         return Disk(place=str(home), free_bytes=free, quota_bytes=round(self.config.store.quota_gb * GB))
 
     def _homes(self) -> list[Path]:
-        """Where nodes of the swarm keep their state here."""
+        """Return the directories in which nodes of the swarm keep their state on this machine."""
         if self.state is not None:
             return [self.state]
         if self.invite is None:
@@ -236,10 +240,10 @@ class _Examination:
                 msgspec.structs.replace(self.config, engine=engine), self._homes(), self.stand_in
             )
 
-    # The line to the swarm.
+    # The connection to the swarm.
 
     async def _examine_line(self, invite: Invite) -> None:
-        """Raises UsageError, RunError."""
+        """Examine the connection. Raises UsageError, RunError."""
         self.contact = self.evidence = self.mapping = self.hops = self.clock = self.down = self.up = IS_LATE
         try:
             await self._examine_from(self.config.network, invite)
@@ -251,8 +255,8 @@ class _Examination:
             await self._examine_from(free, invite, instead_of=str(error).removeprefix("cannot listen on "))
 
     async def _examine_from(self, network: NodeNetworkSection, invite: Invite, *, instead_of: str = "") -> None:
-        """The same, listening as `network` has it. Raises ListenFailed as well."""
-        seed = secrets.token_bytes(KEY_BYTES)  # a key of its own, forgotten afterwards: this is nobody's presence
+        """Examine the connection while listening as `network` says. Raises ListenFailed as well."""
+        seed = secrets.token_bytes(KEY_BYTES)  # a key of its own, forgotten afterwards, so that this is no node's key
         async with open_transport(seed, network, tell_port=self._hear_of_port) as transport:
             ports = sorted({parse_address(text).port for text in transport.addresses()})
             is_fixed = not instead_of and any(parse_address(text).port for text in network.listen)
@@ -265,7 +269,7 @@ class _Examination:
                 self.contact = Contact(found=found, where=where_is(remote))
             if not isinstance(self.contact, Contact):
                 self._fail(
-                    "The learner was reached, and did not answer what a newcomer asks in time. Try again in a while.",
+                    "The learner was reached, but did not answer a newcomer's questions in time. Try again in a while.",
                     is_usage=False,
                 )
                 return
@@ -295,15 +299,15 @@ class _Examination:
     async def _find_hops(self, remote: str) -> None:
         address = parse_address(remote)
         if address.kind != "ip4" or not is_public(address):
-            self.hops = NotKnown(why="the learner is not in the internet of IPv4, so nobody was asked on the way there")
+            self.hops = NotKnown(why="the learner has no public IPv4 address, so no router on the way was asked")
             return
         found = await find_first_hops(address.host)
-        self.hops = NotKnown(why="no router on the way says that it is there") if found is None else found
+        self.hops = NotKnown(why="no router on the way answered") if found is None else found
 
     # How others reach this machine.
 
     async def _find_out(self, transport: Transport) -> None:
-        """Meet some members, and look until nothing more is to be expected."""
+        """Contact some members, and look until no more evidence is to be expected."""
         contact = self.contact
         assert isinstance(contact, Contact)
         met = 1
@@ -326,7 +330,7 @@ class _Examination:
             await trio.sleep(LOOK_S)
 
     async def _meet_members(self, transport: Transport, learner: PeerId) -> int:
-        """Connect to some of those that can be dialled; return to how many."""
+        """Connect to some of the members that can be dialled; return how many were reached."""
         met: list[PeerId] = []
         with trio.move_on_after(MEMBERS_S), suppress(StreamRefused, StreamBroken, PeerError, trio.TooSlowError):
             answer = await ask(transport, learner, exchange.AskPeers(), timeout_s=MEMBERS_S)
@@ -337,16 +341,16 @@ class _Examination:
         return len(met)
 
     def _expect_port(self, network: NodeNetworkSection, where: Where) -> None:
-        """Whether a router was asked for a port, by the same rules by which a node asks."""
+        """Note whether a router was asked for a port, by the same rules by which a node asks."""
         private = [host for host in self.network.ip4 if not is_public(parse_address(f"/ip4/{host}/tcp/1"))]
         if not network.map_port:
             self.mapping = NotKnown(why="[network] map_port = false")
         elif not network.listen:
-            self.mapping = NotKnown(why="the node listens nowhere")
+            self.mapping = NotKnown(why="the node does not listen")
         elif where is not Where.INTERNET:
             self.mapping = NotKnown(why=f"the learner is {where.value}")
         elif not private:
-            self.mapping = NotKnown(why="this machine's addresses are public, and have no home router before them")
+            self.mapping = NotKnown(why="this machine's addresses are public, so no home router is in front of it")
         else:
             self._asks_for_port = True
             if isinstance(self.mapping, NotKnown):
@@ -369,7 +373,7 @@ class _Examination:
 
 
 def choose(config: NodeConfig) -> EngineFinding | NotKnown:
-    """The engine that `volery join` would take, or why there is none, a sentence."""
+    """Return the engine that `volery join` would use, or why there is none, as a sentence."""
     try:
         here = selection.look(config.engine)
         choice = selection.choose_engine(config.engine, here)
@@ -388,7 +392,7 @@ def choose(config: NodeConfig) -> EngineFinding | NotKnown:
 
 
 def where_is(remote: str) -> Where:
-    """Where a peer is that was dialled at this address."""
+    """Return where the peer is that was dialled at this address."""
     try:
         address = parse_address(remote)
     except BadAddress:
@@ -399,7 +403,7 @@ def where_is(remote: str) -> Where:
 
 
 def dialable(told: Sequence[exchange.PeerAddresses], transport: Transport) -> list[list[str]]:
-    """Of the members that were named, those in the internet who can be dialled, IPv4 first; MOST_MEMBERS of them."""
+    """Return the addresses of at most MOST_MEMBERS named members in the internet that can be dialled, IPv4 first."""
     found = []
     for one in told:
         public = [
@@ -427,10 +431,10 @@ def _is_ip6(text: str) -> bool:
 
 
 def _ip4_first(invite: Invite) -> Invite:
-    """The invite with its IPv4 addresses first: routers translate those, and it is to be found out how."""
+    """Return the invite with its IPv4 addresses first: routers translate those, and the examination finds out how."""
     return msgspec.structs.replace(invite, addresses=sorted(invite.addresses, key=_is_ip6))
 
 
 def _any_port(text: str) -> str:
-    """The same address with any port that is free."""
+    """Return the same address with any free port."""
     return f"{text.rpartition('/')[0]}/0"

@@ -1,7 +1,8 @@
-"""What an examination found out of this machine, each part as a value, or as the reason why it is not known.
+"""Hold the findings about this machine: each part is a value, or the reason why it is not known.
 
 Invariants:
-- A part that was not found out is a `NotKnown` with a clause that says why: there is no figure that stands for nothing.
+
+- A part that was not found out is a `NotKnown` with a clause that says why. No number stands for a missing value.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class NotKnown:
-    """The part was not found out. `why` is a clause."""
+    """The part is not known. `why` is a clause."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFailed(NotKnown):
-    """The engine could not load the swarm's model, or one of its shapes: a node here could not work."""
+    """The engine could not load the swarm's model, or one of its shapes, so a node here could not work."""
 
 
 class Where(Enum):
-    """Where the learner is, as seen from this machine."""
+    """The learner's place, as seen from this machine."""
 
     THIS_MACHINE = "on this machine"
     THIS_NETWORK = "in a private network that this machine is in"
@@ -38,7 +39,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNetwork:
-    """What the system says, without a packet sent: this machine's addresses beyond its own links, and its routers."""
+    """This machine's addresses, except loopback and link-local ones, and its routers. No packet is sent to read them."""
 
     ip4: tuple[str, ...] = ()
     ip6: tuple[str, ...] = ()
@@ -47,8 +48,13 @@ class LocalNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """Where the examination listened. `ports` are those of TCP; `is_fixed`: the configuration names one, so the node
-    has it as well; `instead_of` the configuration's address that was taken already."""
+    """How the examination listened.
+
+    Args:
+        ports: TCP ports.
+        is_fixed: whether the configuration names a port, which the node will then have as well.
+        instead_of: the configured address that was already in use, "" if none was.
+    """
 
     ports: tuple[int, ...] = ()
     is_fixed: bool = False
@@ -67,20 +73,20 @@ class MappedPort:
 
 @dataclass(frozen=True, kw_only=True)
 class PortMapping:
-    """What came of asking the routers for a port. `refusals`: by router, why there is none."""
+    """The result of asking the routers for a port. `refusals`: pairs of a router and its reason."""
 
     mapped: tuple[MappedPort, ...] = ()
     refusals: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_answered(self) -> bool:
-        """Whether a router has answered, or will not."""
+        """Whether a router has answered, or will not answer."""
         return bool(self.mapped or self.refusals)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contact:
-    """The learner was reached: what it says, where it is, and how many members were reached beside it."""
+    """The learner was reached: what it says, where it is, and how many members were reached besides it."""
 
     found: Found
     where: Where
@@ -89,8 +95,7 @@ class Contact:
 
 @dataclass(frozen=True, kw_only=True)
 class ClockOffset:
-    """By how much this machine's clock is ahead of the learner's, give or take `error_s`, which is half of the round
-    trip in which that was asked."""
+    """How many seconds this machine's clock is ahead of the learner's, within `error_s`, half of the round trip."""
 
     ahead_s: float
     error_s: float
@@ -99,7 +104,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Bytes that were moved in so many seconds. `is_coarse`: too few for the line to get up to its speed."""
+    """Bytes that were moved, and the seconds it took. `is_coarse`: too few bytes for TCP to reach its full speed."""
 
     size_bytes: int
     seconds: float
@@ -112,7 +117,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFinding:
-    """The engine that a node would take here, and why."""
+    """The engine that a node would use here, and why."""
 
     kind: str
     device: str
@@ -124,7 +129,7 @@ class EngineFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSpeed:
-    """Tokens that the engine made a second; `is_of_stand_in`: with a model of the same shapes, since none is here."""
+    """Tokens per second of the engine. `is_of_stand_in`: measured with random weights of the same shapes."""
 
     tokens_per_s: float
     is_of_stand_in: bool = False
@@ -132,7 +137,7 @@ class EngineSpeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """The disk below the node's state, and what the configuration lets versions take of it."""
+    """The disk that holds the node's state, and how much of it the configuration allows for versions."""
 
     place: str
     free_bytes: int
@@ -141,7 +146,7 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything. `failure`: why the learner was not reached; `is_usage` where another invite would help."""
+    """All findings. `failure`: why the learner was not reached. `is_usage`: whether another invite would help."""
 
     network: LocalNetwork
     listening: Listening | NotKnown

@@ -1,12 +1,13 @@
-"""The first routers on the way to a host, as `tracepath` finds them: empty datagrams that are to die on the way.
+"""Find the first routers on the way to a host, as `tracepath` does, by empty datagrams with a short lifetime.
 
-Whether a provider's router stands behind the one at home is not told by anybody else, unless the router at home gives a
-port. Each datagram lives for one router more, and the router at which it dies says so (RFC 792, time exceeded). Linux
-hands that to whoever sent it, without privileges (IP_RECVERR); elsewhere nothing is found out.
+Only this shows whether a provider's router stands behind the one at home, unless the router at home opens a port. Each
+datagram may pass one router more than the one before, and the router that discards it says so (RFC 792, time exceeded).
+Linux gives that report to the sender without privileges (IP_RECVERR). On other systems nothing is found out.
 
 Invariants:
-- MAX_HOPS datagrams are sent, to the host that was named, and none other.
-- What is returned is what routers said of themselves.
+
+- MAX_HOPS datagrams are sent, only to the given host.
+- The result holds only what routers said about themselves.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ from dataclasses import dataclass
 import trio
 
 MAX_HOPS = 4
-"""Behind a router at home and one or two of the provider's begins the internet."""
+"""Datagrams, one for each distance: the internet begins behind a router at home and one or two of the provider's."""
 
 HOP_S = 2.0
-"""For the answers: the routers that are asked about are the nearest ones."""
+"""Seconds for the answers: the routers that are asked are the nearest ones."""
 
 PORT = 33434
-"""Where nobody listens, by `traceroute`'s custom."""
+"""A port on which no program listens, by the convention of `traceroute`."""
 
 IP_RECVERR = 11
-"""Of <linux/in.h>; Python does not name it."""
+"""From <linux/in.h>; Python has no name for it."""
 
 ERROR = struct.Struct("=IBBBBII")
-"""`struct sock_extended_err` of <linux/errqueue.h>; the address of who said so follows, as a `sockaddr_in`."""
+"""`struct sock_extended_err` of <linux/errqueue.h>. The reporting host's address follows, as a `sockaddr_in`."""
 
 ORIGIN_ICMP = 2
 UNREACHABLE, EXCEEDED = 3, 11
-"""Types of ICMP: the host itself says the first, a router on the way the second."""
+"""ICMP types: the host itself sends the first, a router on the way the second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Who said that it got a datagram; `is_end`: it is the host that was meant, or leads no further."""
+    """The host that reported a datagram. `is_end`: it is the target, or the datagram could go no further."""
 
     host: str
     is_end: bool
 
 
 async def find_first_hops(host: str) -> tuple[str, ...] | None:
-    """Return the IPv4 addresses of the first routers on the way to `host`, those that answered, the nearest first; None
-    where that cannot be found out."""
+    """Return the IPv4 addresses of the first routers on the way to `host` that answered, nearest first; None if that
+    cannot be found out."""
     if not sys.platform.startswith("linux"):
         return None
     answers: dict[int, Answer] = {}
@@ -61,7 +62,7 @@ async def find_first_hops(host: str) -> tuple[str, ...] | None:
 
 
 def routers_of(answers: dict[int, Answer]) -> tuple[str, ...]:
-    """The routers among those who answered, by how far away they are: none from the end on."""
+    """Return the routers among those that answered, by distance, up to the first answer that is the end."""
     found: list[str] = []
     for _, answer in sorted(answers.items()):
         if answer.is_end:
@@ -82,7 +83,7 @@ async def _ask(host: str, ttl: int, answers: dict[int, Answer]) -> None:
 
 
 def read_answer(control: list[tuple[int, int, bytes]]) -> Answer | None:
-    """Who said what, from the control messages of one error; None where a router said nothing."""
+    """Return the sender and kind of the report in one error's control messages; None if no router reported."""
     for level, kind, data in control:
         if (level, kind) != (socket.IPPROTO_IP, IP_RECVERR) or len(data) < ERROR.size + 8:
             continue

@@ -1,4 +1,4 @@
-"""This machine's own addresses and routers, read from the system: nothing is sent."""
+"""Read this machine's own addresses and routers from the system, without sending anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarm.libp2p import find_gateways
 
 
 async def read_local_network() -> LocalNetwork:
-    """Return what the interfaces have. Waits for a program on systems without /proc."""
+    """Return the addresses of the interfaces, and the routers. Waits for a program on systems without /proc."""
     found: dict[int, list[str]] = {4: [], 6: []}
     for entries in psutil.net_if_addrs().values():
         for entry in entries:

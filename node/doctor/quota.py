@@ -1,14 +1,14 @@
-"""Whether the versions of a model fit in what a node may take of the disk."""
+"""Judge whether the versions of a model fit in a node's disk quota."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 COMFORTABLE = 3.25
-"""Times the model that a quota holds in comfort: in service, newest, being fetched, and patches."""
+"""How many times the model's size a quota needs for comfort: active and newest version, one being fetched, patches."""
 
 LEAST = 2
-"""Times the model without which no version replaces another."""
+"""How many times the model's size a quota needs at least: below that no version can replace another."""
 
 
 class Fit(Enum):
@@ -20,7 +20,7 @@ class Fit(Enum):
 
 
 def fit_of(model_bytes: int, quota_bytes: float) -> Fit:
-    """How versions of `model_bytes` fit in `quota_bytes`."""
+    """Return how versions of `model_bytes` fit in `quota_bytes`."""
     if model_bytes * COMFORTABLE <= quota_bytes:
         return Fit.WELL
     return Fit.TIGHT if LEAST * model_bytes <= quota_bytes else Fit.NOT

@@ -1,13 +1,14 @@
-"""How fast bytes travel between the learner and this machine, measured by what it takes from anybody who asks.
+"""Measure how fast bytes travel between the learner and this machine, with requests that any stranger may make.
 
-From the learner: chunks of the newest version, which it would give to any node that begins. They are asked for by name
-alone, so the learner's plan of whom it gives what first takes no notice. To the learner: questions that it answers
-anyway, filled up with extensions that it does not know and so passes over; each answer says that a question has
-arrived. Both end after seconds and a few MiB, well within what the learner gives and takes of strangers.
+Download: chunks of the newest version, which the learner would give to any node that begins. They are requested by name
+alone, so the learner's plan of which node gets what first does not change. Upload: questions that the learner answers
+anyway, padded with extensions that it does not know and therefore ignores. Each answer shows that a question has
+arrived. Both end after seconds and a few MiB, well within the learner's limits for strangers.
 
 Invariants:
-- At most DOWN_BYTES and one chunk are asked for, and at most UP_QUESTIONS sent; each way ends within its time.
-- Nothing is kept of what comes.
+
+- At most DOWN_BYTES and one chunk are requested, and at most UP_QUESTIONS sent. Each direction ends within its time.
+- Nothing that arrives is kept.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import StreamBroken, StreamRefused, Transport
 
 DOWN_S, DOWN_BYTES = 4.0, 32 * MIB
-"""For chunks: at 64 Mbit/s both end at the same time. A version of a small model is all there is."""
+"""Seconds and bytes for the download: at 64 Mbit/s both end at the same time. A small model's version may be less."""
 
 UP_S = 4.0
 UP_QUESTIONS, UP_STREAMS = 32, 4
-"""Questions of PADDED_BYTES, side by side on so many streams: 1.9 MiB. The learner answers fifty of a stranger at
-once, and then five a second; with those asked before there is room."""
+"""Questions of PADDED_BYTES, on that many streams at once: 1.9 MiB. The learner answers fifty questions of a stranger
+at once, and then five a second, so there is room for these and the earlier ones."""
 
 PADDING, PADDINGS = "volery.padding", 15
 PADDED_BYTES = PADDINGS * MAX_EXTENSION_BYTES
-"""Of one question: a request has at most 64 KiB, and 16 extensions."""
+"""Padding of one question: a request has at most 64 KiB, and 16 extensions."""
 
 IN_FLIGHT = 3
-"""Chunks asked for at once: all strangers together have four."""
+"""Chunks that are requested at once: all strangers together have four."""
 
 COARSE_BYTES = 512 * KIB
-"""Less than that is over before TCP has found out how fast the line is."""
+"""Fewer bytes arrive before TCP has found out how fast the connection is."""
 
 STARTING = 0.3
-"""Of the time, what TCP takes to find out how fast the line is."""
+"""Fraction of the time that TCP takes to find out how fast the connection is."""
 
 SHORTEST_S = 0.001
-"""A faster transfer than any line's is taken to have lasted so long."""
+"""Seconds that any transfer is taken to have lasted at least. A shorter time would mean a speed that no line has."""
 
 LOOK_S = 0.02
 
 
 async def measure_download(transport: Transport, learner: PeerId, newest: SignedManifest | None) -> Rate | NotKnown:
-    """Fetch chunks of the newest version, and throw them away."""
+    """Fetch chunks of the newest version, discard them, and return the rate."""
     if newest is None:
-        return NotKnown(why="there is no version yet whose bytes could be fetched")
+        return NotKnown(why="the learner has not published a version yet, so there is nothing to fetch")
     chunks = some_chunks(newest.manifest.chunks)
     fetch = _Fetch(waiting=list(chunks))
     try:
@@ -71,12 +72,12 @@ async def measure_download(transport: Transport, learner: PeerId, newest: Signed
         if not fetch.came:
             return NotKnown(why=str(error))
     if not fetch.came:
-        return NotKnown(why=f"the learner, busy with its members, gave nothing within {DOWN_S:.0f} s")
+        return NotKnown(why=f"the learner, busy with its members, sent nothing within {DOWN_S:.0f} s")
     return steady_rate(fetch.began_s, fetch.came)
 
 
 def some_chunks(chunks: Sequence[ChunkRef]) -> list[ChunkRef]:
-    """Chunks of a version to fetch, the largest first, DOWN_BYTES of them and perhaps a part of one."""
+    """Return chunks of a version to fetch, the largest first: DOWN_BYTES of them, and perhaps a part of one chunk."""
     found, total = [], 0
     for chunk in sorted(dict.fromkeys(chunks), key=lambda one: one.size, reverse=True):
         if total >= DOWN_BYTES:
@@ -87,8 +88,8 @@ def some_chunks(chunks: Sequence[ChunkRef]) -> list[ChunkRef]:
 
 
 def steady_rate(began_s: float, came: Sequence[tuple[float, int]]) -> Rate:
-    """The rate of what `came`, as times and how many bytes were here by then; without what came while TCP found out how
-    fast the line is, if enough is left."""
+    """Return the rate of `came`, a list of times with the bytes received by then. Bytes that came while TCP found out
+    how fast the connection is do not count, if enough others are left."""
     end_s, total = came[-1]
     ready_s = began_s + STARTING * (end_s - began_s)
     from_s, before = next(((at_s, size) for at_s, size in came if at_s >= ready_s), (began_s, 0))
@@ -103,15 +104,15 @@ def rate_of(size_bytes: int, seconds: float) -> Rate:
 
 @dataclass(kw_only=True)
 class _Fetch:
-    """Chunks on their way, and when how many bytes of them were here."""
+    """Chunks that are being fetched, and how many of their bytes had come when."""
 
     waiting: list[ChunkRef]
     came: list[tuple[float, int]] = field(default_factory=list)
-    """When, and how many bytes there were by then."""
+    """Pairs of a time and the bytes received by then."""
     began_s: float = field(default_factory=trio.current_time)
 
     async def run(self, frames: FrameStream) -> None:
-        """Ask for all that waits, IN_FLIGHT at a time."""
+        """Request all waiting chunks, IN_FLIGHT at a time."""
         self.began_s, out = trio.current_time(), 0
         while self.waiting or out:
             while self.waiting and out < IN_FLIGHT:
@@ -127,7 +128,7 @@ class _Fetch:
                 await trio.sleep(answer.retry_after_ms / 1000)
 
     async def watch(self, frames: FrameStream) -> None:
-        """Look how many bytes have come, until cancelled."""
+        """Record how many bytes have come, until cancelled."""
         while True:
             self.look(frames)
             await trio.sleep(LOOK_S)
@@ -138,7 +139,7 @@ class _Fetch:
 
 
 async def measure_upload(transport: Transport, learner: PeerId, round_trip_s: float) -> Rate | NotKnown:
-    """Send long questions, and look when they were answered. `round_trip_s` is what a short one takes."""
+    """Send long questions, and measure when they were answered. `round_trip_s`: seconds that a short question takes."""
     asked = _Asked()
     try:
         with trio.move_on_after(UP_S), first_cause():
@@ -149,12 +150,12 @@ async def measure_upload(transport: Transport, learner: PeerId, round_trip_s: fl
         if not asked.answered:
             return NotKnown(why=str(error))
     if not asked.answered:
-        return NotKnown(why=f"less than {PADDED_BYTES // KIB} KiB went through within {UP_S:.0f} s")
+        return NotKnown(why=f"less than {PADDED_BYTES // KIB} KiB arrived within {UP_S:.0f} s")
     return rate_of(asked.answered * PADDED_BYTES, asked.last_s - asked.began_s - round_trip_s)
 
 
 def padded_question() -> exchange.AskNewest:
-    """A question that is as long as one may be."""
+    """Return a question of the greatest allowed length."""
     return exchange.AskNewest(ext={f"{PADDING}.{number}": bytes(MAX_EXTENSION_BYTES) for number in range(PADDINGS)})
 
 

@@ -1,10 +1,11 @@
-"""What the owner can do at the router so that others can dial this machine, line by line.
+"""Advise the owner what to do at the router so that others can dial this machine, line by line.
 
 A pure core.
 
 Invariants:
-- There is no advice for a machine that others can dial, nor where nobody looked from outside.
-- Nothing is advised that would not help: behind a provider's second router no port that is opened at home does.
+
+- There is no advice for a machine that others can dial, nor where no peer looked from outside.
+- Only advice that can help is given: behind a provider's second router, opening a port at home does not.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from node.doctor.findings import Findings, Listening, PortMapping
 from swarm.libp2p import parse_address
 
 USUAL_PORT = 4001
-"""What other programs of libp2p listen on."""
+"""The port on which other libp2p programs usually listen."""
 
 
 def advise(findings: Findings, connection: Connection) -> Iterator[str]:
-    """Lines, in the order in which they are to be done."""
+    """Yield the lines in the order in which to do them."""
     if connection.reached or why_nothing_outside(findings):
         return
     listening = findings.listening
     if not isinstance(listening, Listening) or not listening.ports:
-        yield "Let the node listen: leave out --no-listen, and [network] listen = [] in node.toml."
+        yield "Let the node listen: omit --no-listen, and remove [network] listen = [] from node.toml."
         return
     if connection.second_router is SecondRouter.YES:
         yield f"Two routers stand between you and the internet: {connection.second_router_why}."
-        yield "A port that is opened at yours does not help, since the other one does not pass it on."
+        yield "Opening a port at yours does not help, because the other router still blocks it."
         yield "Ask your provider for an IPv4 address of your own, or for IPv6."
         return
     here = _own_address(findings)
@@ -38,7 +39,7 @@ def advise(findings: Findings, connection: Connection) -> Iterator[str]:
         return
     port = listening.ports[0] if listening.is_fixed else USUAL_PORT
     if connection.mapping is Mapping.NONE:
-        yield f"Let TCP connections to port {port} in: a firewall of this machine, or before it, keeps them out."
+        yield f"Allow incoming TCP connections to port {port}: a firewall on or before this machine blocks them."
         yield from _choose_port(listening, port, "Give")
         return
     yield from _open_by_router(findings)
@@ -49,29 +50,29 @@ def advise(findings: Findings, connection: Connection) -> Iterator[str]:
     yield f"{begin} TCP port {port} to {here}, port {port}, in the settings of your router{where}."
     if connection.mapping is Mapping.ANOTHER_PORT:
         outside = parse_address(connection.seen_at[0]).host
-        yield f'Then say so in node.toml: [network] announce = ["/ip4/{outside}/tcp/{port}"].'
+        yield f'Then announce that port in node.toml: [network] announce = ["/ip4/{outside}/tcp/{port}"].'
     for address in (parse_address(one.address) for one in connection.not_reached):
         if address.kind == "ip6":
-            yield f"Let TCP connections to {address.host}, port {port}, in at the router's firewall for IPv6."
+            yield f"Allow incoming TCP connections to {address.host}, port {port}, in the router's firewall for IPv6."
     if connection.second_router is SecondRouter.PERHAPS:
-        yield f"{connection.second_router_why.capitalize()}: if that is yours as well, it needs the same."
+        yield f"{connection.second_router_why.capitalize()}. If that one is yours as well, forward the port there, too."
 
 
 def _open_by_router(findings: Findings) -> Iterator[str]:
     if not findings.map_port:
-        yield "Let the node ask your router for a port: leave out [network] map_port = false in node.toml."
+        yield "Let the node ask your router to open a port: remove [network] map_port = false from node.toml."
     elif not isinstance(findings.mapping, PortMapping) or not findings.mapping.mapped:
-        yield "Switch on UPnP, NAT-PMP or PCP in the settings of your router: the node then opens its port itself."
+        yield "Enable UPnP, NAT-PMP or PCP in the settings of your router: the node then opens its port itself."
 
 
 def _choose_port(listening: Listening, port: int, begin: str) -> Iterator[str]:
     if not listening.is_fixed:
         both = f'["/ip4/0.0.0.0/tcp/{port}", "/ip6/::/tcp/{port}"]'
-        yield f"{begin} the node a port of its own in node.toml: [network] listen = {both}."
+        yield f"{begin} the node a fixed port in node.toml: [network] listen = {both}."
 
 
 def _own_address(findings: Findings) -> str | None:
-    """The IPv4 address of this machine in its own network: the one on its router's, if there are several."""
+    """Return this machine's IPv4 address in its own network: the one nearest to its router's, if there are several."""
     addresses = [ipaddress.IPv4Address(host) for host in findings.network.ip4]
     for gateway in findings.network.gateways:
         if ":" not in gateway:

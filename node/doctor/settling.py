@@ -1,4 +1,4 @@
-"""Whether more is to be expected of how this machine is reached, or everybody has said what they know.
+"""Decide whether more evidence of how this machine is reached is to be expected, or all peers have answered.
 
 A pure core; times are in seconds.
 """
@@ -11,7 +11,7 @@ from node.doctor.findings import NotKnown, PortMapping
 from swarm.transport.reach_evidence import ReachEvidence
 
 SIGHTS_S = 3.0
-"""For peers that were met to say where they see us, and whether they dial back: two round trips."""
+"""Seconds for contacted peers to report where they see us, and whether they dial back: two round trips."""
 
 
 def is_settled(
@@ -23,12 +23,12 @@ def is_settled(
     is_outside: bool,
     elapsed_s: float,
 ) -> bool:
-    """Whether nothing more is to be waited for.
+    """Return whether there is nothing more to wait for.
 
     Args:
-        mapping: what came so far of asking the routers for a port; None where none was asked.
+        mapping: the routers' answers so far to the request for a port; None if none was asked.
         num_met: peers that are connected.
-        is_outside: the learner is in the internet; else nobody dials back.
+        is_outside: whether the learner is in the internet; otherwise no peer dials back.
     """
     is_patient = elapsed_s < SIGHTS_S
     if is_patient and len({sight.peer for sight in evidence.sights}) < num_met:
@@ -43,7 +43,7 @@ def is_settled(
 
 
 def has_answered(mapping: PortMapping | NotKnown, routers: Sequence[str]) -> bool:
-    """Whether the router of IPv4, if there is one, has given a port, or will not."""
+    """Return whether the router for IPv4, if there is one, has opened a port or refused to."""
     if isinstance(mapping, NotKnown):
         return False
     if any(one.address.startswith("/ip4/") for one in mapping.mapped):

@@ -1,11 +1,13 @@
-"""A model that stands in for a version that is not here: its configuration and shapes, and weights drawn at random.
+"""Make a model that stands in for a version that is not here: its configuration and shapes, with random weights.
 
-How fast an engine is depends on the shapes and not on the values, so it can be found out before gigabytes were fetched.
-The configuration is fetched, some KiB; the shapes are in the signed manifest.
+How fast an engine is depends on the shapes and not on the values. So the speed can be measured before gigabytes were
+fetched. Only the configuration is fetched, a few KiB; the shapes are in the signed manifest.
 
 Invariants:
-- What is fetched has the names that the manifest gives it, SMALL_BYTES at most.
-- What is written goes to a directory that the caller removes, MOST_BYTES at most, and only where more has room.
+
+- Only files that the manifest names are fetched, SMALL_BYTES at most.
+- The stand-in is written into a directory that the caller removes. It has at most MOST_BYTES, and is written only where
+  more than that is free.
 """
 
 from __future__ import annotations
@@ -31,43 +33,44 @@ from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import StreamBroken, StreamRefused, Transport
 
 MOST_BYTES = 1_500_000_000
-"""Of a version: a processor loads and tries as much in some ten seconds, and half a minute is all there is."""
+"""Largest version that is tried: a CPU loads and tries that much in about ten seconds, out of half a minute."""
 
 ROOM = 3
-"""Times the version that disk and memory must have free: it is written, read, and perhaps held in float32."""
+"""How many times the version's size must be free on disk and in memory: it is written, read, and perhaps held in
+float32."""
 
 SMALL_BYTES = 512 * KIB
-"""Of all that is fetched: configurations and the index of the weights."""
+"""Most bytes that are fetched: configurations and the index of the weights."""
 
 FETCH_S = 4.0
 
 SPREAD = 0.02
-"""Of the weights, as models are usually begun with: nothing becomes infinite."""
+"""Standard deviation of the weights, as models are usually initialised, so that no value becomes infinite."""
 
 BLOCK_VALUES = MIB
-"""Values that are drawn; a tensor repeats them."""
+"""Random values that are drawn; each tensor repeats them."""
 
 WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """What is needed to make one: the manifest, and the files that are not made up."""
+    """The parts of a stand-in: the manifest, and the files that are real."""
 
     manifest: Manifest
     files: Mapping[str, bytes]
 
 
 def why_no_stand_in(manifest: Manifest, *, free_bytes: int, memory_bytes: int) -> str:
-    """Why none is made here, as a clause; empty if one may be."""
+    """Return why no stand-in is made here, as a clause; "" if one may be."""
     total = manifest.total_bytes
     if total > MOST_BYTES:
-        return f"a model of {size(total)} cannot be tried in half a minute; a node measures it when it has the first"
+        return f"a model of {size(total)} cannot be tried in half a minute; a node measures its speed with a version"
     if ROOM * total > min(free_bytes, memory_bytes):
         what = "on the disk" if free_bytes < memory_bytes else "in memory"
-        return f"there is no room {what} for a model of {size(total)} beside all else"
+        return f"there is not enough room {what} for a model of {size(total)}"
     if odd := sorted({tensor.dtype for tensor in manifest.tensors} - DRAWN.keys()):
-        return f"its weights are packed as {', '.join(odd)}, and cannot be made up"
+        return f"its weights are stored as {', '.join(odd)}, and random weights of that type cannot be made"
     return ""
 
 
@@ -86,12 +89,12 @@ async def fetch_stand_in(transport: Transport, learner: PeerId, manifest: Manife
                         pieces = [await _fetch(frames, manifest.chunks[index]) for index in entry.chunks]
                         files[entry.name] = b"".join(pieces)
     except (StreamRefused, StreamBroken, PeerError, trio.TooSlowError) as error:
-        return NotKnown(why=f"the model's configuration did not come: {error or 'it took too long'}")
+        return NotKnown(why=f"the model's configuration could not be fetched: {error or 'it took too long'}")
     return StandIn(manifest=manifest, files=files)
 
 
 async def _fetch(frames: FrameStream, chunk: ChunkRef) -> bytes:
-    """One chunk. Raises StreamBroken where the learner does not give it, PeerError where it gives another one."""
+    """Return one chunk. Raises StreamBroken if the learner does not send it, PeerError if it sends another one."""
     while True:
         await frames.send(exchange.Request(cid=chunk.name))
         match await frames.receive(exchange.ChunkAnswer):
@@ -100,11 +103,11 @@ async def _fetch(frames: FrameStream, chunk: ChunkRef) -> bytes:
             case exchange.Busy(retry_after_ms=retry):
                 await trio.sleep(retry / 1000)
             case _:
-                raise StreamBroken("the learner does not give it")
+                raise StreamBroken("the learner does not send the chunk")
 
 
 def write_stand_in(directory: Path, stand_in: StandIn, goes_on: Callable[[], bool]) -> bool:
-    """Write the model into a directory that exists; return whether it is whole, since `goes_on` may say no meanwhile.
+    """Write the model into an existing directory. Return whether it is complete: it stops when `goes_on` returns False.
 
     Raises OSError.
     """
@@ -137,13 +140,13 @@ def _write_weights(path: Path, tensors: Sequence[TensorEntry], goes_on: Callable
 
 
 def draw(dtype: str) -> bytes:
-    """BLOCK_VALUES random values of this type."""
+    """Return BLOCK_VALUES random values of this type."""
     values = np.random.default_rng(0).normal(0.0, SPREAD, BLOCK_VALUES).astype(np.float32)
     return DRAWN[dtype](values)
 
 
 def _upper_half(values: np.ndarray) -> bytes:
-    """The upper 16 bits of each float32, which are a bfloat16."""
+    """Return the upper 16 bits of each float32, which are a bfloat16."""
     return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
 
 
@@ -153,4 +156,4 @@ DRAWN: Mapping[str, Callable[[np.ndarray], bytes]] = {
     "BF16": _upper_half,
     "F64": lambda values: values.astype(np.float64).tobytes(),
 }
-"""Types that weights may have, and float32 values as their bytes."""
+"""Data types that weights may have, and how float32 values become their bytes."""

@@ -1,8 +1,9 @@
-"""What an examination found out, for people and for programs: both are made of the same rows.
+"""Present the findings of an examination to people and to programs, both from the same rows.
 
 Invariants:
-- Each figure is made once, with its words beside it: the text shows the words, JSON has both.
-- What is not known is `null` in JSON, and a clause that says why for people.
+
+- Each value is made once, with its words beside it. The text shows the words, and JSON has both.
+- A value that is not known is `null` in JSON; for people a clause says why.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ Value = str | float | bool | None | list[str]
 UNKNOWN = "not known"
 
 CLOCK_TICK_S = 0.001
-"""What the learner tells of its clock has whole milliseconds."""
+"""The learner reports its clock in whole milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One finding: `key` for programs, `label` for people; `text` says what `value` is."""
+    """One finding: `key` is for programs, `label` for people, and `text` puts `value` into words."""
 
     key: str
     label: str
@@ -61,27 +62,27 @@ class Section:
 
 MAPPINGS = {
     Mapping.NONE: "no router translates this machine's address",
-    Mapping.SAME_PORT: "shows everybody the same port",
-    Mapping.ANOTHER_PORT: "shows everybody another port",
+    Mapping.SAME_PORT: "shows all peers the same port",
+    Mapping.ANOTHER_PORT: "shows each peer a different port",
     Mapping.NOT_KNOWN: UNKNOWN,
 }
 
 FILTERINGS = {
-    Filtering.LETS_IN: "lets others in",
-    Filtering.LETS_NOBODY_IN: "lets nobody in uncalled",
+    Filtering.LETS_IN: "lets others connect",
+    Filtering.LETS_NOBODY_IN: "blocks connections that this machine did not ask for",
     Filtering.NOT_KNOWN: UNKNOWN,
 }
 
 SECONDS = {
     SecondRouter.NO: "no",
     SecondRouter.PERHAPS: "perhaps",
-    SecondRouter.YES: "yes: a port that is opened at your own router does not help",
+    SecondRouter.YES: "yes, so opening a port at your own router does not help",
     SecondRouter.NOT_KNOWN: UNKNOWN,
 }
 
 
 def connection_section(findings: Findings, connection: Connection) -> Section:
-    """How this machine is connected."""
+    """Return the rows on how this machine is connected."""
     network = findings.network
     here = (
         _addresses("ip4", "IPv4", network.ip4),
@@ -90,7 +91,7 @@ def connection_section(findings: Findings, connection: Connection) -> Section:
     )
     title = "How this machine is connected"
     if not isinstance(findings.contact, Contact):
-        asks = "a node asks its router for a port" if findings.map_port else "not asked for: [network] map_port = false"
+        asks = "a node asks its router to open a port" if findings.map_port else "not asked: [network] map_port = false"
         mapping = Row(key="port_mapping", label="port mapping", value=None, text=asks)
         return Section(key="connection", title=title, rows=(*here, mapping))
     rows = (
@@ -98,13 +99,13 @@ def connection_section(findings: Findings, connection: Connection) -> Section:
         _listening(findings.listening),
         Row(
             key="seen_at",
-            label="seen at",
+            label="seen by peers at",
             value=list(connection.seen_at) or None,
             text=" and ".join(connection.seen_at) or f"{UNKNOWN}: {connection.mapping_why}",
         ),
-        _judged("mapping", "router's mapping", connection.mapping.value, MAPPINGS[connection.mapping],
+        _judged("mapping", "router, outgoing", connection.mapping.value, MAPPINGS[connection.mapping],
                 connection.mapping_why),
-        _judged("filtering", "router's filtering", connection.filtering.value, FILTERINGS[connection.filtering],
+        _judged("filtering", "router, incoming", connection.filtering.value, FILTERINGS[connection.filtering],
                 connection.filtering_why),
         _judged("second_router", "second router", connection.second_router.value, SECONDS[connection.second_router],
                 connection.second_router_why),
@@ -126,51 +127,51 @@ def _judged(key: str, label: str, value: str, words: str, why: str) -> Row:
 
 
 def _listening(listening: Listening | NotKnown) -> Row:
-    key, label = "listens", "listened on"
+    key, label = "listens", "listens on"
     if isinstance(listening, NotKnown):
         return Row(key=key, label=label, value=None, text=listening.why)
     ports = [str(port) for port in listening.ports]
     text = (
         f"TCP port{'s' if len(ports) > 1 else ''} {' and '.join(ports)}"
         if ports
-        else "nothing: the node is to dial out only"
+        else "nothing: the node only connects to others"
     )
     if listening.instead_of:
         text += f", since {listening.instead_of} is in use on this machine"
     elif ports and not listening.is_fixed:
-        text += ", as it happens: the node takes any that is free, each time"
+        text += ", this time: the node takes a free port at each start"
     return Row(key=key, label=label, value=ports, text=text)
 
 
 def _port_mapping(mapping: PortMapping | NotKnown) -> Row:
     key, label = "port_mapping", "port mapping"
     if isinstance(mapping, NotKnown):
-        return Row(key=key, label=label, value=None, text=f"not asked for: {mapping.why}")
+        return Row(key=key, label=label, value=None, text=f"not asked: {mapping.why}")
     if mapping.mapped:
         told = ", ".join(f"{one.protocol} opened {one.address} at {one.gateway}" for one in mapping.mapped)
         return Row(
-            key=key, label=label, value=[one.address for one in mapping.mapped], text=f"{told}, which was given back"
+            key=key, label=label, value=[one.address for one in mapping.mapped], text=f"{told}, and closed it again"
         )
     if mapping.refusals:
         told = "; ".join(f"{router}: {why}" if router else why for router, why in mapping.refusals)
         return Row(key=key, label=label, value=[], text=f"none ({told})")
-    return Row(key=key, label=label, value=None, text="no router has answered in time")
+    return Row(key=key, label=label, value=None, text="no router answered in time")
 
 
 def _dial_back(connection: Connection) -> Row:
-    key, label = "dial_back", "dialled back"
+    key, label = "dial_back", "reached by peers"
     reached = [one.address for one in connection.reached]
     if reached:
-        return Row(key=key, label=label, value=reached, text=f"yes: somebody outside came through to {reached[0]}")
+        return Row(key=key, label=label, value=reached, text=f"yes: a peer outside connected to {reached[0]}")
     if connection.not_reached:
         tried = ", ".join(one.address for one in connection.not_reached)
-        return Row(key=key, label=label, value=[], text=f"no: {tried} was dialled in vain")
+        return Row(key=key, label=label, value=[], text=f"no: no peer could connect to {tried}")
     return Row(key=key, label=label, value=None, text=f"{UNKNOWN}: {connection.filtering_why}")
 
 
 def learner_section(findings: Findings) -> Section:
-    """The learner, and the line to it."""
-    contact, title = findings.contact, "The learner, and the line to it"
+    """Return the rows on the learner and the connection to it."""
+    contact, title = findings.contact, "The learner, and the connection to it"
     if not isinstance(contact, Contact):
         row = Row(key="learner", label="learner", value=None, text=contact.why)
         return Section(key="learner", title=title, rows=(row,))
@@ -182,11 +183,11 @@ def learner_section(findings: Findings) -> Section:
             key="members_reached",
             label="members reached",
             value=contact.num_members,
-            text=f"{contact.num_members} beside the learner",
+            text=f"{contact.num_members} besides the learner",
         ),
         *_clock(findings.clock),
-        _rate("down_bytes_per_s", "from the learner", findings.down),
-        _rate("up_bytes_per_s", "to the learner", findings.up),
+        _rate("down_bytes_per_s", "download from it", findings.down),
+        _rate("up_bytes_per_s", "upload to it", findings.up),
     )
     return Section(key="learner", title=title, rows=rows)
 
@@ -207,13 +208,13 @@ def _clock(clock: ClockOffset | NotKnown) -> Iterator[Row]:
         key="clock_ahead_s",
         label="clock",
         value=round(ahead, 6),
-        text="as the learner's" if abs(ahead) <= error_s else apart,
+        text="agrees with the learner's" if abs(ahead) <= error_s else apart,
     )
     yield Row(
         key="clock_error_s",
-        label="known within",
+        label="clock error",
         value=round(error_s, 6),
-        text=f"{figure(error_s)} s, half of the shortest round trip",
+        text=f"at most {figure(error_s)} s, half of the shortest round trip",
     )
 
 
@@ -221,7 +222,7 @@ def _rate(key: str, label: str, measured: Rate | NotKnown) -> Row:
     if isinstance(measured, NotKnown):
         return Row(key=key, label=label, value=None, text=f"not measured: {measured.why}")
     mbit = 8 * measured.bytes_per_s / 1e6
-    coarse = ", too few for more than a hint" if measured.is_coarse else ""
+    coarse = ", too few bytes for more than a rough figure" if measured.is_coarse else ""
     return Row(
         key=key,
         label=label,
@@ -231,7 +232,7 @@ def _rate(key: str, label: str, measured: Rate | NotKnown) -> Row:
 
 
 def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
-    """Engine and disk."""
+    """Return the rows on engine and disk."""
     disk = findings.disk
     rows = [
         *_engine(findings.engine, findings.speed),
@@ -239,7 +240,7 @@ def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
             key="disk_free_bytes", label="disk", value=disk.free_bytes,
             text=f"{size(disk.free_bytes)} free at {disk.place}",
         ),
-        Row(key="quota_bytes", label="quota", value=disk.quota_bytes, text=_quota(findings, disk)),
+        Row(key="quota_bytes", label="disk quota", value=disk.quota_bytes, text=_quota(findings, disk)),
     ]  # fmt: skip
     if findings.is_with_invite:
         rows.append(_version(findings, conclusion))
@@ -260,12 +261,12 @@ def _engine(engine: EngineFinding | NotKnown, speed: EngineSpeed | NotKnown) -> 
     if isinstance(speed, NotKnown):
         yield Row(key="tokens_per_s", label="speed", value=None, text=f"not measured: {speed.why}")
     else:
-        how = "a model of the same shapes, of random weights" if speed.is_of_stand_in else "a version that is here"
+        how = "random weights of the model's shapes" if speed.is_of_stand_in else "a version on this machine"
         yield Row(
             key="tokens_per_s",
             label="speed",
             value=round(speed.tokens_per_s, 3),
-            text=f"{rate(speed.tokens_per_s)} tokens a second, with {how}",
+            text=f"{rate(speed.tokens_per_s)} tokens a second, measured with {how}",
         )
 
 
@@ -273,7 +274,7 @@ def _quota(findings: Findings, disk: Disk) -> str:
     text = f"{disk.quota_bytes / GB:g} GB"
     if isinstance(findings.contact, Contact) and (newest := findings.contact.found.newest) is not None:
         total = newest.manifest.total_bytes
-        text += f"; the model, of {size(total)}, {fit_of(total, disk.quota_bytes).value} in it"
+        text += f" for versions; the model, of {size(total)}, {fit_of(total, disk.quota_bytes).value}"
     return text
 
 
@@ -286,18 +287,18 @@ def _version(findings: Findings, conclusion: Conclusion) -> Row:
     newest = contact.found.newest
     named = f"{newest.version}, {size(newest.manifest.total_bytes)}"
     if conclusion.version_s is None:
-        return Row(key=key, label=label, value=None, text=f"{named}; how long it takes is {UNKNOWN}")
+        return Row(key=key, label=label, value=None, text=f"{named}; how long the download takes is {UNKNOWN}")
     took = duration(conclusion.version_s) if conclusion.version_s >= 1 else f"{figure(conclusion.version_s)} s"
     return Row(
         key=key,
         label=label,
         value=round(conclusion.version_s, 3),
-        text=f"{named}: about {took} from the learner alone, less where other members give as well",
+        text=f"{named}: a download of about {took} from the learner alone, less if other members serve it as well",
     )
 
 
 def sections(findings: Findings, conclusion: Conclusion) -> list[Section]:
-    """All that is told but for the verdict."""
+    """Return all sections but the verdict."""
     found = [connection_section(findings, conclusion.connection)]
     if findings.is_with_invite:
         found.append(learner_section(findings))
@@ -305,7 +306,7 @@ def sections(findings: Findings, conclusion: Conclusion) -> list[Section]:
 
 
 def to_text(findings: Findings, conclusion: Conclusion) -> str:
-    """For people."""
+    """Return the text for people."""
     lines: list[str] = []
     for section in sections(findings, conclusion):
         lines += section_lines(section)
@@ -313,7 +314,7 @@ def to_text(findings: Findings, conclusion: Conclusion) -> str:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """A section's title and rows, and an empty line."""
+    """Yield a section's title and rows, and an empty line."""
     width = max(len(row.label) for row in section.rows)
     yield section.title
     for row in section.rows:
@@ -322,7 +323,7 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def verdict_lines(conclusion: Conclusion, *, is_asked: bool) -> Iterator[str]:
-    """What is missing, the verdict, and what to do at the router."""
+    """Yield what is missing, the verdict, and what to do at the router."""
     if conclusion.missing:
         yield "What is missing"
         yield from (f"  {one}" for one in conclusion.missing)
@@ -336,13 +337,13 @@ def verdict_lines(conclusion: Conclusion, *, is_asked: bool) -> Iterator[str]:
 
 
 NEEDS_INVITE = (
-    "Nothing that was looked at is in the way. How others reach this machine, rates, the clock and how fast the engine "
-    "is with the swarm's model are found out with an invite: volery doctor INVITE."
+    "This machine passed all checks that need no invite. `volery doctor INVITE` also checks how others reach it, its "
+    "transfer rates, its clock, and the engine's speed with the swarm's model."
 )
 
 
 def to_json(findings: Findings, conclusion: Conclusion) -> str:
-    """For programs: a row's value and words by section and key, and the verdict."""
+    """Return JSON for programs: each row's value and words by section and key, and the verdict."""
     told: dict[str, object] = {
         section.key: {row.key: {"value": row.value, "text": row.text} for row in section.rows}
         for section in sections(findings, conclusion)

@@ -1,10 +1,11 @@
-"""What a machine can do for a swarm, what is missing for it, and how long the newest version would take.
+"""Conclude what a machine can do for a swarm, what is missing, and how long it would take to fetch the newest version.
 
-A pure core: findings in, a conclusion out.
+A pure core: it turns findings into a conclusion.
 
 Invariants:
-- Whoever can take part lacks nothing that is listed as missing.
-- "Can serve others" is said only where a dial back arrived.
+
+- A machine can take part if and only if nothing is listed as missing.
+- "Serve others" is said only if a dial-back arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from protocol.work import EXPERTS
 
 
 class Ability(Enum):
-    """What a node on this machine would be able to do."""
+    """The ability of a node on this machine."""
 
     SERVES = "serves"
     PUNCHABLE = "punchable"
@@ -35,20 +36,27 @@ class Ability(Enum):
 
 
 WORDS = {
-    Ability.SERVES: "It can take part, and serve others: they can dial it.",
-    Ability.PUNCHABLE: "It can take part; others can reach it when both knock at the same time (hole punching).",
-    Ability.ROLLS_OUT: "It can only roll out: it reaches those who can be dialled, and nobody reaches it.",
+    Ability.SERVES: "It can take part and serve others: they can connect to it.",
+    Ability.PUNCHABLE: "It can take part; others can reach it by hole punching (both connect at the same moment).",
+    Ability.ROLLS_OUT: "It can only generate rollouts: it can connect to others, but they cannot connect to it.",
     Ability.NOT_KNOWN: "It can take part; whether others can reach it is not known.",
     Ability.NOTHING: "It cannot take part.",
 }
 
-PERHAPS = "It can take part; others can probably reach it when both knock at the same time (hole punching)."
+PERHAPS = "It can take part; others can probably reach it by hole punching (both connect at the same moment)."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """`why` is a clause; `is_sure`: nothing of it is a guess. `missing` are sentences, each with the next step;
-    `version_s` is how long the newest version would take, None where that is not known."""
+    """The conclusion about a machine: its ability, and how to improve it.
+
+    Args:
+        is_sure: whether no part of it is a guess.
+        why: the reason, a clause.
+        missing: sentences, each with the next step.
+        version_s: seconds that the newest version would take to fetch; None if that is not known.
+        advice: what to do at the router.
+    """
 
     connection: Connection
     ability: Ability
@@ -60,18 +68,18 @@ class Conclusion:
 
     @property
     def can_take_part(self) -> bool:
-        """Whether nothing stands in the way, as far as that was looked at."""
+        """Whether nothing prevents it, as far as that was checked."""
         return not self.missing
 
     @property
     def sentence(self) -> str:
-        """The verdict for people."""
+        """Return the verdict for people."""
         words = WORDS[self.ability] if self.is_sure or self.ability is not Ability.PUNCHABLE else PERHAPS
         return f"{words} Why: {self.why}." if self.why else words
 
 
 def conclude(findings: Findings) -> Conclusion:
-    """What follows from the findings."""
+    """Return what follows from the findings."""
     connection = judge_connection(findings)
     missing = tuple(_missing(findings))
     ability, why, is_sure = (Ability.NOTHING, "", True) if missing else _ability(findings, connection)
@@ -87,45 +95,45 @@ def conclude(findings: Findings) -> Conclusion:
 
 
 def _ability(findings: Findings, connection: Connection) -> tuple[Ability, str, bool]:
-    """With the reason, and whether it is sure."""
+    """Return the ability, the reason, and whether it is sure."""
     if connection.reached:
         one = connection.reached[0]
-        by = ", a port that its router opened" if one.sources == {"mapped"} else ""
+        by = ", through a port that its router opened" if one.sources == {"mapped"} else ""
         return Ability.SERVES, f"{one.address} was dialled from outside{by}", True
     if why := why_nothing_outside(findings):
         return Ability.NOT_KNOWN, why, True
     if not isinstance(findings.listening, Listening) or not findings.listening.ports:
-        return Ability.ROLLS_OUT, "it listens nowhere", True
+        return Ability.ROLLS_OUT, "it does not listen", True
     match connection.mapping:
         case Mapping.ANOTHER_PORT:
-            return Ability.ROLLS_OUT, "its router shows everybody another port, so nobody knows where to knock", True
+            return Ability.ROLLS_OUT, "its router shows each peer a different port, so hole punching fails", True
         case Mapping.SAME_PORT:
-            return Ability.PUNCHABLE, "its router shows everybody the same port, and lets nobody in uncalled", True
+            return Ability.PUNCHABLE, "its router shows all peers the same port, and blocks unasked connections", True
         case Mapping.NONE:
-            return Ability.PUNCHABLE, "its address is its own, and a firewall lets nobody in uncalled", True
+            return Ability.PUNCHABLE, "its address is not translated, and a firewall blocks unasked connections", True
         case Mapping.NOT_KNOWN if connection.seen_at and connection.kept_port:
-            why = "one observer alone, to whom its router shows the port that it listens on, as most do for everybody"
+            why = "only one observer, and it sees the port that the node listens on, as all do with most routers"
             return Ability.PUNCHABLE, why, False
         case Mapping.NOT_KNOWN if connection.seen_at:
-            why = "one observer alone, to whom its router shows another port than it listens on: perhaps to each one"
-            return Ability.NOT_KNOWN, f"{why} a different one, and then nobody can knock", True
+            why = "only one observer, and it sees another port than the node listens on. If each observer sees"
+            return Ability.NOT_KNOWN, f"{why} a different one, hole punching fails", True
         case _:
             return Ability.NOT_KNOWN, connection.mapping_why, True
 
 
 def _missing(findings: Findings) -> list[str]:
-    """What stands in the way, a sentence each."""
+    """Return what prevents the machine from taking part, a sentence for each."""
     found = []
     if not (findings.network.ip4 or findings.network.ip6 or isinstance(findings.contact, Contact)):
-        found.append("This machine is in no network: it has no address but those of its own links. Connect it.")
+        found.append("This machine is in no network: it has only loopback or link-local addresses. Connect it.")
     if findings.failure:
         found.append(findings.failure)
     if isinstance(findings.engine, NotKnown):
         found.append(findings.engine.why)
     if isinstance(findings.speed, EngineFailed):
         found.append(
-            f"No engine here can work with the swarm's model: {findings.speed.why.rstrip('.')}. Newer libraries in its "
-            "environment, or another [engine] kind, may."
+            f"No engine here can work with the swarm's model: {findings.speed.why.rstrip('.')}. Install newer "
+            "libraries in the engine's environment, or set another [engine] kind."
         )
     if isinstance(findings.contact, Contact):
         found += _unfit(findings.contact.found, findings)
@@ -133,13 +141,13 @@ def _missing(findings: Findings) -> list[str]:
 
 
 def _unfit(told: Found, findings: Findings) -> list[str]:
-    """What of this machine does not fit what the swarm asks for."""
+    """Return where this machine does not meet the swarm's requirements, a sentence for each."""
     found = []
     if told.newest is not None:
         total, disk = told.newest.manifest.total_bytes, findings.disk
         if fit_of(total, disk.quota_bytes) is Fit.NOT:
             found.append(
-                f"[store] quota_gb: {size(disk.quota_bytes)} do not hold two versions of {size(total)}. Raise it to "
+                f"[store] quota_gb: {size(disk.quota_bytes)} cannot hold two versions of {size(total)}. Raise it to "
                 f"{COMFORTABLE * total / GB:.3g} or more."
             )
         if disk.free_bytes < 2 * total:
@@ -159,12 +167,12 @@ def _unfit(told: Found, findings: Findings) -> list[str]:
             found.append(f'[engine] compute_dtype: this swarm wants "{plain_name(dtypes[0])}". Set it to that.')
         if EXPERTS in told.terms.ext and findings.engine.kind not in TELL_EXPERTS:
             kinds = " or ".join(f'"{kind}"' for kind in TELL_EXPERTS)
-            found.append(f"[engine] kind: this swarm wants engines that tell their experts. Set it to {kinds}.")
+            found.append(f"[engine] kind: this swarm needs an engine that reports its experts. Set it to {kinds}.")
     return found
 
 
 def _version_s(findings: Findings) -> float | None:
-    """How long the newest version takes at the rate at which bytes came from the learner."""
+    """Return the seconds that the newest version takes at the measured download rate; None if that is not known."""
     if not isinstance(findings.contact, Contact) or not isinstance(findings.down, Rate):
         return None
     newest = findings.contact.found.newest

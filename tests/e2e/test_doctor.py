@@ -22,7 +22,7 @@ def test_a_learner_that_is_examined_has_no_peer_by_it(swarm: Swarm) -> None:
         "can_take_part": True,
         "is_sure": True,
         "text": "It can take part; whether others can reach it is not known. Why: the learner is on this machine, so "
-        "nobody looked from outside.",
+        "no peer looked from outside.",
     }
     assert abs(told["learner"]["clock_ahead_s"]["value"]) <= told["learner"]["clock_error_s"]["value"]
     assert told["machine"]["newest_version_s"]["text"].startswith("1.0, ")

@@ -1,4 +1,4 @@
-"""`volery doctor [INVITE]`: examine this machine, print what was found out, and say whether it can take part."""
+"""Run `volery doctor [INVITE]`: examine this machine, print the findings, and say whether it can take part."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from node.runtime.stdout import complain, say
 
 
 async def doctor(invite: str, *, config: Path | None, state: Path | None, as_json: bool) -> int:
-    """Print the findings; return 0 when this machine can take part, 1 or 2 when it cannot. Raises NodeError where what
-    was typed is wrong, and nothing was examined."""
+    """Print the findings. Return 0 if this machine can take part, 1 or 2 if it cannot.
+
+    Raises NodeError if an argument or the configuration is wrong; then nothing was examined.
+    """
     try:
         return await _examine(invite, config, state, as_json=as_json)
     except NodeError as error:
@@ -36,7 +38,7 @@ async def _examine(invite: str, config: Path | None, state: Path | None, *, as_j
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
     if sys.stderr.isatty() and word is not None:
-        complain(f"Looking at this machine and the way to the swarm ({WHOLE_S:.0f} s at most)...")
+        complain(f"Checking this machine and its connection to the swarm ({WHOLE_S:.0f} s at most)...")
     findings = await examine(word, settings, state=state)
     conclusion = conclude(findings)
     say((to_json if as_json else to_text)(findings, conclusion))

@@ -24,12 +24,16 @@ def asked(**changes: object) -> Asked:
 
 
 def test_who_lets_nobody_join_is_told_no_more() -> None:
-    assert lines(NetworkSection(listen=[])) == ["Nobody can join: [network] listen = []."]
+    assert lines(NetworkSection(listen=[])) == [
+        "No node can join, because the learner listens on no address: [network] listen = []."
+    ]
 
 
 def test_before_anybody_is_here() -> None:
     [told] = lines()
-    assert told.startswith("Whether these addresses can be dialled from outside is not known: nobody is here to ask.")
+    assert told.startswith(
+        "Whether these addresses can be dialled from outside is not known: no member is here to ask."
+    )
     [told] = lines(asked=Asked())
     assert f"no member came within {WAIT_S:.0f} s" in told
 
@@ -37,12 +41,12 @@ def test_before_anybody_is_here() -> None:
 def test_a_member_has_dialled_it() -> None:
     assert lines(asked=asked(is_reached=True)) == [f"{SEEN} can be dialled from outside: a member has done so."]
     [told] = lines(asked=asked(failed_by=2))
-    assert told.startswith(f"{SEEN} was dialled in vain by 2 members: forward that port")
+    assert told.startswith(f"{SEEN} was dialled by 2 members without success. Forward that port")
 
 
 def test_private_addresses_alone() -> None:
     told = lines(NetworkSection())
-    assert told[0].startswith("Nothing is announced, and this machine's addresses (192.168.1.2) are private")
+    assert told[0].startswith("No address is announced, and this machine's addresses (192.168.1.2) are private")
     assert len(lines(NetworkSection(), PUBLIC)) == 1
 
 
@@ -52,7 +56,7 @@ def test_private_addresses_alone() -> None:
         (SEEN, ""),
         ("/dns/learner.example/tcp/4001", ""),
         ("/ip4/10.0.0.1/tcp/4001", "10.0.0.1 is an address of one network, and means nothing outside it"),
-        ("/ip4/127.0.0.1/tcp/4001", "127.0.0.1 is this machine itself, for whoever dials it"),
+        ("/ip4/127.0.0.1/tcp/4001", "127.0.0.1 means the dialling machine itself"),
     ],
 )
 def test_addresses_that_mean_nothing_outside(address: str, why: str) -> None:
@@ -66,4 +70,4 @@ async def test_a_port_that_is_taken_is_told() -> None:
         address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
         found = await ask_members(bytes(32), NetworkSection(listen=[address]))
     assert found.failure.startswith(f"cannot listen on {address}")
-    assert lines(asked=found)[-1].endswith("or choose another port in [network] listen.")
+    assert lines(asked=found)[-1].endswith("or set another port in [network] listen.")

@@ -24,8 +24,8 @@ OTHER = "/ip4/45.0.0.1/tcp/61234"
 
 def test_a_usual_home() -> None:
     found = judge_connection(findings())
-    assert (found.mapping, found.mapping_why) == (Mapping.SAME_PORT, "2 observers see the same")
-    assert (found.filtering, found.filtering_why) == (Filtering.LETS_NOBODY_IN, f"1 peer dialled {SEEN} in vain")
+    assert (found.mapping, found.mapping_why) == (Mapping.SAME_PORT, "2 observers see the same port")
+    assert (found.filtering, found.filtering_why) == (Filtering.LETS_NOBODY_IN, f"1 peer could not connect to {SEEN}")
     assert found.second_router is SecondRouter.NO
     assert found.seen_at == (SEEN,)
     assert not found.reached
@@ -41,7 +41,7 @@ def test_a_router_that_shows_each_observer_another_port() -> None:
 def test_one_observer_is_not_enough(address: str, kept: bool) -> None:
     two_of_one = evidence(sight(address), sight(address))
     found = judge_connection(findings(evidence=two_of_one))
-    assert (found.mapping, found.mapping_why) == (Mapping.NOT_KNOWN, "one observer, and it takes 2")
+    assert (found.mapping, found.mapping_why) == (Mapping.NOT_KNOWN, "only one observer, and 2 are needed")
     assert found.kept_port is kept
 
 
@@ -60,7 +60,8 @@ def test_an_address_of_ones_own() -> None:
 def test_a_dial_back_that_came_through_a_port_that_was_opened_says_nothing_of_the_router_unasked() -> None:
     mapped = tried(SEEN, "observed", "mapped", is_reached=True)
     found = judge_connection(findings(evidence=evidence(sight(), addresses=(mapped,))))
-    assert (found.filtering, found.filtering_why) == (Filtering.NOT_KNOWN, "the port was opened before it was tried")
+    why = "the router had opened the port before it was tried"
+    assert (found.filtering, found.filtering_why) == (Filtering.NOT_KNOWN, why)
     open_one = tried(SEEN, "observed", is_reached=True)
     assert judge_connection(findings(evidence=evidence(addresses=(open_one,)))).filtering is Filtering.LETS_IN
 
@@ -68,13 +69,13 @@ def test_a_dial_back_that_came_through_a_port_that_was_opened_says_nothing_of_th
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"evidence": evidence(num_helpers=0)}, "nobody here dials back"),
-        ({"evidence": evidence()}, "there was nothing to dial"),
-        ({"evidence": evidence(addresses=(tried(),))}, "nobody has dialled back in time"),
+        ({"evidence": evidence(num_helpers=0)}, "no connected peer dials back"),
+        ({"evidence": evidence()}, "there was no address to dial"),
+        ({"evidence": evidence(addresses=(tried(),))}, "no peer dialled back in time"),
         ({"evidence": NotKnown(why="not found out within 24 s")}, "not found out within 24 s"),
         (
             {"contact": Contact(found=FOUND, where=Where.THIS_MACHINE), "evidence": evidence()},
-            "the learner is on this machine, so nobody looked from outside",
+            "the learner is on this machine, so no peer looked from outside",
         ),
         ({"contact": NotKnown(why=""), "evidence": evidence()}, "the learner was not reached"),
     ],
@@ -87,9 +88,9 @@ def test_what_nobody_tried_is_not_known(changes: dict[str, object], why: str) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"listening": Listening()}, "the node listens nowhere"),
+        ({"listening": Listening()}, "the node does not listen"),
         ({"network": LocalNetwork(ip6=("2600::1",))}, "this machine has no IPv4 address"),
-        ({}, "nobody has said where it sees this machine over IPv4"),
+        ({}, "no peer has reported at which IPv4 address it sees this machine"),
     ],
 )
 def test_why_nobody_sees_it(changes: dict[str, object], why: str) -> None:
@@ -110,17 +111,17 @@ def port(address: str, *, is_behind_another_nat: bool) -> PortMapping:
         (
             {"hops": ("192.168.1.1", "100.64.3.1")},
             SecondRouter.YES,
-            "the router behind yours has 100.64.3.1, of those that providers share out",
+            "the router behind yours has 100.64.3.1, an address that providers share (CGNAT)",
         ),
         (
             {"hops": ("192.168.1.1", "10.0.0.1")},
             SecondRouter.PERHAPS,
-            "behind your router comes one with the private address 10.0.0.1",
+            "behind your router is another one, with the private address 10.0.0.1",
         ),
         (
             {"hops": ("192.168.1.1",)},
             SecondRouter.NO,
-            "behind your router comes no other with an address that is not public",
+            "no router with a private address was found behind yours",
         ),
         (
             {"mapping": port("/ip4/10.0.0.7/tcp/4001", is_behind_another_nat=True)},
@@ -135,7 +136,7 @@ def port(address: str, *, is_behind_another_nat: bool) -> PortMapping:
         (
             {"network": LocalNetwork(ip4=("100.64.0.9",))},
             SecondRouter.YES,
-            "100.64.0.9, this machine's address, is of those that providers share out",
+            "this machine has 100.64.0.9, an address that providers share (CGNAT)",
         ),
         ({"hops": NotKnown(why="nobody answered")}, SecondRouter.NOT_KNOWN, "nobody answered"),
     ],

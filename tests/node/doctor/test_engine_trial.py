@@ -34,7 +34,7 @@ def home_with_version(root: Path, *, is_whole: bool = True) -> Path:
     return root
 
 
-HERE_NOT = NotKnown(why="the model's configuration did not come")
+HERE_NOT = NotKnown(why="the model's configuration could not be fetched")
 
 
 def stand_in() -> StandIn:
@@ -67,7 +67,7 @@ async def test_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_a_node_that_runs_keeps_the_machine(tmp_path: Path) -> None:
     StatusFile(home_with_version(tmp_path)).show(NodeStatus(doing="at work", limits={}))
     found = await try_engine(FAKE, [tmp_path], stand_in())
-    assert found == NotKnown(why="a node is at work here: `volery status` says how it does")
+    assert found == NotKnown(why="a node is running here; `volery status` shows how it is doing")
 
 
 async def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ async def test_a_node_that_listens_nowhere(tmp_path: Path) -> None:
     async with learner(tmp_path) as host:
         found = await examine(host.invite, config, state=None, is_thorough=False)
     assert found.listening == Listening()
-    assert found.mapping == NotKnown(why="the node listens nowhere")
+    assert found.mapping == NotKnown(why="the node does not listen")
 
 
 async def test_without_an_invite_nobody_is_asked() -> None:

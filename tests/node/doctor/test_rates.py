@@ -90,7 +90,7 @@ async def test_nothing_comes_of_a_learner_without_a_version_or_that_has_gone(tmp
     async with open_learner(tmp_path, LOOPBACK, size_bytes=10) as learner, open_libp2p(bytes([7]) * 32, []) as node:
         peer = await node.dial(learner.transport.addresses())
         assert await measure_download(node, peer, None) == NotKnown(
-            why="there is no version yet whose bytes could be fetched"
+            why="the learner has not published a version yet, so there is nothing to fetch"
         )
         small = await measure_download(node, peer, version(10)[0])
         assert isinstance(small, Rate)

@@ -41,7 +41,9 @@ async def test_the_configuration_comes_from_the_learner_and_nothing_else(tmp_pat
         assert learner.serving.served[node.peer_id].size_bytes == len(files["config.json"])
         gone = SWARM.publish({**FILES, "config.json": b"{}"}).manifest
         missing = await fetch_stand_in(node, peer, gone)
-        assert missing == NotKnown(why="the model's configuration did not come: the learner does not give it")
+        assert missing == NotKnown(
+            why="the model's configuration could not be fetched: the learner does not send the chunk"
+        )
 
 
 async def test_a_configuration_of_any_size_is_not_fetched() -> None:
@@ -94,9 +96,9 @@ def huge() -> Manifest:
     [
         (MANIFEST, PLENTY, ""),
         (huge(), PLENTY, "a model of 1.4 GiB cannot be tried in half a minute"),
-        (MANIFEST, {**PLENTY, "free_bytes": 1000}, "there is no room on the disk for a model of 6.22 KiB"),
-        (MANIFEST, {**PLENTY, "memory_bytes": 1000}, "there is no room in memory for a model of 6.22 KiB"),
-        (packed(), PLENTY, "its weights are packed as U8, and cannot be made up"),
+        (MANIFEST, {**PLENTY, "free_bytes": 1000}, "there is not enough room on the disk for a model of 6.22 KiB"),
+        (MANIFEST, {**PLENTY, "memory_bytes": 1000}, "there is not enough room in memory for a model of 6.22 KiB"),
+        (packed(), PLENTY, "its weights are stored as U8, and random weights of that type cannot be made"),
     ],
 )
 def test_when_there_is_none(manifest: Manifest, room: dict[str, int], why: str) -> None:

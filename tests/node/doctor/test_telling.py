@@ -62,14 +62,14 @@ def test_without_an_invite_it_says_what_else_there_is() -> None:
     found = without_invite()
     told = to_text(found, conclude(found))
     assert NEEDS_INVITE in told
-    assert "router's mapping" not in told
-    assert "a node asks its router for a port" in told
+    assert "router, outgoing" not in told
+    assert "a node asks its router to open a port" in told
 
 
 @pytest.mark.parametrize(
     ("ahead_s", "words"),
     [
-        (0.0, "clock as the learner's"),
+        (0.0, "clock agrees with the learner's"),
         (90.0, "clock 90 s ahead of the learner's"),
         (-0.5, "clock 0.5 s behind the learner's"),
     ],
@@ -77,18 +77,20 @@ def test_without_an_invite_it_says_what_else_there_is() -> None:
 def test_the_clock(ahead_s: float, words: str) -> None:
     told = text(clock=ClockOffset(ahead_s=ahead_s, error_s=0.01, round_trip_s=0.02))
     assert words in told
-    assert "known within 0.01 s, half of the shortest round trip" in told
+    assert "clock error at most 0.01 s, half of the shortest round trip" in told
 
 
 def test_rates() -> None:
     lines = text(down=Rate(size_bytes=100_000, seconds=0.1, is_coarse=True))
-    assert "from the learner 8 Mbit/s (97.7 KiB in 0.1 s, too few for more than a hint)" in lines
-    assert "to the learner 16.8 Mbit/s (2 MiB in 1 s)" in lines
+    assert "download from it 8 Mbit/s (97.7 KiB in 0.1 s, too few bytes for more than a rough figure)" in lines
+    assert "upload to it 16.8 Mbit/s (2 MiB in 1 s)" in lines
 
 
 def test_how_fast_the_engine_is_and_with_what() -> None:
-    assert "speed 123 tokens a second, with a version that is here" in text(speed=EngineSpeed(tokens_per_s=123.4))
-    assert "speed 2.5 tokens a second, with a model of the same shapes, of random weights" in text(
+    assert "speed 123 tokens a second, measured with a version on this machine" in text(
+        speed=EngineSpeed(tokens_per_s=123.4)
+    )
+    assert "speed 2.5 tokens a second, measured with random weights of the model's shapes" in text(
         speed=EngineSpeed(tokens_per_s=2.5, is_of_stand_in=True)
     )
 
@@ -96,11 +98,11 @@ def test_how_fast_the_engine_is_and_with_what() -> None:
 @pytest.mark.parametrize(
     ("listening", "words"),
     [
-        (Listening(ports=(4001,), is_fixed=True), "listened on TCP port 4001"),
-        (Listening(), "listened on nothing: the node is to dial out only"),
+        (Listening(ports=(4001,), is_fixed=True), "listens on TCP port 4001"),
+        (Listening(), "listens on nothing: the node only connects to others"),
         (
             Listening(ports=(7, 8), instead_of="/ip4/0.0.0.0/tcp/4001"),
-            "listened on TCP ports 7 and 8, since /ip4/0.0.0.0/tcp/4001 is in use on this machine",
+            "listens on TCP ports 7 and 8, since /ip4/0.0.0.0/tcp/4001 is in use on this machine",
         ),
     ],
 )
@@ -110,11 +112,11 @@ def test_where_it_listened(listening: Listening, words: str) -> None:
 
 def test_a_port_that_a_router_opened() -> None:
     one = MappedPort(address=SEEN, protocol="UPnP", gateway="192.168.1.1", is_behind_another_nat=False)
-    assert f"port mapping UPnP opened {SEEN} at 192.168.1.1, which was given back" in text(
+    assert f"port mapping UPnP opened {SEEN} at 192.168.1.1, and closed it again" in text(
         mapping=PortMapping(mapped=(one,))
     )
-    assert "port mapping no router has answered in time" in text(mapping=PortMapping())
-    assert "port mapping not asked for: [network] map_port = false" in text(
+    assert "port mapping no router answered in time" in text(mapping=PortMapping())
+    assert "port mapping not asked: [network] map_port = false" in text(
         mapping=NotKnown(why="[network] map_port = false")
     )
 

@@ -40,7 +40,7 @@ def test_what_it_can_do(changes: dict[str, object], ability: Ability, is_sure: b
 
 def test_a_port_that_the_router_opened_is_named_as_such() -> None:
     found = conclude(findings(evidence=evidence(addresses=(tried(OTHER, "mapped", is_reached=True),))))
-    assert found.why == f"{OTHER} was dialled from outside, a port that its router opened"
+    assert found.why == f"{OTHER} was dialled from outside, through a port that its router opened"
 
 
 def test_whoever_was_not_reached_cannot_take_part() -> None:
@@ -60,7 +60,7 @@ def test_an_engine_that_cannot_load_the_model() -> None:
 def test_a_machine_that_is_in_no_network() -> None:
     nowhere = replace(without_invite(), network=LocalNetwork())
     assert conclude(nowhere).missing == (
-        "This machine is in no network: it has no address but those of its own links. Connect it.",
+        "This machine is in no network: it has only loopback or link-local addresses. Connect it.",
     )
     assert conclude(findings(network=LocalNetwork())).can_take_part, "the learner was reached all the same"
 
@@ -74,7 +74,7 @@ def test_no_engine_is_missing_also_without_an_invite() -> None:
 @pytest.mark.parametrize(
     ("disk", "missing"),
     [
-        (Disk(place="/x", free_bytes=1 << 40, quota_bytes=900), "[store] quota_gb: 900 B do not hold two versions"),
+        (Disk(place="/x", free_bytes=1 << 40, quota_bytes=900), "[store] quota_gb: 900 B cannot hold two versions"),
         (Disk(place="/x", free_bytes=900, quota_bytes=1 << 40), "/x has 900 B free, and two versions take"),
     ],
 )

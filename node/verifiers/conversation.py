@@ -1,4 +1,4 @@
-"""Conversations and tools as JSON: what a node and its verifiers tell each other of a problem or an answer.
+"""Write and read conversations and tools as JSON, which nodes and verifiers exchange for problems and answers.
 
     text                                        a conversation that is plain text
     [[role, content], [role, content, more]]    messages; `more` has the fields that are not empty:
@@ -6,8 +6,9 @@
     [[name, description, parameters]]           tools
 
 Invariants:
-- reading what was written gives the same value, for all that passes `node.tasks.gate`;
-- what is neither raises KeyError, TypeError or ValueError, and nothing else.
+
+- For each value that passes `node.tasks.gate`, reading what was written gives the same value.
+- JSON that is neither raises KeyError, TypeError or ValueError, and no other error.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Any
 from node.tasks.api.interface import Answer, ChatMessage, Tool, ToolCall
 
 JSON = Any
-"""What a frame's header may hold."""
+"""A value that a frame's header may hold."""
 
 
 def write_conversation(conversation: Answer) -> JSON:
-    """Return text, or messages, as JSON."""
+    """Return a text, or messages, as JSON."""
     return conversation if isinstance(conversation, str) else [_write_message(message) for message in conversation]
 
 
 def read_conversation(told: JSON) -> Answer:
-    """Return the text, or the messages. Raises KeyError, TypeError or ValueError for what is neither."""
+    """Return the text, or the messages. Raises KeyError, TypeError or ValueError if `told` is neither."""
     return tuple(map(_read_message, told)) if isinstance(told, list) else str(told)
 
 
@@ -37,7 +38,7 @@ def write_tools(tools: Sequence[Tool]) -> JSON:
 
 
 def read_tools(told: JSON) -> tuple[Tool, ...]:
-    """Return the tools. Raises KeyError, TypeError or ValueError for what is none."""
+    """Return the tools. Raises KeyError, TypeError or ValueError if `told` is no list of tools."""
     return tuple(
         Tool(name=str(name), description=str(description), parameters=_schema(parameters))
         for name, description, parameters in told

@@ -1,12 +1,16 @@
-"""Who writes prompts and says what completions are worth: the node itself where a task is cheap, verifiers' processes
-for all others.
+"""Write prompts and compute rewards: cheap tasks in the node's own process, all others in verifier processes.
 
-What always holds: the loops of the node never wait for a task's code on their own thread; whatever a task does, here or
-there, each question gets a reply. One that nobody could answer ends its episode, with a reward of 0 or as void as the
-operator has chosen (`[verifiers] on_failure`), is an event, and is told in words now and then; of a task of which all
-first rewards fail that is said once, plainly; only where everything fails the run ends. What may wait is bounded by who
-asks: the deliveries that are under way, an evaluation, and the prompts that are prepared
-(`node.learner_role.scheduling.prompt_writer`).
+A task's code may be slow, hang or raise errors. The node must go on in each case.
+
+Invariants:
+
+- The node's loops never wait for a task's code on their own thread.
+- Each question gets a reply, no matter what the task does.
+- A question without an answer ends its episode, with a reward of 0 or as void (`[verifiers] on_failure`). Each such
+  failure is an event, and the operator is told of the 1st, 2nd, 4th, 8th, ...
+- If all first completions of a task fail, the operator is told once. The run ends only if everything fails.
+- The callers bound the number of waiting questions: the deliveries that are under way, an evaluation, and the prompts
+  that are prepared (`node.learner_role.scheduling.prompt_writer`).
 """
 
 from __future__ import annotations
@@ -40,33 +44,35 @@ from node.verifiers.remarks import ServiceNews
 from swarm.transport.error_groups import first_cause
 
 MAX_USUAL = 8
-"""Verifiers on this machine unless the file says how many: half of its cores, since rollouts may be made here, too."""
+"""Most verifiers on this machine if the configuration gives no number. The number is half of the cores, because
+rollouts may be generated here, too."""
 
 FAILED_IN_A_ROW = 256
-"""So many questions without one answer are no strange completions: the task is broken, and the run would learn that."""
+"""Questions in a row without an answer that end the run. Strange completions cannot explain so many: the task is
+broken, and the policy would learn from its failures."""
 
 NEVER_RIGHT = 16
-"""So many first questions of one task without an answer are told as what they are: two groups of eight. Chance and odd
-completions explain one or two of them."""
+"""First questions of a task without an answer after which the operator is told that the task fails: two groups of
+eight. Chance and odd completions explain only one or two failures."""
 
 UNSAID_IN_A_ROW = 64
-"""So many completions of one task of which nobody can say anything, eight groups of eight, are told: each is no
-failure, but a run that drops all of its groups learns nothing."""
+"""Completions of a task in a row without a reward (CANNOT_SAY) after which the operator is told: eight groups of eight.
+None of them is a failure, but a run that drops all its groups learns nothing."""
 
 TURN_S = 0.005
-"""Answers that are given together end one another's waiting: once so long has passed, those that are there go out."""
+"""Seconds after which the finished answers of a batch are sent. Answers of one batch wait for each other."""
 
 MOST_TOGETHER = 64
-"""Deliveries that are answered together: twice as many as are under way at a time."""
+"""Most deliveries that are answered in one batch: twice as many as are under way at a time."""
 
 MAX_POSED = 256
-"""Problems that are remembered beside their prompts, since an answer between two turns goes through the same chat
-template: those that batches of episodes are at."""
+"""Problems that are kept beside their prompts: enough for the episodes that are under way. An answer between two turns
+goes through the same chat template, and needs the problem again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Spot:
-    """What is asked: problem `index` of the task called `title`."""
+    """One question: the problem `index` of the task called `title`, and what was said."""
 
     title: str
     index: int
@@ -82,14 +88,17 @@ _Step = Asked | Place | Reply | Failure
 
 @dataclass(frozen=True, kw_only=True)
 class _Move:
-    """A reply that is being made, what it is sent, and its problem if that is known: it asks for that one alone."""
+    """A reply that is being computed, the answer to send to it, and its problem if that is known.
+
+    The reply asks for no other problem than that one.
+    """
 
     replying: Replying
     answer: Judgement | Problem = None
     problem: Problem | None = None
 
     def made(self) -> _Step:
-        """What to ask next, or the reply."""
+        """Return the next question to ask, or the reply."""
         try:
             step = self.replying.send(self.answer)
             while isinstance(step, Place) and self.problem is not None:
@@ -107,7 +116,7 @@ _Answer = Callable[[Sequence[_Spot]], Awaitable[list[Reply | Failure]]]
 
 @dataclass(kw_only=True)
 class Verifiers:
-    """See the module's paragraph. Cheap tasks can be asked at once, others once `opened` is entered."""
+    """Answers questions about tasks. Cheap tasks can be asked at once, others once `open` is entered."""
 
     schooling: TaskSuite
     section: VerifiersSection
@@ -117,19 +126,20 @@ class Verifiers:
     _unwritten: int = 0
     """Prompts in a row that no verifier could write."""
     _never: dict[str, int] = field(default_factory=dict)
-    """Questions without an answer of each task that has not answered one; -1: it has, or that was told."""
+    """By task: questions without an answer while it has answered none. -1: it has, or the operator was told."""
     _unsaid: dict[str, int] = field(default_factory=dict)
-    """Completions of each task in a row of which nobody can say anything."""
+    """By task: completions in a row without a reward (CANNOT_SAY)."""
     _posed: dict[tuple[str, Place], Problem] = field(default_factory=dict)
     _news: ServiceNews = field(default_factory=ServiceNews)
     _pool: VerifierPool | None = None
     _there: trio.Event = field(default_factory=trio.Event)
     _answer: BatchedCalls[Sequence[_Spot], list[Reply | Failure]] = field(init=False)
-    """What deliveries ask of cheap tasks. They come many at once, and a thread's turn costs more than an answer."""
+    """Questions of deliveries about cheap tasks. Many come at once, and a call of a thread costs more than an
+    answer."""
     _moves: BatchedCalls[_Move, _Step] = field(init=False)
-    """Tokens to text and back, for what verifiers are asked: a thread's turn for each would hold up the loop."""
+    """Conversions between tokens and text for questions to verifiers. A thread call for each would delay the loop."""
     _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
-    """Where prompts are written: a task that is slow at them holds up no reward."""
+    """Limits the writing of prompts to one thread, so that a slow task delays no reward."""
 
     def __post_init__(self) -> None:
         self._answer = BatchedCalls(self._answered_together, most=MOST_TOGETHER)
@@ -137,25 +147,25 @@ class Verifiers:
 
     @property
     def pooled(self) -> list[str]:
-        """Titles of the tasks that verifiers are asked for."""
+        """Return the titles of the tasks that run in verifiers."""
         if not _commands(self.section):
             return []
         return [title for title, encoded in self.schooling.tasks.items() if not encoded.gate.is_cheap]
 
     @property
     def writers(self) -> int:
-        """How many prompts are written at a time: as many as half of the verifiers, so that rewards, which peers wait
-        for, find one soon."""
+        """Return how many prompts are written at a time: half as many as there are verifiers, so that rewards, for
+        which peers wait, soon find a free one."""
         return max(1, len(_commands(self.section)) // 2)
 
     def is_pooled(self, index: int) -> bool:
-        """Whether verifiers are asked for the training problem of `index`."""
+        """Return whether the task of the training problem `index` runs in verifiers."""
         _, title = self.schooling.place(index)
         return not self.schooling.tasks[title].gate.is_cheap and bool(_commands(self.section))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Start the verifiers, if any task needs them, and end them with the scope. Raises RunError."""
+        """Start the verifiers, if a task needs them, and end them with the scope. Raises RunError."""
         if not self.pooled:
             self._there.set()
             yield
@@ -180,7 +190,10 @@ class Verifiers:
             yield
 
     async def replies(self, questions: Sequence[Question]) -> list[Reply]:
-        """What comes back in training problems, in the order of the questions. Raises RunError, see FAILED_IN_A_ROW."""
+        """Return the replies for training problems, in the order of the questions.
+
+        Raises RunError, see FAILED_IN_A_ROW.
+        """
         places = []
         for one in questions:
             index, title = self.schooling.place(one.index)
@@ -198,7 +211,10 @@ class Verifiers:
         return await self._all(places, self._answer)
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
-        """The same in held-out problems."""
+        """Return the replies for held-out problems, in the order of the questions.
+
+        Raises RunError, see FAILED_IN_A_ROW.
+        """
         return await self._all(
             [
                 _Spot(
@@ -215,7 +231,10 @@ class Verifiers:
         )
 
     async def prompts(self, indexes: Sequence[int]) -> list[Written]:
-        """What these training prompts say, in order. Raises RunError after FAILED_IN_A_ROW that nobody could write."""
+        """Return these training prompts, in order; for one that could not be written, the reason as text.
+
+        Raises RunError after FAILED_IN_A_ROW prompts that could not be written.
+        """
         pooled = set(self.pooled)
         found: dict[int, Written] = {}
         if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
@@ -243,7 +262,7 @@ class Verifiers:
             return f"task {title}: {error}"
 
     async def _problem(self, title: str, place: Place) -> Problem | Failure:
-        """What a pooled task asks there, as a verifier has it."""
+        """Return the problem of a pooled task, which a verifier poses."""
         if (known := self._posed.pop((title, place), None)) is None:
             await self._there.wait()
             assert self._pool is not None
@@ -251,19 +270,19 @@ class Verifiers:
             if isinstance(found, Failure):
                 return found
             known = found
-        if self.schooling.tasks[title].gate.has_turns:  # else nobody asks for it again
-            self._posed[title, place] = known  # the last that was asked for is forgotten last
+        if self.schooling.tasks[title].gate.has_turns:  # else it is never needed again
+            self._posed[title, place] = known  # the newest is forgotten last
         if len(self._posed) > MAX_POSED:
             del self._posed[next(iter(self._posed))]
         return known
 
     def ask_one(self, question: Question) -> Reply:
-        """The same for one training problem, asked from a worker thread, which waits."""
+        """Return the reply for one training problem. A worker thread calls this, and waits for the reply."""
         [reply] = trio.from_thread.run(self.replies, [question])
         return reply
 
     async def _all(self, places: Sequence[_Spot], answer: _Answer) -> list[Reply]:
-        """`answer`: what is asked here, of tasks that no verifier has."""
+        """Return all replies. `answer` answers the questions about tasks that run in no verifier."""
         pooled = set(self.pooled)
         here = [number for number, place in enumerate(places) if place.title not in pooled]
         there = [number for number, place in enumerate(places) if place.title in pooled]
@@ -284,7 +303,7 @@ class Verifiers:
                 for number in waiting:
                     found[number] = self._settled(places[number], await self._asked(places[number]))
 
-            if len(there) == 1:  # a later turn of an episode: a nursery would cost the loop as much as the question
+            if len(there) == 1:  # a later turn of an episode: a nursery would cost the loop as much as its question
                 await ask()
             else:
                 with first_cause():
@@ -297,7 +316,7 @@ class Verifiers:
         return await trio.to_thread.run_sync(self._answered_here, spots)
 
     def _answered_together(self, asked: Sequence[Sequence[_Spot]]) -> list[list[Reply | Failure]]:
-        """Of the first that ask: the others wait for another turn once this one has taken TURN_S."""
+        """Answer the first calls. After TURN_S the others wait for the next batch."""
         began, found = perf_counter(), list[list[Reply | Failure]]()
         for spots in asked:
             found.append(self._answered_here(spots))
@@ -309,7 +328,7 @@ class Verifiers:
         return [self._one_answer(spot) for spot in spots]
 
     def _heard(self, heard: Remark) -> None:
-        """A service is down or back, or says nothing."""
+        """Record that a service is down, is back, or gave no reward."""
         self.events.emit("reward_service", service=heard.service, how=heard.how, detail=heard.detail)
         if trouble := self._news.trouble(heard):
             self.events.emit("trouble", text=trouble)
@@ -341,7 +360,7 @@ class Verifiers:
             read=place.read,
         )
         problem: Problem | None = None
-        if self.schooling.tasks[place.title].gate.has_environments:  # which are told how what was said is read
+        if self.schooling.tasks[place.title].gate.has_environments:  # they must know how to read what was said
             found = await self._problem(place.title, Place(index=place.index, held_out=place.held_out))
             if isinstance(found, Failure):
                 return found
@@ -359,7 +378,7 @@ class Verifiers:
         return step
 
     def _settled(self, place: _Spot, reply: Reply | Failure) -> Reply:
-        """The reply as the learner goes on with it. Raises RunError when everything fails."""
+        """Return the reply that the learner continues with. Raises RunError when everything fails."""
         if isinstance(reply, Failure):
             return self._failed(place, reply)
         self._in_a_row, self._never[place.title] = 0, -1
@@ -368,7 +387,7 @@ class Verifiers:
         return reply
 
     def _failed(self, place: _Spot, failure: Failure) -> Reply:
-        """Raises RunError when everything fails."""
+        """Return the end of the episode after a failure. Raises RunError when everything fails."""
         if failure.how == "unsaid":
             return self._nobody_said(place, failure)
         self.failures += 1
@@ -384,31 +403,32 @@ class Verifiers:
         self._in_a_row += 1
         if self._in_a_row >= FAILED_IN_A_ROW:
             raise _broken("rewards could not be computed", failure)
-        worth = "Its group is dropped." if void else "It counts as 0."
+        worth = "Their groups are dropped." if void else "They count as 0."
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             self.events.emit(
                 "trouble",
-                text=f"{self.failures} rewards could not be computed; the newest, of problem {place.index} of task "
-                f"{place.title}: {failure.detail}. {worth}",
+                text=f"{self.failures} rewards could not be computed. {worth} The newest failure, at problem "
+                f"{place.index} of task {place.title}: {failure.detail}",
             )
         self._doubt(place.title, failure)
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
 
     def _nobody_said(self, place: _Spot, failure: Failure) -> Reply:
-        """No failure, but what goes on for long is told."""
+        """Return the end of the episode without a reward. It is no failure, but the operator is told of many in a
+        row."""
         self._in_a_row = 0  # the task has answered
         count = self._unsaid[place.title] = self._unsaid.get(place.title, 0) + 1
         if count >= UNSAID_IN_A_ROW and count & (count - 1) == 0:
             self.events.emit(
                 "trouble",
-                text=f"Nobody can say what the last {count} completions of task {place.title} are worth, so their "
-                f"groups are dropped: {failure.detail}. See whether its `reward` returns CANNOT_SAY too often, or what "
-                "it asks does not answer.",
+                text=f"Task {place.title} gave no reward for its last {count} completions, so their groups are "
+                f"dropped: {failure.detail}. Check whether its `reward` returns CANNOT_SAY too often, or whether a "
+                "service that it asks does not answer.",
             )
         return Ended(reward=0.0, failure=f"unsaid: {failure.detail}", void=True)
 
     def _doubt(self, title: str, failure: Failure) -> None:
-        """Say once of a task that it has not judged a single completion."""
+        """Tell the operator once that a task has not judged a single completion."""
         if (failed := self._never.get(title, 0)) < 0:
             return
         self._never[title] = failed + 1
@@ -416,14 +436,17 @@ class Verifiers:
             self._never[title] = -1
             self.events.emit(
                 "trouble",
-                text=f"Task {title} has not judged one of its first {NEVER_RIGHT} completions, so nothing can be "
-                f"learnt from it: {failure.detail}. Stop the learner, mend the task, and start again.",
+                text=f"Task {title} has judged none of its first {NEVER_RIGHT} completions, so the policy cannot learn "
+                f"from it. Stop the learner, correct the task, and start again. The newest failure: {failure.detail}",
             )
 
 
 def require_here(schooling: TaskSuite, section: VerifiersSection, decides: str = "") -> None:
-    """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
-    machines compute them; and where no task gives the reward called `decides`."""
+    """Check that tasks can compute their rewards here, unless only other machines compute them.
+
+    Raises TaskError when something that a task needs is missing, when it gives no reward, and when no task gives the
+    reward called `decides`.
+    """
     if section.workers == 0 and section.machine:
         return
     named: list[frozenset[str] | None] = []
@@ -436,23 +459,23 @@ def require_here(schooling: TaskSuite, section: VerifiersSection, decides: str =
                 named.append(require_reward(encoded.gate))
     names = [one for one in named if one is not None]
     if decides and len(names) == len(named) and decides not in (known := frozenset[str]().union(*names)):
-        shown = f"they give {', '.join(sorted(known))}" if known else "they give one reward, without a name"
+        shown = f"the tasks give {', '.join(sorted(known))}" if known else "the tasks give one reward, without a name"
         raise TaskError(
             f"[curriculum] decided_by = {decides!r}: no task has a reward of that name; {shown}. Correct it, or leave "
             "it out."
         )
-    close_all()  # verifiers have their own
+    close_all()  # verifiers open their own
 
 
 def _broken(what: str, failure: Failure) -> RunError:
     return RunError(
-        f"The last {FAILED_IN_A_ROW} {what}, the newest since {failure.detail}. Mend the task or raise [verifiers] "
-        "timeout_s, then start again: nothing that was acknowledged is lost."
+        f"The last {FAILED_IN_A_ROW} {what}. Correct the task or raise [verifiers] timeout_s, then start again: "
+        f"nothing that was acknowledged is lost. The newest failure: {failure.detail}"
     )
 
 
 def _made_together(moves: Sequence[_Move]) -> list[_Step]:
-    """Of the first moves: the others wait for another turn once this one has taken TURN_S."""
+    """Make the first moves. After TURN_S the others wait for the next batch."""
     began, found = perf_counter(), list[_Step]()
     for move in moves:
         found.append(move.made())
@@ -468,7 +491,7 @@ def _failure(error: TaskError) -> Failure:
 
 
 def _commands(section: VerifiersSection) -> list[tuple[str, Sequence[str]]]:
-    """(name, command) of each verifier."""
+    """Return (name, command) of each verifier."""
     here = min(MAX_USUAL, max(1, (os.cpu_count() or 2) // 2)) if section.workers is None else section.workers
     commands: list[tuple[str, Sequence[str]]] = [(f"verifier {number}", VERIFIER) for number in range(1, here + 1)]
     for machine in section.machine:

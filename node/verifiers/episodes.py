@@ -1,10 +1,13 @@
-"""A verifier's side of environments and of rewards that are `async`: a thread with the loop on which they live, beside
-the tasks that are pure.
+"""Run environments and `async` rewards in a verifier, on an asyncio loop in a thread of its own.
 
-Environments live on asyncio, on a thread of their own: what a task of one turn computes holds the main thread for as
-long as it takes, as ever, and no tool that an environment waits for is held up by it. What always holds: a question has
-one reply; where a plain method of an environment hangs, or memory is used up, the reply is written first, and then the
-process ends, since neither can be undone in it.
+A task of one turn computes on the main thread, for as long as it needs. With their own thread, environments and the
+tools that they wait for are not delayed by it.
+
+Invariants:
+
+- Each question gets one reply.
+- If a plain method of an environment hangs, or memory is used up, the reply is written first. Then the process ends,
+  because neither can be undone within it.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ from node.verifiers.remarks import write_remarks
 from protocol.core.pipe import Header
 
 LEAVE_S = 1.0
-"""All environments together have so long to close when the verifier is told to end: the node waits 2 s."""
+"""Seconds that all environments together have to close when the verifier must end. The node waits 2 s."""
 
 Write = Callable[[Mapping[str, Any]], None]
 
 
 class Watchdog:
-    """Ends the process when something takes too long, without Python: whoever holds the interpreter's lock cannot
-    prevent it."""
+    """Ends the process when something takes too long. It runs no Python, so code that holds the interpreter's lock
+    cannot prevent it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -48,7 +51,7 @@ class Watchdog:
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """What is done inside takes no longer, or is the end of the process."""
+        """End the process if the code inside takes longer than `seconds`."""
         number = next(self._numbers)
         with self._lock:
             self._ends[number] = monotonic() + seconds
@@ -65,17 +68,17 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
             return
         left_s = max(0.01, min(self._ends.values()) - monotonic())
-        # What is told shows microseconds: whole milliseconds are the limit as it was set.
+        # The message shows microseconds. With whole milliseconds it shows the limit as it was set.
         faulthandler.dump_traceback_later(math.ceil(1000 * left_s) / 1000, exit=True, file=sys.stderr)
 
 
 def _say(text: str) -> None:
-    """Where the node reads it."""
+    """Print to stderr, which the node reads."""
     print(text, file=sys.stderr, flush=True)
 
 
 class EpisodeDesk:
-    """See the module's paragraph. `write` takes a reply, from any thread."""
+    """Answers questions about episodes on its own loop. `write` accepts a reply from any thread."""
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class EpisodeDesk:
         Thread(target=self._loop.run_forever, name="environments", daemon=True).start()
 
     def ask(self, header: Header) -> None:
-        """Answer beside whatever else goes on."""
+        """Start to answer, beside the questions that are under way."""
         asyncio.run_coroutine_threadsafe(self._answer(header), self._loop)
 
     def close(self) -> None:
@@ -118,7 +121,7 @@ class EpisodeDesk:
         except NodeError as error:
             reply = {"ok": False, "kind": "task", "error": str(error)}
             last_words = str(error) if isinstance(error.__cause__, MemoryError) else ""
-        except BaseException as error:  # a mistake of ours: whoever asks must not wait for ever
+        except BaseException as error:  # an error of ours: the node must not wait for ever
             self._end(f"{type(error).__name__}: {error}")
             raise
         self._write({**reply, "remarks": write_remarks(take_remarks()), "id": header["id"]})
@@ -126,7 +129,7 @@ class EpisodeDesk:
             self._end(last_words)
 
     def _end(self, why: str) -> None:
-        """The end of the process, at once, with where each thread is."""
+        """End the process at once, and print where each thread is."""
         faulthandler.dump_traceback(sys.stderr)
         _say(f"verifier: {why}")
         os._exit(1)

@@ -1,13 +1,19 @@
-"""Verifiers: processes that write problems and say what completions are worth, so that nothing that a task does, and
-nothing that a policy says, can hold up the learner.
+"""Keep a pool of verifier processes, which write problems and compute rewards.
 
-Each is a child (`node.processes.child`) that speaks the conversation of `node.verifiers.worker`, and is asked one thing
-at a time, and beside that about `at_once` episodes, whose environments may wait. What always holds: a question is
-answered, or has a `Failure`, which is a value; one that takes longer than `timeout_s` ends its process, here or on the
-machine where that runs, and one that died, or says what cannot be read, is started again, for ever; a question whose
-verifier died is asked of another before it counts as failed, since a cut line is not the completion's fault, and a
-verifier that is away is asked nothing until it is back; about an episode that one is asked where its environment is
-alive, and any other when that is away. Who waits for a verifier waits in the caller's own task: nothing is queued here.
+With processes of their own, neither a task's code nor a policy's completion can delay the learner. Each verifier is a
+child (`node.processes.child`) that uses the protocol of `node.verifiers.worker`. It is asked one question at a time,
+and beside that about `at_once` episodes, whose environments may wait.
+
+Invariants:
+
+- Each question gets an answer or a `Failure`, which is a value.
+- A question that takes longer than `timeout_s` ends its verifier's process, here or on the other machine.
+- A verifier that died, or sent a reply that cannot be read, is started again, for ever.
+- If a verifier dies, its question goes to another one before it counts as failed, because a broken connection is not
+  the completion's fault.
+- A verifier that is away gets no questions until it is back.
+- A question about an episode goes to the verifier where its environment is alive, and to any other if that one is away.
+- Callers wait for a verifier in their own tasks. Nothing is queued here.
 """
 
 from __future__ import annotations
@@ -42,27 +48,31 @@ VERIFIER = (sys.executable, "-m", "node.verifiers.worker")
 """The command of a verifier on this machine."""
 
 LATE_S = 5.0
-"""Beyond a question's own time, for the way to another machine and back: then the line is taken for dead and ended."""
+"""Seconds beyond a question's own time, for the way to another machine and back. After that the connection counts as
+dead, and is ended."""
 
 OPEN_S = 300.0
-"""To open the tasks: files of millions of lines take minutes. A verifier that takes longer never opens them."""
+"""Seconds to open the tasks: files of millions of lines take minutes. A verifier that needs longer never opens them."""
 
 TRIES = 3
-"""Verifiers that may die over one question: a machine that goes away takes one, or two; a third is no chance."""
+"""Verifiers that may die over one question. A machine that goes away explains one or two deaths, but not a third."""
 
 NICE = 5
-"""Behind the node and the trainer: a reward that comes late holds up a batch, and never a step that is being taken."""
+"""Lower priority than the node and the trainer: a late reward delays a batch, but never a training step that runs."""
 
 RESTARTS = RestartLimits(first_delay_s=0.1, max_delay_s=2.0, max_restarts=1 << 30, window_s=60.0)
-"""Never given up: that a completion killed its verifier is nobody's mistake, and a machine may come back. At 2 s, a
-minute holds 30 restarts, so the delay's power of two stays small."""
+"""Restarts never end: a completion that killed its verifier is no error of the node, and a machine may come back. At
+2 s, a minute holds 30 restarts, so the delay's power of two stays small."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why there is no judgement, in a sentence: its time was up, its verifiers died, the task raised an error, or an
-    environment that was made anew answered otherwise than the one that was lost. "unsaid": nobody can say, which is no
-    fault."""
+    """Why there is no judgement. `detail` is a sentence.
+
+    "timed_out": its time was up. "died": its verifiers died. "raised": the task raised an error. "otherwise": a new
+    environment answered differently from the one that was lost. "unsaid": the task cannot say the reward, which is no
+    error.
+    """
 
     how: Literal["timed_out", "died", "raised", "otherwise", "unsaid"]
     detail: str
@@ -70,12 +80,20 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolTerms:
-    """What every verifier is opened with: `tasks` by title, each with what `open_task` wants, and its fingerprint here.
+    """The tasks and limits that every verifier gets when it opens.
 
-    `timeout_s` for each question, or for each call of an environment; `memory_gb` of address space for each process.
-    Those of `played` have environments, of which `environments` are alive in each process at most, and each that
-    nobody asked anything for `idle_s` is closed; those of `awaited` have rewards that are waited for. About `at_once`
-    episodes or rewards of both a process is asked at a time.
+    Args:
+        tasks: By title, the arguments of `open_task`.
+        fingerprints: By title, the task's fingerprint on this machine.
+        timeout_s: Seconds for each question, or for each call of an environment.
+        memory_gb: Gigabytes of address space for each process.
+        played: Titles of the tasks with environments.
+        awaited: Titles of the tasks whose rewards are `async`.
+        environments: Most environments that are alive in a process.
+        idle_s: Seconds without a question after which an environment is closed.
+        at_once: Episodes and `async` rewards that a process is asked about at a time.
+        late_s: Seconds beyond a question's time before the connection counts as dead.
+        open_s: Seconds to open the tasks.
     """
 
     tasks: Mapping[str, Mapping[str, Any]]
@@ -92,7 +110,7 @@ class PoolTerms:
 
     @property
     def at_once_beside(self) -> int:
-        """What a process is asked at a time beside one question after the other."""
+        """Return how many questions a process gets at a time, beside those that it answers one after the other."""
         return self.at_once if self.played or self.awaited else 0
 
 
@@ -101,8 +119,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class _Question(Generic[T]):
-    """What a verifier is asked, and how its reply is read. `read` raises KeyError, TypeError or ValueError for what is
-    no answer to that."""
+    """A question to a verifier, and how to read its reply.
+
+    `read` raises KeyError, TypeError or ValueError if the reply does not answer the question.
+    """
 
     op: str
     header: Mapping[str, object]
@@ -111,7 +131,7 @@ class _Question(Generic[T]):
 
 @dataclass(eq=False)
 class _Seated:
-    """Who waits for a seat, and has it once `name` says where."""
+    """A question that waits for a seat. It has one once `name` names the verifier."""
 
     question: EpisodeQuestion
     name: str | None = None
@@ -119,7 +139,7 @@ class _Seated:
 
 
 class VerifierPool:
-    """See the module's paragraph. Obtained from `open_pool`."""
+    """The running verifiers. Obtained from `open_pool`."""
 
     def __init__(self, terms: PoolTerms, nursery: trio.Nursery, size: int) -> None:
         self._terms = terms
@@ -130,18 +150,21 @@ class VerifierPool:
         self._children: dict[str, SupervisedChild] = {}
         self._seats = Seats(at_once=terms.at_once)
         self.on_remark: Callable[[Remark], None] = lambda remark: None
-        """Is told what verifiers have heard of services."""
+        """Called with what verifiers report about services."""
         self._line: dict[_Seated, None] = {}
-        """Who waits for a seat, in the order they came."""
+        """Questions that wait for a seat, in order of arrival."""
 
     @property
     def most_questions(self) -> int:
-        """So many may be asked at a time, that each has a verifier at once."""
+        """Return how many questions can be asked at a time without one waiting for a verifier."""
         return self.size * (1 + self._terms.at_once_beside)
 
     async def judge(self, task: str, asked: Asked) -> Judgement | Failure:
-        """What the task called `task` says to `asked`. Waits until a verifier is idle, then at most `timeout_s`, or
-        some times that when verifiers die; once the pool is closed, until it is cancelled."""
+        """Return the judgement of the task called `task` on `asked`.
+
+        Waits until a verifier is idle, then at most `timeout_s`, or TRIES times that when verifiers die. Once the pool
+        is closed, it waits until it is cancelled.
+        """
         if task in self._terms.played:
             return await self._play(asked.of_episode(task))
         if task in self._terms.awaited and asked.wants_reward:
@@ -157,7 +180,7 @@ class VerifierPool:
         return await self._answer(_Question(op="judge", header=question, read=partial(_read_judgement, asked)))
 
     async def pose(self, task: str, place: Place) -> Problem | Failure:
-        """What the task called `task` asks there, without its answer. Waits as `judge` does."""
+        """Return the problem of the task called `task` at `place`, without its answer. Waits as `judge` does."""
         question = {"task": task, "index": place.index, "held_out": place.held_out}
         return await self._answer(_Question(op="pose", header=question, read=_read_problem))
 
@@ -177,15 +200,18 @@ class VerifierPool:
             finally:
                 if not self._closed:
                     self._nursery.start_soon(self._rest, child)
-            if self._closed:  # that its verifier has ended says nothing of the completion
+            if self._closed:  # the end of its verifier says nothing about the completion
                 await trio.sleep_forever()
         return failure
 
     async def _play(self, question: EpisodeQuestion) -> Judgement | Failure:
-        """What an environment says, or a reward that is waited for. A verifier that ends has many at work, and any of
-        them may be why: so all that it was asked is asked again elsewhere, some times."""
+        """Return an environment's answer, or an `async` reward.
+
+        A verifier that dies has several episodes at work, and each may be the reason. So each of them is asked again
+        elsewhere, TRIES times in all.
+        """
         asked = _Question(op="play", header=_episode_header(question), read=partial(_read_play, question))
-        # To be told all again takes a call for each turn, and to be made and ended one each.
+        # A new environment needs one call for each turn to hear everything again, one to be made and one to end.
         within_s = self._terms.timeout_s * (len(question.said) + 2) + self._terms.late_s
         failure = Failure(how="died", detail="")
         for _ in range(TRIES):
@@ -208,12 +234,12 @@ class VerifierPool:
         return failure
 
     async def _return(self, child: SupervisedChild) -> None:
-        """Once it is back, those who wait may be asked there."""
+        """Wait until the verifier is back, then give its seats to the waiting questions."""
         await child.wait_in_service()
         self._call_up()
 
     async def _seat(self, question: EpisodeQuestion) -> str:
-        """Take a seat, and return at which verifier. Waits for one that is there."""
+        """Take a seat, and return the verifier's name. Waits until one is available."""
         one = _Seated(question)
         self._line[one] = None
         self._call_up()
@@ -236,7 +262,7 @@ class VerifierPool:
         return [name for name, child in self._children.items() if child.pid is not None]
 
     def _call_up(self) -> None:
-        """Give seats that are free to those who wait."""
+        """Give free seats to the waiting questions."""
         if not (there := self._there()):
             return
         for one in list(self._line):
@@ -246,7 +272,7 @@ class VerifierPool:
                 one.called.set()
 
     async def _wait_back(self) -> None:
-        """Until a verifier is there, and seats are given."""
+        """Wait until a verifier is back and its seats are given."""
         async with trio.open_nursery() as nursery:
 
             async def wait(child: SupervisedChild) -> None:
@@ -257,18 +283,20 @@ class VerifierPool:
                 nursery.start_soon(wait, child)
 
     def close(self) -> None:
-        """The verifiers are about to be ended."""
+        """Note that the verifiers are about to be ended."""
         self._closed = True
 
     async def _ready(self) -> SupervisedChild:
-        """The next that is idle and there. Machines go away with all their verifiers while nobody asks them anything:
-        to wait for those would cost the question its time."""
+        """Return the next verifier that is idle and alive.
+
+        A machine may go away with all its idle verifiers. Waiting for those would use up the question's time.
+        """
         while (child := await self._idle.receive()).pid is None:
             self._nursery.start_soon(self._rest, child)
         return child
 
     async def _ask(self, child: SupervisedChild, question: _Question[T], within_s: float | None = None) -> T | Failure:
-        """`within_s`: how long it may take, if that is not a question's own time and the way."""
+        """Ask a verifier, and return its answer. `within_s`: seconds that it may take; None: `timeout_s` + `late_s`."""
         within_s = self._terms.timeout_s + self._terms.late_s if within_s is None else within_s
         with trio.move_on_after(within_s) as scope:
             try:
@@ -277,25 +305,25 @@ class VerifierPool:
                 return Failure(how="timed_out" if refused.kind == "time" else "raised", detail=refused.error)
         if scope.cancelled_caught:
             child.end(f"it has not answered for {within_s:g} s")
-            detail = f"no answer within {within_s - self._terms.late_s:g} s, nor an end"
+            detail = f"no answer within {within_s - self._terms.late_s:g} s, and the verifier did not end itself"
             raise _NoAnswer(Failure(how="timed_out", detail=detail))
         for heard in read_remarks(reply.get("remarks")):
             self.on_remark(heard)
         try:
             return question.read(reply)
         except (KeyError, TypeError, ValueError) as error:
-            what = f"its answer cannot be read ({type(error).__name__}: {error}); is it the same volery?"
+            what = f"its answer cannot be read ({type(error).__name__}: {error}); is it the same version of volery?"
             child.end(what)
             raise _NoAnswer(Failure(how="died", detail=what)) from None
 
     async def _rest(self, child: SupervisedChild) -> None:
-        """It may be asked again, once it is there."""
+        """Make the verifier available again, once it is back."""
         await child.wait_in_service()
         self._take.send_nowait(child)
 
 
 class _NoAnswer(Exception):
-    """The verifier neither answered in time nor ended, or said what is no answer."""
+    """The verifier neither answered in time nor ended, or its reply was no answer."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.detail)
@@ -303,12 +331,12 @@ class _NoAnswer(Exception):
 
 
 def _read_judgement(asked: Asked, reply: Header) -> Judgement | Failure:
-    """Raises KeyError, TypeError or ValueError for what is no answer to that."""
+    """Return the judgement. Raises KeyError, TypeError or ValueError if the reply does not answer the question."""
     return _read_told(reply, wants_reward=asked.wants_reward)
 
 
 def _read_told(reply: Header, *, wants_reward: bool) -> Judgement | Failure:
-    """Raises KeyError, TypeError or ValueError for what is neither."""
+    """Return the reward or the answer. Raises KeyError, TypeError or ValueError if the reply has neither."""
     if wants_reward and "unsaid" in reply:
         return Failure(how="unsaid", detail=str(reply["unsaid"]))
     if wants_reward:
@@ -332,7 +360,11 @@ def _episode_header(question: EpisodeQuestion) -> dict[str, object]:
 
 
 def _read_play(question: EpisodeQuestion, reply: Header) -> Judgement | Failure:
-    """Raises KeyError, TypeError or ValueError for what is no answer to that, another's answer among others."""
+    """Return the judgement on an episode.
+
+    Raises KeyError, TypeError or ValueError if the reply does not answer this question, for instance because it answers
+    another one.
+    """
     if reply["of"] != question.key:
         raise ValueError("it is the answer to another question")
     if "otherwise" in reply:
@@ -342,7 +374,7 @@ def _read_play(question: EpisodeQuestion, reply: Header) -> Judgement | Failure:
 
 
 def _read_problem(reply: Header) -> Problem:
-    """Raises KeyError, TypeError or ValueError for what is none."""
+    """Return the problem. Raises KeyError, TypeError or ValueError if the reply has none."""
     return Problem(
         prompt=read_conversation(reply["prompt"]), chat=Chat(reply["chat"]), tools=read_tools(reply.get("tools", ()))
     )
@@ -354,9 +386,10 @@ async def open_pool(
     terms: PoolTerms,
     on_event: Callable[[str], Callable[[ChildEvent], None]] = lambda name: lambda event: None,
 ) -> AsyncIterator[VerifierPool]:
-    """Start a verifier for each (name, command), wait until all hold the tasks, and end them when the scope is left.
+    """Start a verifier for each (name, command), wait until all have opened the tasks, and end them with the scope.
 
-    `on_event(name)` is told of its life. Raises RunError when one cannot be started, or holds other tasks than we.
+    `on_event(name)` returns the callback for the events of that verifier. Raises RunError when a verifier cannot be
+    started, or has other tasks than this node.
     """
     with first_cause():
         async with trio.open_nursery() as nursery:
@@ -379,11 +412,11 @@ async def _keep(
     on_event: Callable[[ChildEvent], None],
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """One verifier's life in the pool."""
+    """Run one verifier for the pool."""
     spec = ChildSpec(
         name=name,
         argv=tuple(command),
-        # Threads share two heaps: each of its own would count as 64 MiB of the address space that a process may have.
+        # Threads share two heaps. A heap for each thread would take 64 MiB of the process's limited address space.
         env={"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "2"},
         nice=NICE,
         max_in_flight=2 + terms.at_once_beside,
@@ -396,25 +429,30 @@ async def _keep(
             task_status.started()
             await trio.sleep_forever()
     except ChildCrashed as crash:
-        raise RunError(f"A verifier cannot run: {crash}") from crash
+        raise RunError(f"A verifier could not be started: {crash}") from crash
 
 
 async def _prepare(terms: PoolTerms, child: ChildProcess) -> None:
-    """Let it open the tasks. Raises ChildRefused when it never does, or when they are not ours: their rewards would be
-    others, too."""
+    """Let a verifier open the tasks.
+
+    Raises ChildRefused when it does not within `open_s`, or when its tasks differ from ours, since their rewards would
+    differ, too.
+    """
     with trio.move_on_after(terms.open_s) as scope:
         limits = {"environments": terms.environments, "idle_s": terms.idle_s, "at_once": terms.at_once}
         reply, _ = await child.call(
             "open", {"tasks": terms.tasks, "timeout_s": terms.timeout_s, "memory_gb": terms.memory_gb, **limits}
         )
     if scope.cancelled_caught:
-        raise ChildRefused("too_slow", f"it has not opened the tasks within {terms.open_s:g} s. See what it waits for.")
+        raise ChildRefused(
+            "too_slow", f"it has not opened the tasks within {terms.open_s:g} s. Find out what it waits for."
+        )
     theirs = reply.get("fingerprints")
     for title, fingerprint in terms.fingerprints.items():
         found = theirs.get(title) if isinstance(theirs, dict) else None
         if found != fingerprint:
             raise ChildRefused(
                 "other_task",
-                f"task {title!r} is another one there ({found}, here {fingerprint}). Give that machine the same files, "
-                "at the same path, and the same version of what the task is made of.",
+                f"the verifier's task {title!r} differs from this node's ({found}, here {fingerprint}). Give its "
+                "machine the same files at the same path, and the same versions of the task's packages.",
             )

@@ -1,7 +1,10 @@
-"""What a verifier has heard of services, on its way to the operator: as JSON, and each kind of news once.
+"""Carry what a verifier reports about services to the operator: as JSON, and each piece of news once.
 
-What always holds: what was written can be read; of several verifiers that say the same, the first is told; nothing that
-a verifier says raises an error here.
+Invariants:
+
+- Remarks that were written can be read.
+- If several verifiers report the same, the operator is told once.
+- No remark of a verifier raises an error here.
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ from node.tasks.services.remarks import MAX_REMARKS, How, Remark
 from node.tasks.services.terms import shortened
 
 MAX_SERVICES = 256
-"""Names of services that are known to be down, or to have been unclear: tasks have some few."""
+"""Most services that are remembered as down, or as having given unclear answers. A task has only a few."""
 
 
 def write_remarks(remarks: Sequence[Remark]) -> list[list[str]]:
-    """As JSON."""
+    """Return the remarks as JSON."""
     return [[one.service, one.how, one.detail] for one in remarks]
 
 
 def read_remarks(told: Any) -> list[Remark]:
-    """Those that can be read."""
+    """Return the remarks that can be read."""
     found = []
     for one in told[:MAX_REMARKS] if isinstance(told, list) else ():
         match one:
@@ -35,13 +38,13 @@ def read_remarks(told: Any) -> list[Remark]:
 
 @dataclass(kw_only=True)
 class ServiceNews:
-    """What of that is news. A pure core."""
+    """Decides which remarks are news. A pure core."""
 
     _down: set[str] = field(default_factory=set)
     _unclear: dict[str, int] = field(default_factory=dict)
 
     def trouble(self, heard: Remark) -> str:
-        """What to tell the operator in words; "" where that was told."""
+        """Return the message for the operator; "" if the operator knows already."""
         service = heard.service
         if max(len(self._down), len(self._unclear)) >= MAX_SERVICES:
             return ""
@@ -49,17 +52,17 @@ class ServiceNews:
             case "down" if service not in self._down:
                 self._down.add(service)
                 return (
-                    f"{service} does not answer: {heard.detail}. It is tried again and again; meanwhile nobody can say "
-                    "what completions are worth that need it, and their groups are dropped."
+                    f"{service} does not answer: {heard.detail}. The node keeps trying. Until it answers, completions "
+                    "that need it get no reward, and their groups are dropped."
                 )
             case "back":
                 self._down.discard(service)
             case "unclear":
                 count = self._unclear[service] = self._unclear.get(service, 0) + 1
                 if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
-                    times = "1 answer says" if count == 1 else f"{count} answers say"
+                    times = "1 answer gives" if count == 1 else f"{count} answers give"
                     return (
-                        f"{service}: {times} nothing of what a completion is worth, the newest: {heard.detail}. Such "
-                        "groups are dropped."
+                        f"{service}: {times} no reward for a completion. The newest: {heard.detail}. Such groups are "
+                        "dropped."
                     )
         return ""

@@ -1,9 +1,14 @@
-"""Which verifier is asked about an episode: the one where its environment is alive, else the one that is least busy.
+"""Decide which verifier to ask about an episode: the one where its environment is alive, else the least busy one.
 
-A pure core. What always holds: at most `at_once` questions are with a verifier at a time; whoever's environment is at a
-verifier waits for a seat there, since another would have to be made and told all that was said; a verifier that is away
-is not waited for. What is known of environments is a hint, and bounded: where it is wrong, the verifier that is asked
-makes one anew.
+A pure core. What it knows about environments is a hint, and bounded: if it is wrong, the verifier that is asked makes a
+new environment.
+
+Invariants:
+
+- A verifier has at most `at_once` questions at a time.
+- A question whose environment is at a verifier waits for a seat there. Elsewhere a new environment would have to be
+  made, and to be told everything that was said.
+- No question waits for a verifier that is away.
 """
 
 from __future__ import annotations
@@ -15,23 +20,23 @@ from dataclasses import dataclass, field
 from node.tasks.environments.question import EpisodeQuestion
 
 MAX_HOMES = 65_536
-"""States of environments of which it is remembered where they are: ten megabytes. More are hardly alive anywhere."""
+"""States of environments whose verifier is remembered: ten megabytes. More are hardly alive at a time."""
 
 
 @dataclass(kw_only=True)
 class Seats:
-    """See the module's paragraph. Verifiers are known by name."""
+    """The seats at the verifiers, which are known by name."""
 
     at_once: int
     _taken: Counter[str] = field(default_factory=Counter)
     _placed: Counter[str] = field(default_factory=Counter)
-    """Questions that had no home: of two that have as much to do, the one with fewer environments is asked."""
+    """By verifier: questions without a home that it got. Of two that are equally busy, the one with fewer is asked."""
     _homes: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def take(self, question: EpisodeQuestion, there: Collection[str]) -> str | None:
-        """Take a seat at one of those that are there, and return whose; None: wait until one is left, then ask again.
+        """Take a seat at one of the verifiers `there`, and return its name. None: wait until one is left, then retry.
 
-        Whoever asks the same meanwhile goes there, too: one environment answers both.
+        The same question, if asked meanwhile, goes to the same verifier: one environment answers both.
         """
         for key in (question.key, question.key_before):
             if (home := self._homes.get(key)) in there and home is not None:
@@ -43,11 +48,11 @@ class Seats:
         return seat
 
     def leave(self, name: str) -> None:
-        """One question is no longer there."""
+        """Free the seat of one question."""
         self._taken[name] -= 1
 
     def answered(self, question: EpisodeQuestion, digest: str, name: str) -> None:
-        """The verifier has an environment that answered so; "" if the episode is over."""
+        """Note that the verifier has an environment that gave this answer. `digest` is "" if the episode is over."""
         if digest:
             self._remember(question.key_after(digest), name)
 

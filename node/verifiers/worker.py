@@ -1,5 +1,4 @@
-"""A verifier: a program that holds tasks, writes their problems and says what transcripts are worth, on standard input
-and output.
+"""Run a verifier: a program that opens tasks, writes their problems and rewards transcripts, on stdin and stdout.
 
     python -m node.verifiers.worker     frames of protocol/core/pipe.py: requests on stdin, replies on stdout
 
@@ -15,17 +14,21 @@ and output.
      "tool_format", "in_thinking"}
         -> {"of": key of the question, "reward": number, "remarks": [[service, how, detail]]}
            | {"of", "answer": conversation | null, "remarks"} | {"of", "otherwise": turn, from 1 on, "remarks"}
-    A refusal of kind "time" says that a method took too long, one of kind "task" all else. In place of "reward" stands
-    "unsaid", a text, where nobody can say.
+    A refusal of kind "time" means that a method took too long, one of kind "task" any other failure. If the task cannot
+    say the reward, the reply has "unsaid", a text, in place of "reward".
 
-Conversations and tools are told as `node.verifiers.conversation` has them.
+Conversations and tools have the form of `node.verifiers.conversation`.
 
-It works through its requests one at a time, but for those to play, which are those about environments and for rewards
-that are `async`: up to `at_once` of them are answered beside the others, in any order (`node.verifiers.episodes`). What
-always holds: it is told texts and numbers, never code, and opens a task by its spec; no question takes longer than
-`timeout_s`, nor does a call of an environment, since a watchdog that needs neither Python nor its lock ends the process
-then, wherever it is, and says on stderr where that was; it ends when its stdin does. So whatever command carries the
-two streams will do, `ssh` to another machine among them.
+A verifier answers its requests one at a time, except "play", which concerns environments and `async` rewards. Up to
+`at_once` of those are answered beside the others, in any order (`node.verifiers.episodes`). Any command that carries
+the two streams can run a verifier, also `ssh` to another machine.
+
+Invariants:
+
+- It receives texts and numbers, never code, and opens a task by its spec.
+- No question, and no call of an environment, takes longer than `timeout_s`. A watchdog then ends the process, and says
+  on stderr where each thread was. It needs neither Python nor its lock.
+- It ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def main() -> None:
     """Serve until stdin ends."""
     requests, replies = claim_pipes()
     tell_deaths()
-    # Only now, since some tasks' packages print while they are imported.
+    # Imported only now, because some tasks' packages print while they are imported.
     from node.runtime.errors import NodeError
     from node.tasks.gate import NobodyCanSay
     from node.verifiers.episodes import Watchdog
@@ -96,7 +99,7 @@ def main() -> None:
 def _open_desk(
     tasks: dict[str, Gate], header: Header, write: Callable[[Mapping[str, Any]], None], watchdog: Watchdog
 ) -> EpisodeDesk | None:
-    """Where episodes with environments are played and rewards are waited for, if any task needs that."""
+    """Return the desk for environments and `async` rewards, if a task needs it."""
     if not any(gate.has_environments or gate.has_async_reward for gate in tasks.values()):
         return None
     from node.tasks.environments.environment_host import HostLimits
@@ -112,13 +115,13 @@ def _open_desk(
 
 
 def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
-    """Raises TaskError."""
+    """Open the tasks, and return the reply. Raises TaskError."""
     from node.tasks.gate import Gate
     from node.tasks.registry import open_task
 
-    if sys.platform == "linux":  # others do not keep to it, or refuse it
+    if sys.platform == "linux":  # other systems do not keep to the limit, or refuse it
         limit = round(float(header["memory_gb"]) * GB)
-        # The soft limit alone: a program that a task runs has limits of its own, which may be wider.
+        # Only the soft limit: a program that a task runs has limits of its own, which may be wider.
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     asked: Mapping[str, Any] = header["tasks"]
@@ -131,7 +134,7 @@ def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
 
 
 def _pose(task: Gate, header: Header) -> dict[str, Any]:
-    """Raises TaskError."""
+    """Return a problem as a reply. Raises TaskError."""
     from node.tasks.gate import Place
     from node.verifiers.conversation import write_conversation, write_tools
 
@@ -144,7 +147,7 @@ def _pose(task: Gate, header: Header) -> dict[str, Any]:
 
 
 def _judge(task: Gate, header: Header) -> dict[str, Any]:
-    """Raises TaskError."""
+    """Return the judgement on a transcript as a reply. Raises TaskError."""
     from node.tasks.grading import Asked, grade
     from node.tasks.worth import write_worth
     from node.verifiers.conversation import write_conversation

@@ -198,7 +198,7 @@ async def test_what_a_task_prints_or_reads_is_not_the_pipes(beside: Path, text: 
     ("text", "how", "detail"),
     [
         ("hang", "timed_out", "no answer within 3 s"),
-        ("stop", "timed_out", "no answer within 3 s, nor an end"),
+        ("stop", "timed_out", "no answer within 3 s, and the verifier did not end itself"),
         ("die", "died", "ended with exit code 3"),
         ("raise", "raised", "failed at index 7: KeyError: 'no such thing'"),
         ("hoard", "raised", "failed at index 7: MemoryError"),
@@ -257,13 +257,13 @@ async def test_turns_are_folded_there_as_here(beside: Path) -> None:
 
 
 async def test_another_file_on_the_other_machine_is_refused_at_the_start(beside: Path) -> None:
-    with pytest.raises(RunError, match=r"task 'nasty' is another one there \(nasty/here, here nasty/there\)"):
+    with pytest.raises(RunError, match=r"task 'nasty' differs from this node's \(nasty/here, here nasty/there\)"):
         async with pool(beside, fingerprints={"nasty": "nasty/there"}):
             raise AssertionError("it was opened")
 
 
 async def test_a_command_that_is_no_verifier_is_refused_at_the_start(beside: Path) -> None:
-    with pytest.raises(RunError, match=r"A verifier cannot run: .*exit code 255"):
+    with pytest.raises(RunError, match=r"A verifier could not be started: .*exit code 255"):
         async with open_pool([("verifier 1 (ssh nowhere)", ("sh", "-c", "exit 255"))], terms(beside)):
             raise AssertionError("it was opened")
 
@@ -316,7 +316,7 @@ async def test_an_answer_that_is_none_is_a_failure_and_not_the_end(beside: Path,
     ("how", "told"),
     [
         ("never", r"it has not opened the tasks within 0\.5 s"),
-        ("nothing", r"another one there \(None, here nasty/here\)"),
+        ("nothing", r"differs from this node's \(None, here nasty/here\)"),
     ],
 )
 async def test_a_verifier_that_never_opens_its_tasks_is_refused(beside: Path, how: str, told: str) -> None:
@@ -395,7 +395,9 @@ async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path
     [failed] = [fields for name, fields in log if name == "reward_failed"]
     assert (failed["task"], failed["index"], failed["how"]) == ("python", 7, "raised")
     [told] = [fields["text"] for name, fields in log if name == "trouble"]
-    assert str(told).startswith("1 rewards could not be computed; the newest, of problem 7 of task python: ")
+    assert str(told).startswith(
+        "1 rewards could not be computed. They count as 0. The newest failure, at problem 7 of task python: "
+    )
 
 
 async def test_a_failure_may_make_its_group_void(beside: Path) -> None:
@@ -537,9 +539,9 @@ async def test_a_task_whose_every_reward_is_wrong_is_told_once_and_then_ends_the
     async with verifiers.open():
         with pytest.raises(RunError, match=r"last 256 rewards could not be computed.*gave no reward at index 7"):
             await replies(verifiers, *["x"] * FAILED_IN_A_ROW)
-    plainly = [str(fields["text"]) for name, fields in log if name == "trouble" and "not judged one" in str(fields)]
+    plainly = [str(fields["text"]) for name, fields in log if name == "trouble" and "judged none" in str(fields)]
     [text] = plainly
-    assert text.startswith(f"Task python has not judged one of its first {NEVER_RIGHT} completions, so nothing can be")
+    assert text.startswith(f"Task python has judged none of its first {NEVER_RIGHT} completions, so the policy cannot")
     assert "gave no reward at index 7, but None" in text
 
 
@@ -547,7 +549,7 @@ async def test_a_task_that_has_judged_one_completion_is_not_told_to_judge_none(b
     log: list[tuple[str, dict[str, Field]]] = []
     verifiers = opened(beside, log, "python:nasty:CheapNever")
     await replies(verifiers, "x", "right", *["x"] * (2 * NEVER_RIGHT))
-    assert not [fields for name, fields in log if name == "trouble" and "not judged one" in str(fields["text"])]
+    assert not [fields for name, fields in log if name == "trouble" and "judged none" in str(fields["text"])]
 
 
 async def test_a_task_that_is_asked_elsewhere_is_asked_for_its_problem_there_once(beside: Path) -> None:

@@ -192,7 +192,7 @@ async def test_a_lost_episode_counts_as_the_operator_has_it(beside: Path, on_fai
         reply = await talk.say("b")
     assert isinstance(reply, Ended)
     assert (reply.reward, reply.void) == (0.0, void)
-    assert reply.failure.startswith("otherwise: the environment of task 'python' at index 7 was made anew")
+    assert reply.failure.startswith("otherwise: the environment of task 'python' at index 7 was made again")
 
 
 async def test_limits_end_an_episode_and_it_has_its_reward(beside: Path) -> None:

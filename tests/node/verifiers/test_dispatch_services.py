@@ -153,7 +153,7 @@ async def test_where_nobody_can_ever_say_the_operator_hears_of_it(tmp_path: Path
         await asked(verifiers, [("abc",)])
         await asked(verifiers, [("unsaid",)] * (2 * UNSAID_IN_A_ROW - 1))
     [told] = [str(fields["text"]) for name, fields in log if name == "trouble"]
-    assert told.startswith("Nobody can say what the last 64 completions of task python are worth, so their groups are")
+    assert told.startswith("Task python gave no reward for its last 64 completions, so their groups are")
     assert verifiers.failures == 0
 
 

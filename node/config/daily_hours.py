@@ -1,8 +1,12 @@
-"""The hours in which a machine's owner lends it: read from text, asked of a wall clock.
+"""Read the hours in which an owner lends a machine, and compare them with a wall clock.
 
-Pure. What always holds: hours are minutes of the local wall clock, the same every day, and whoever asks brings the
-time, so a clock that is set, or changes to summer time, is followed as soon as somebody asks again. Until then the
-seconds told are those of the clock's face: in the one night they are an hour off.
+Pure.
+
+Invariants:
+
+- Hours are minutes of the local wall clock, the same every day.
+- The caller passes the time. A clock that is set, or changes to summer time, counts from the next call on.
+- Seconds are those of the clock's face: in a night with a change of time they are an hour off.
 """
 
 from __future__ import annotations
@@ -14,28 +18,28 @@ from datetime import datetime, timedelta
 MINUTES = 24 * 60
 
 MAX_CHARS = 256
-"""Of the text: some twenty ranges, and nobody's day has more."""
+"""Most characters of the text: some twenty ranges, which is more than anybody needs."""
 
 _RANGE = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})", re.ASCII)
 
 
 class HoursError(ValueError):
-    """A text that tells no hours. The message quotes the range that is wrong and says what to write."""
+    """Raised for a text that names no hours. The message quotes the range that is wrong and says what to write."""
 
 
 @dataclass(frozen=True)
 class Hours:
-    """`spells` of the day, in minutes since midnight: each [start, end), in order, none touching the next."""
+    """`spells` of the day, each [start, end) in minutes since midnight, in order; no two of them touch."""
 
     spells: tuple[tuple[int, int], ...]
 
     @property
     def is_always(self) -> bool:
-        """Whether they never end."""
+        """Return whether the hours never end."""
         return self.spells == ((0, MINUTES),)
 
     def left_s(self, now: datetime) -> float | None:
-        """Seconds until they end, 0 outside them; None if they never do. `now`: what the wall clock shows."""
+        """Return the seconds until the hours end, 0 outside them, None if they never end. `now`: the wall clock."""
         if self.is_always:
             return None
         now_s = _since_midnight_s(now)
@@ -47,7 +51,7 @@ class Hours:
         return 60 * end - now_s
 
     def begin_in_s(self, now: datetime) -> float:
-        """Seconds until they begin, 0 within them."""
+        """Return the seconds until the hours begin, 0 within them."""
         if self.left_s(now) != 0:
             return 0.0
         now_s = _since_midnight_s(now)
@@ -55,12 +59,12 @@ class Hours:
         return 60 * start - now_s
 
     def end(self, now: datetime) -> str:
-        """The time of day at which they end, as HH:MM; empty outside them, or if they never do."""
+        """Return the time of day at which the hours end, as HH:MM; "" outside them, or if they never end."""
         left_s = self.left_s(now)
         return _shown(now, left_s) if left_s else ""
 
     def begin(self, now: datetime) -> str:
-        """The time of day at which they begin again, as HH:MM; empty within them."""
+        """Return the time of day at which the hours begin again, as HH:MM; "" within them."""
         return _shown(now, begin_s) if (begin_s := self.begin_in_s(now)) else ""
 
 
@@ -68,7 +72,7 @@ ALWAYS = Hours(((0, MINUTES),))
 
 
 def parse_hours(text: str) -> Hours:
-    """The hours that "19:00-07:30, 12:00-13:00" tells; without any text, always. Raises HoursError."""
+    """Return the hours of a text such as "19:00-07:30, 12:00-13:00"; always, if it is empty. Raises HoursError."""
     if not text.strip():
         return ALWAYS
     spells: list[tuple[int, int]] = []
@@ -85,7 +89,7 @@ def parse_hours(text: str) -> Hours:
 
 
 def _read(part: str) -> tuple[int, int]:
-    """Minutes since midnight of both ends of a range."""
+    """Return both ends of a range, in minutes since midnight."""
     found = _RANGE.fullmatch(part)
     if found is None:
         raise HoursError(
@@ -94,13 +98,13 @@ def _read(part: str) -> tuple[int, int]:
         )
     start, end = (_minute(part, *map(int, ends)) for ends in (found.groups()[:2], found.groups()[2:]))
     if start % MINUTES == end % MINUTES and end - start != MINUTES:
-        raise HoursError(f"{part!r} ends when it begins. Leave the hours empty for always.")
+        raise HoursError(f"{part!r} ends when it begins. Leave the hours empty to work always.")
     return start % MINUTES, end
 
 
 def _minute(part: str, hour: int, minute: int) -> int:
     if minute > 59 or 60 * hour + minute > MINUTES:
-        raise HoursError(f"{part!r}: {hour:02}:{minute:02} is no time of day. Times are 00:00 to 24:00.")
+        raise HoursError(f"{part!r}: {hour:02}:{minute:02} is not a time of day. Write 00:00 to 24:00.")
     return 60 * hour + minute
 
 

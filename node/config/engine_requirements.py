@@ -1,7 +1,11 @@
-"""Which engines a swarm takes rollouts of: how its learner says so, and how it judges what a node says of its own.
+"""State which engines a swarm accepts rollouts from, and judge what a node says about its own engine.
 
-Pure. What always holds: a node is taken at its word, since who hides what it computes with is found by its tokens; who
-is refused is told which line of its configuration to change.
+Pure.
+
+Invariants:
+
+- A node is believed: if it hides what its engine computes with, audits of its tokens find out.
+- A refusal names the line of the node's configuration to change.
 """
 
 from __future__ import annotations
@@ -15,25 +19,31 @@ from protocol.versions.formats import STORED, format_of, told_formats
 from protocol.work import EXPERTS
 
 AUTO = "auto"
-"""A node's word for the number format that the weights have."""
+"""What a node says if its engine computes in the number format of the weights."""
 
 SAID_BYTES = 64
-"""Of a node's word are shown at most."""
+"""Most bytes of a node's statement that are shown."""
 
 TELL_EXPERTS = ("transformers", "vllm")
-"""The kinds of engines that tell which experts they used."""
+"""The kinds of engines that report which experts they used."""
 
 NO_EXPERTS = (
-    "This swarm trains with the experts that engines chose (router replay), and yours does not tell them: set [engine] "
-    'kind = "transformers" or "vllm" in node.toml, and use a volery that is as new as that of the learner.'
+    "This swarm trains with the experts that engines chose (router replay), and yours does not report them: set "
+    "[engine] "
+    'kind = "transformers" or "vllm" in node.toml, and use a volery as new as the learner\'s.'
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTerms:
-    """`formats` of the weights in which engines may hold them. `compute_dtype`: the number format that all
-    must compute in, None for any; `auto_is_it`: the weights have it, so that who computes in theirs does. `experts`:
-    they must tell which experts of a mixture they used."""
+    """Requirements of a swarm on engines.
+
+    Args:
+        formats: the formats in which engines may hold the weights.
+        compute_dtype: the number format in which all must compute; None for any.
+        auto_is_it: whether the weights have that format, so that an engine that computes in theirs complies.
+        experts: whether engines must report which experts of a mixture they used.
+    """
 
     formats: tuple[str, ...] = (STORED,)
     compute_dtype: str | None = None
@@ -42,7 +52,7 @@ class EngineTerms:
 
     @property
     def ext(self) -> dict[str, bytes]:
-        """As TellTerms says it."""
+        """Return the requirements as extensions of the message TellTerms."""
         told = told_formats(self.formats)
         if self.compute_dtype is not None:
             accepted = [self.compute_dtype, *([AUTO] if self.auto_is_it else [])]
@@ -52,7 +62,7 @@ class EngineTerms:
         return told
 
     def objection(self, ext: Mapping[str, bytes]) -> str | None:
-        """Why a node is refused that says this of its engine, for its owner; None if it is welcome."""
+        """Return why a node that says `ext` of its engine is refused, for its owner; None if it is accepted."""
         if (form := format_of(ext)) not in self.formats:
             return f"{self._takes()}, and yours has {in_words(form)}: {self._advice()}."
         if self.experts and EXPERTS not in ext:
@@ -61,39 +71,40 @@ class EngineTerms:
             return None
         if (dtype := ext.get(COMPUTE_DTYPE)) is None:
             return (
-                f"This swarm takes rollouts of engines that compute in {self.compute_dtype}, and your node does not "
+                f"This swarm accepts rollouts of engines that compute in {self.compute_dtype}, and your node does not "
                 "say what yours does: use a newer volery."
             )
         if dtype == self.compute_dtype.encode() or (self.auto_is_it and dtype == AUTO.encode()):
             return None
         return (
-            f"This swarm takes rollouts of engines that compute in {self.compute_dtype}, and yours has compute_dtype = "
+            f"This swarm accepts rollouts of engines that compute in {self.compute_dtype}, and yours has compute_dtype "
+            "= "
             f'"{_said(dtype)}": set [engine] compute_dtype = "{self.compute_dtype}" in node.toml.'
         )
 
     def _takes(self) -> str:
         if self.formats == (STORED,):
-            return "This swarm takes no rollouts of engines with quantised weights"
-        return f"This swarm takes rollouts of engines with {' or '.join(map(in_words, self.formats))}"
+            return "This swarm accepts no rollouts of engines with quantised weights"
+        return f"This swarm accepts rollouts of engines with {' or '.join(map(in_words, self.formats))}"
 
     def _advice(self) -> str:
         return quantization_advice(self.formats)
 
 
 def in_words(form: str) -> str:
-    """A format, to go on with after "an engine with"."""
+    """Return a format in words, to stand after "an engine with"."""
     return "the weights as they are" if form == STORED else f"{form} weights"
 
 
 def quantization_advice(formats: Sequence[str]) -> str:
-    """What to do in node.toml where these formats are taken."""
+    """Return what to do in node.toml if a swarm accepts these formats."""
     if STORED in formats:
         return "leave [engine] quantization out"
-    return f'set [engine] quantization = "{formats[0]}" in node.toml' if formats else "ask its operator"
+    return f'set [engine] quantization = "{formats[0]}" in node.toml' if formats else "ask the operator"
 
 
 def accepted_dtypes(ext: Mapping[str, bytes]) -> tuple[str, ...]:
-    """The values of compute_dtype that a learner takes, which says this in TellTerms; none if it takes all."""
+    """Return the values of compute_dtype that a learner with these TellTerms accepts; none if it accepts all."""
     told = ext.get(COMPUTE_DTYPE)
     return () if told is None else tuple(_said(one) for one in told.split(b",") if one)
 

@@ -1,6 +1,6 @@
-"""What is wrong with a value of the configuration, in words: the section and key as the file spells them.
+"""Explain what is wrong with a value of the configuration, with the section and the key as the file spells them.
 
-msgspec says where in a structure a value does not fit; whoever wrote the file thinks in its tables and keys.
+msgspec says where in a structure a value does not fit. The author of the file thinks in its tables and keys.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _PATTERN = re.compile(r"matching regex '([^']+)'")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
 _WRITE = {
-    "int": "Write a whole number, as 1000, without quotes, point or exponent.",
-    "float": "Write a number, as 0.5 or 1e-6, without quotes.",
+    "int": "Write a whole number, such as 1000, without quotes, point or exponent.",
+    "float": "Write a number, such as 0.5 or 1e-6, without quotes.",
     "str": "Write text in quotes.",
     "bool": "Write true or false, without quotes.",
-    "array": "Write a list, in brackets.",
-    "object": "Write it as a section of its own.",
+    "array": "Write a list in brackets.",
+    "object": "Write a section of its own.",
 }
 _PATTERNS = {
-    "^[^/]+$": 'Write a name as `ps -e` shows it, as "blender", without a path.',
-    "^[A-Z]{3}$": 'Write three capital letters, as "EUR".',
-    "^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$": 'Write "auto", "cpu", "mps", "cuda", or one GPU of several, as "cuda:1".',
+    "^[^/]+$": 'Write a name as `ps -e` shows it, such as "blender", without a path.',
+    "^[A-Z]{3}$": 'Write three capital letters, such as "EUR".',
+    "^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$": 'Write "auto", "cpu", "mps", "cuda", or one of several GPUs: "cuda:1".',
 }
 
 
 def explain_validation(message: str, kind: type[Any]) -> str:
-    """Turn msgspec's message into one that names the section and key as the file spells them."""
+    """Return msgspec's message with the section and key as the file spells them, and with the next step."""
     text, _, where = message.partition(" - at `$")
     place = where.rstrip("`").strip(".")
     section, _, key = place.partition(".")
@@ -55,7 +55,7 @@ def explain_validation(message: str, kind: type[Any]) -> str:
 
 
 def _meant(wrong: str, known: Iterable[str], kind: type[Any]) -> str:
-    """What may have been meant by a key: a section, a key of another one, or one that is spelt nearly so."""
+    """Return what the unknown key may mean: a section, a key of another section, or a key with a similar name."""
     sections = {name: types_of(found) for name in types_of(kind) if (found := _section(kind, name)) is not None}
     if wrong in sections and wrong not in known:
         return f"; it is a section, [{wrong}]"
@@ -67,7 +67,7 @@ def _meant(wrong: str, known: Iterable[str], kind: type[Any]) -> str:
 
 
 def _how_to_write(text: str, section: str, key: str) -> str:
-    """The next step, where what TOML calls a type is wrong or a pattern is not met; "" for what says it by itself."""
+    """Return the next step for a wrong type or a pattern that does not match; "" if the message needs none."""
     if (pattern := _PATTERN.search(text)) is not None:
         return _PATTERNS.get(pattern[1], "")
     if (types := _TYPES.match(text)) is None:
@@ -81,14 +81,14 @@ def _how_to_write(text: str, section: str, key: str) -> str:
 
 
 def choices_of(declared: Any) -> tuple[Any, ...]:
-    """The values of a Literal, also of one that may be unset."""
+    """Return the values of a Literal, also of one that may be unset."""
     if get_origin(declared) is Literal:
         return get_args(declared)
     return next((found for one in get_args(declared) if (found := choices_of(one))), ())
 
 
 def lower(sentence: str) -> str:
-    """The sentence, to go on with after a colon."""
+    """Return the sentence with a small first letter, to stand after a colon."""
     return sentence[:1].lower() + sentence[1:]
 
 
@@ -99,13 +99,13 @@ def _place(kind: type[Any], section: str, key: str) -> str:
 
 
 def _section(kind: type[Any], name: str) -> type[Any] | None:
-    """The section called `name`; None when that is a plain key, or nothing."""
+    """Return the section called `name`; None if `name` is a plain key or does not exist."""
     found = types_of(kind).get(name)
     return found if isinstance(found, type) and issubclass(found, Section) else None
 
 
 def _struct_at(kind: type[Any], place: str) -> type[Any]:
-    """What stands at a place as msgspec tells it, for example `task.mixture[0]`."""
+    """Return the type at a place as msgspec names it, such as `task.mixture[0]`."""
     for name in filter(None, re.sub(r"\[[^]]*\]", "", place).split(".")):
         found = types_of(kind)[name]
         while not isinstance(found, type) or not issubclass(found, Section):
@@ -115,5 +115,5 @@ def _struct_at(kind: type[Any], place: str) -> type[Any]:
 
 
 def types_of(kind: type[Any]) -> dict[str, Any]:
-    """The declared type of every key of a section, or of the file."""
+    """Return the declared type of every key of a section, or of the file."""
     return {field.name: field.type for field in msgspec.structs.fields(kind)}

@@ -1,9 +1,11 @@
-"""Take an invite out of what somebody typed, pasted or keeps in a file.
+"""Find an invite in a text that was typed or pasted, or in a file.
 
 Invariants:
-- Every command that takes an invite reads it here, so all accept the same: quotes, words around it, line breaks.
-- What was typed is tried as the name of a file only if no invite stands in it; nothing that the system says of such a
-  name leaves this module but as a UsageError.
+
+- Every command that needs an invite reads it here. So all accept the same texts, with quotes, words around it and line
+  breaks.
+- A text is tried as a file name only if no invite stands in it. Errors of the system about such a name leave this
+  module only as UsageError.
 """
 
 from __future__ import annotations
@@ -16,21 +18,21 @@ from node.runtime.errors import UsageError, shortened
 from protocol.core.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
 
 MAX_INVITE_FILE_BYTES = 1 << 20
-"""A mail with an invite in it, and pictures; whoever names more has named another file."""
+"""Most bytes read: a mail with an invite in it, and pictures. A larger file is the wrong one."""
 
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file begins that Windows' PowerShell wrote with `>`."""
+"""First bytes of a file that Windows' PowerShell wrote with `>`."""
 
 COPY = "Copy the whole line that `volery learn` printed."
 
 
 def open_invite(text: str, *, now_ms: int) -> Invite:
-    """Read an invite from what somebody typed or pasted: a text around it, or the name of a file that holds one.
+    """Return the invite in what somebody typed or pasted: a text around it, or the name of a file that holds one.
 
-    At `now_ms` 0 none has expired. Raises UsageError.
+    `now_ms` = 0: no invite counts as expired. Raises UsageError.
     """
     if not text.strip():
-        raise UsageError(f"An empty text is no invite, which begins with {PREFIX}. {COPY}")
+        raise UsageError(f"The invite is empty. An invite begins with {PREFIX}. {COPY}")
     typed = text
     if not is_invite(text):
         text = _invite_file(text)
@@ -41,7 +43,7 @@ def open_invite(text: str, *, now_ms: int) -> Invite:
 
 
 def _invite_file(name: str) -> str:
-    """The text of the file `name`; of what is neither an invite nor the name of a file, the text itself.
+    """Return the text of the file `name`, or `name` itself if it is neither an invite nor the name of a file.
 
     Raises UsageError.
     """
@@ -63,19 +65,19 @@ def _invite_file(name: str) -> str:
     except OSError as error:
         if os.path.lexists(path):
             raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None
-        # else it is longer than any name of a file
-    except ValueError:  # with what no name may have
+        # else the text is longer than any file name
+    except ValueError:  # the text has characters that no file name may have
         pass
     return name
 
 
 def is_invite(text: str) -> bool:
-    """Whether an invite stands in `text`, and that is not the name of a file as well."""
+    """Return whether `text` holds an invite and is not also the name of a file."""
     return holds_invite(text) and not _exists(Path(text))
 
 
 def refuse_invite(named: Path, wanted: str) -> None:
-    """Raise UsageError where `named` is an invite that was taken for the name of a file; `wanted` says what is."""
+    """Raise UsageError if `named` is an invite where a file was expected; `wanted` says which file."""
     if is_invite(str(named)):
         raise UsageError(f"{shortened(str(named))} is an invite, which `volery join` takes. Name {wanted} here.")
 
@@ -88,4 +90,4 @@ def _exists(path: Path) -> bool:
 
 
 INVITE_FILE = "invite"
-"""In a state directory: the string for volunteers, written when peers can join."""
+"""File in a state directory with the text for volunteers, written when peers can join."""

@@ -1,8 +1,12 @@
-"""The configuration files, read once and checked at the door.
+"""Read and check the configuration files.
 
-What always holds after `read_*_config`: every key is known, every value has its type and lies in its range, what must
-fit together does, relative paths are relative to the file, and `[learn]` says what is in force: the mode is resolved
-here and nowhere else, so whoever reads S, kappa and `max_batches_ahead` need not ask for it.
+Invariants, after `read_*_config`:
+
+- Every key is known, and every value has its type and lies in its range.
+- No keys contradict each other.
+- Paths are absolute; relative ones in the file begin where the file lies.
+- `[learn]` holds the values in force. The mode is resolved only here, so other code reads S, kappa and
+  `max_batches_ahead` without asking for the mode.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ C = TypeVar("C", SwarmConfig, NodeConfig)
 
 
 def read_swarm_config(path: Path) -> SwarmConfig:
-    """Return `swarm.toml` with its paths made absolute and its mode in force. Raises UsageError."""
+    """Return `swarm.toml` with absolute paths and the values of its mode in force. Raises UsageError."""
     config = _read(path, SwarmConfig)
     offline = config.offline
     config = msgspec.structs.replace(
@@ -62,17 +66,17 @@ def _placed_teacher(file: Path, distill: DistillSection) -> DistillSection:
 
 
 def _placed(file: Path, key: str, value: str) -> str:
-    """The path at `key`, absolute: relative ones begin where the file lies. Raises UsageError naming both."""
+    """Return the path at `key`, absolute: a relative one begins where the file lies. Raises UsageError naming both."""
     with naming(f"{file}: {key}"):
         return str(real_path(file).parent / as_path(value))
 
 
 def _in_force(learn: LearnSection) -> LearnSection:
-    """What the mode makes of the other keys.
+    """Return `[learn]` with the values that its mode demands.
 
     "sequential" is Echo's sequential pull (arXiv 2508.05387): weights are refreshed before every generation. So a
-    version is published after every step, and no more is leased than the batch that it will be trained on: what was
-    made beyond would be too old for the next.
+    version is published after every step, and no more is leased than the batch that will be trained on next. Further
+    rollouts would be too old for the step after it.
     """
     if learn.mode == "async":
         return learn
@@ -80,10 +84,10 @@ def _in_force(learn: LearnSection) -> LearnSection:
 
 
 def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
-    """The learning rate falls over the whole run where nothing else is said.
+    """Return `[trainer]` with a learning rate that falls over the whole run, unless the file says otherwise.
 
-    Rollouts that are old are answered late, and what they correct too late grows with the rate: where it falls, S = 6
-    and S = 11 end where S = 0 does (docs/objectives.md).
+    The gradients of old rollouts come late, and the error of a late correction grows with the learning rate. If the
+    rate falls, runs with S = 6 and S = 11 end where S = 0 does (docs/objectives.md).
     """
     return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
 
@@ -103,7 +107,7 @@ def read_node_config(path: Path | None) -> NodeConfig:
 
 
 def require_hours(engine: EngineSection, where: str) -> None:
-    """Raises UsageError, beginning with `where`, unless `engine.hours` can be read."""
+    """Raise UsageError, beginning with `where`, if `engine.hours` cannot be read."""
     try:
         parse_hours(engine.hours)
     except HoursError as error:
@@ -114,7 +118,7 @@ S = TypeVar("S", bound=Section)
 
 
 def replaced(section: S, **values: float | str) -> S:
-    """`section` with values from the command line, each judged as one in the file is. Raises UsageError."""
+    """Return `section` with values from the command line, checked like those of a file. Raises UsageError."""
     for key, value in values.items():
         try:
             msgspec.convert(value, types_of(type(section))[key])
@@ -124,7 +128,7 @@ def replaced(section: S, **values: float | str) -> S:
 
 
 def _key_with_nul(value: object, place: str = "") -> str | None:
-    """The first key, as [section] key, whose text holds a NUL: the system takes none in a path."""
+    """Return the first key, as [section] key, whose text holds a NUL. The system accepts no NUL in a path."""
     if isinstance(value, str):
         return place if "\0" in value else None
     if isinstance(value, dict):
@@ -141,10 +145,10 @@ def _read(path: Path, kind: type[C]) -> C:
     try:
         raw = parse_toml(read_file(path))
     except FileNotFoundError:
-        hint = " `volery init` writes one to begin with." if kind is SwarmConfig else ""
+        hint = " `volery init` writes one." if kind is SwarmConfig else ""
         raise UsageError(f"{path}: no such file.{hint}") from None
     except IsADirectoryError:
-        raise UsageError(f"{path} is a directory; name the TOML file in it.") from None
+        raise UsageError(f"{path} is a directory. Name the TOML file in it.") from None
     except OSError as error:
         raise UsageError(f"{shortened(str(path))} cannot be read: {error.strerror}. Name a TOML file.") from None
     except NotText as error:
@@ -152,7 +156,7 @@ def _read(path: Path, kind: type[C]) -> C:
     except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     if (key := _key_with_nul(raw)) is not None:
-        raise UsageError(f"{path}: {key} holds a NUL character, which no name and no text here may have. Remove it.")
+        raise UsageError(f"{path}: {key} holds a NUL character, which names and texts may not hold. Remove it.")
     move_renamed(raw, kind, path)
     try:
         return msgspec.convert(raw, kind)

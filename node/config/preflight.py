@@ -1,7 +1,9 @@
-"""What is looked at before a program opens, makes or starts anything: a mistake found here leaves nothing behind.
+"""Check what a start needs before a program opens, creates or starts anything, so that a mistake leaves nothing behind.
 
-What always holds: every refusal is a UsageError that names the key of the configuration and the next step. The trainer
-checks the model again, tensor by tensor; here it is only asked whether there is one.
+Invariants:
+
+- Every refusal is a UsageError that names the key of the configuration and the next step.
+- Only the presence of a model is checked here. The trainer checks it again, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 
 
 def require_model(directory: Path, key: str = "[model] directory") -> None:
-    """Refuse a directory that holds no model with weights in safetensors; `key` of the configuration names it."""
+    """Raise UsageError for a directory without a model with weights in safetensors. `key`: where its name stands."""
     if not directory.is_dir():
         wrong = "is a file" if directory.exists() else "does not exist"
         raise UsageError(
@@ -47,7 +49,8 @@ def require_model(directory: Path, key: str = "[model] directory") -> None:
 
 
 def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:
-    """Refuse what is no address, and what nobody could dial; whether one can be listened on is found out by listening.
+    """Raise UsageError for a text that is no address, or that nobody could dial. Only listening shows whether an
+    address can be listened on.
 
     `announced_by` is the key or the option that `announce` comes from.
     """
@@ -65,16 +68,17 @@ def _require_each(addresses: Sequence[str], where: str, objection: Callable[[Add
 
 
 def require_clock(now_ms: int) -> None:
-    """Refuse a clock that has lost its time, as that of a machine without a battery: nobody would believe its dates."""
+    """Raise UsageError if the clock has lost its time, as on a machine without a battery: no peer would accept its
+    dates."""
     if now_ms < YOUNGEST_MS:
         raise UsageError(
-            f"This machine's clock says {moment(now_ms)}, which is before this program was written. Set it, and start "
-            "again."
+            f"This machine's clock shows {moment(now_ms)}, which is before this program was written. Set the clock, "
+            "and start again."
         )
 
 
 def shards_of(directory: Path) -> list[str]:
-    """Names of the files that hold the weights of a directory which `require_model` let pass."""
+    """Return the names of the files with the weights, for a directory that `require_model` accepted."""
     if (directory / "model.safetensors").is_file():
         return ["model.safetensors"]
     return _shards(directory / INDEX)

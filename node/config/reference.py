@@ -1,7 +1,7 @@
-"""The keys of a configuration file as people read them: a TOML file that explains itself.
+"""Write the keys of a configuration for people: a TOML file that explains itself.
 
-What a key is for is said once, below it in its section's class, as pydantic's `use_attribute_docstrings` reads it. The
-tables of the guides are made of the same by `tests/support/config_tables.py`.
+The only description of a key stands below it in its section's class, as pydantic's `use_attribute_docstrings` reads it.
+`tests/support/config_tables.py` makes the tables of the guides from the same descriptions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from node.config.renamed_keys import Key
 from node.config.swarm_config import SwarmConfig
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-"""Keys that TOML takes without quotes."""
+"""Keys that TOML accepts without quotes."""
 
 COLUMN = 26
-"""Where comments begin: what most keys with their values have room in."""
+"""Column in which comments begin: most keys with their values end before it."""
 
 
 @cache
 def descriptions(kind: type[Section]) -> Mapping[str, str]:
-    """What is said of each key of a section, in Markdown."""
+    """Return the description of each key of a section, in Markdown."""
     found = {}
     for declares in [one for one in reversed(kind.__mro__) if issubclass(one, Section)]:
         (declared,) = ast.parse(inspect.getsource(declares)).body
@@ -44,9 +44,9 @@ def descriptions(kind: type[Section]) -> Mapping[str, str]:
 
 
 def to_toml(config: SwarmConfig, notes: Mapping[Key, str] | None = None) -> str:
-    """The configuration as a file that says the same, every default in its place; keys that are unset are comments.
+    """Return a file that means the same as `config`, with every default in its place. Keys that are unset are comments.
 
-    `notes`, by section and key, stand before what is said of a key.
+    `notes`, by section and key, stand before the description of a key.
     """
     return "\n".join(_table(name, getattr(config, name), notes or {}) for name in config.__struct_fields__)
 
@@ -70,12 +70,12 @@ def _commented(text: str, comment: str) -> str:
 
 
 def brief(description: str) -> str:
-    """Its first sentence, without the full stop."""
+    """Return the first sentence of a description, without the full stop."""
     return " ".join(description.split()).partition(". ")[0].removesuffix(".")
 
 
 def toml_value(value: Any) -> str:
-    """`value` as TOML spells it."""
+    """Return `value` as TOML writes it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
@@ -91,12 +91,12 @@ def _toml_key(key: str) -> str:
 
 
 def example(key: FieldInfo) -> Any:
-    """A value for a key that has no default, as `Meta(examples=...)` has it."""
+    """Return a value for a key without a default, from its `Meta(examples=...)`."""
     return next(one for found in _metas(key.type) if found.examples for one in found.examples)
 
 
 def _metas(declared: Any) -> Iterator[msgspec.Meta]:
-    """What a type is annotated with, the outermost first."""
+    """Yield the annotations of a type, the outermost first."""
     yield from getattr(declared, "__metadata__", ())[::-1]
     for part in get_args(declared):
         yield from _metas(part)

@@ -1,6 +1,6 @@
-"""Keys that had another name in the release before: that name still works, and is warned of.
+"""Accept keys by the name that they had in the release before, with a warning.
 
-Remove a row, and with the last one this module, when the release that warns of it is out.
+Remove a row of RENAMED when the release that warns of it is out, and this module with the last row.
 """
 
 from __future__ import annotations
@@ -42,47 +42,47 @@ RENAMED: Mapping[type[Section], Mapping[Key, Key]] = {
 GONE: Mapping[type[Section], Mapping[Key, str]] = {
     SwarmConfig: {
         ("learn", "quantized_engines"): (
-            'Write engine_formats = ["stored", "fp8"] where it was true, or with "int8" and "int4", which are audited; '
-            "where it was false, leave it out"
+            'If it was true, write engine_formats = ["stored", "fp8"], or name "int8" and "int4", which can be '
+            "audited. If it was false, remove it"
         ),
     },
     NodeConfig: {},
 }
-"""Keys that nothing stands for as they were, and what to write instead."""
+"""Keys without a successor, and what to write instead."""
 
 CALIBRATED = ("awq", "gptq")
-"""Formats of `[engine] quantization` that others know, and no node can make."""
+"""Formats of `[engine] quantization` that other programs know and that no node can make."""
 
 _warned: set[str] = set()
 
 
 def move_renamed(raw: dict[str, Any], kind: type[Section], path: Path) -> None:
-    """Put what `raw` has under an old name under the new one, with a warning, one for each in the life of a process.
+    """Move each value in `raw` that has an old name to its new name, and warn once per process for each key.
 
-    Raises UsageError where a key is given by both names, or is no more.
+    Raises UsageError if a key is given by both names, or no longer exists.
     """
     for (section, old), advice in GONE[kind].items():
         if isinstance(values := raw.get(section), dict) and old in values:
-            raise UsageError(f"{path}: [{section}] {old} is no more. {advice}.")
+            raise UsageError(f"{path}: [{section}] {old} no longer exists. {advice}.")
     engine = raw.get("engine") if kind is NodeConfig else None
     if isinstance(engine, dict) and (asked := engine.get("quantization")) in CALIBRATED:
         raise UsageError(
-            f'{path}: [engine] quantization = "{asked}" needs a calibration of every version, on data that a node '
-            'does not have, and there is a new one every few minutes. Set "int8" or "int4", which need none.'
+            f'{path}: [engine] quantization = "{asked}" needs a calibration of every version, every few minutes, on '
+            'data that a node does not have. Set "int8" or "int4", which need none.'
         )
     for (section, old), (to, new) in RENAMED[kind].items():
         if not isinstance(values := raw.get(section), dict) or old not in values:
             continue
         if not isinstance(target := raw.setdefault(to, {}), dict):
-            return  # which is refused for what it is
+            return  # the loader rejects it by its type
         if new in target:
             raise UsageError(
-                f"{path}: [{section}] {old} and [{to}] {new} are one key, by its old and its new name. Remove {old}."
+                f"{path}: [{section}] {old} is the old name of [{to}] {new}, and both are given. Remove {old}."
             )
         target[new] = values.pop(old)
         if not values:
             del raw[section]
-        warning = f"{path}: [{section}] {old} is called [{to}] {new} now. Rename it: the next release refuses {old}."
+        warning = f"{path}: [{section}] {old} is now called [{to}] {new}. Rename it: the next release rejects {old}."
         if warning not in _warned:
             _warned.add(warning)
             complain(f"volery: warning: {warning}")

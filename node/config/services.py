@@ -1,7 +1,10 @@
-"""What swarm.toml says of services that are asked for rewards, as a task reads it, in whatever process.
+"""Prepare what swarm.toml says about judges and reward services for tasks, in whatever process they run.
 
-What always holds: it is JSON; a prompt that stands in a file is its text, so a verifier elsewhere needs no file; keys
-are named and never read here.
+Invariants:
+
+- It is JSON.
+- A prompt from a file is passed on as text, so a verifier on another machine needs no file.
+- API keys are named by their environment variable and never read here.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from node.runtime.user_paths import as_path
 RESPONSE = "{response}"
 
 MAX_PROMPT_BYTES = 65_536
-"""Of a judge's prompt: it is read anew with each completion, and paid for."""
+"""Most bytes of a judge's prompt: it is read, and paid for, with each completion."""
 
 
 def services_of(config: SwarmConfig, base: Path) -> dict[str, dict[str, Any]]:
-    """The sections that name a service, by their names; paths are relative to `base`. Raises UsageError."""
+    """Return the sections that name a service, by their names; paths are relative to `base`. Raises UsageError."""
     found: dict[str, dict[str, Any]] = {}
     if config.judge.url:
         judge = {key: value for key, value in msgspec.to_builtins(config.judge).items() if key != "prompt"}
@@ -37,18 +40,18 @@ def services_of(config: SwarmConfig, base: Path) -> dict[str, dict[str, Any]]:
 
 
 def _prompt(given: str, base: Path) -> str:
-    """The text itself, or that of the file that it names. Raises UsageError."""
+    """Return the text itself, or the text of the file that it names. Raises UsageError."""
     if RESPONSE in given:
         return given
-    about = f"[judge] prompt: {shortened(given)} is a text without {RESPONSE}, so it is taken for a file, and"
+    about = f"[judge] prompt: {shortened(given)} is a text without {RESPONSE}, so it is read as a file's name, and"
     try:
         text = text_of(read_file(base / as_path(given)))
     except OSError as error:
-        raise UsageError(f"{about} that cannot be read: {error.strerror}. Name one, or write the text.") from None
+        raise UsageError(f"{about} the file cannot be read: {error.strerror}. Name one, or write the text.") from None
     except NotText as error:
-        raise UsageError(f"{about} it {error}.") from None
+        raise UsageError(f"{about} the file {error}.") from None
     if RESPONSE not in text or len(text.encode()) > MAX_PROMPT_BYTES:
         raise UsageError(
-            f"{about} it must hold {RESPONSE}, where the completion goes, and {MAX_PROMPT_BYTES:,} bytes at most."
+            f"{about} the file must hold {RESPONSE}, where the completion goes, and at most {MAX_PROMPT_BYTES:,} bytes."
         )
     return text

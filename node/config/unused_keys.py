@@ -1,9 +1,12 @@
-"""Keys of the configuration that would do nothing, since another that they need is not set.
+"""Find keys of the configuration that would have no effect, because another key that they need is not set.
 
-What always holds: a key counts as set when it is not what it would be anyway, so files that spell every default out, as
-`volery init` and `--dry-run` write them, pass; whoever is refused reads which key it needs, and both ways out. What a
-switch that the file itself turns off leaves without work (`held_out = 0`, `decay_steps = 0`, `mode = "sequential"`) is
-not refused: who turns it needs no telling.
+Invariants:
+
+- A key counts as set only if it differs from its default. So files that spell out every default, as `volery init` and
+  `--dry-run` write them, pass.
+- The message names the key that is needed, and both ways out.
+- A switch that the file itself turns off (`held_out = 0`, `decay_steps = 0`, `mode = "sequential"`) may leave other
+  keys without work: the author of the file knows that.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from node.config.node_config import NodeConfig
 from node.config.swarm_config import SwarmConfig, TrainerSection
 
 Rule = tuple[str, str, list[str]]
-"""A section, why some of its keys do nothing, a clause that ends with what to set, and these keys."""
+"""Section; why some of its keys do nothing, as a clause that ends with what to set; these keys."""
 
 
 def idle_key(config: SwarmConfig) -> str:
-    """What to say of the first key of a swarm.toml that would do nothing; "" when there is none."""
+    """Return the message about the first key of a swarm.toml that would do nothing; "" if there is none."""
     return _first(config, [*_of_trainer(config.trainer), *_of_swarm(config)])
 
 
@@ -37,8 +40,8 @@ def idle_key_of_tasks(
     any_environments: bool = False,
     any_awaited: bool = False,
 ) -> str:
-    """The same, by what the tasks are: some are finite, some have turns, some environments, some rewards that are
-    waited for, some are not cheap to ask."""
+    """Return the same for what depends on the tasks: whether any is finite, has turns or environments, has rewards
+    that are waited for, or is not cheap to ask."""
     rules = _of_tasks(config, any_finite=any_finite, any_turns=any_turns, any_dear=any_dear)
     return _first(
         config, chain(rules, () if any_environments else _without_environments(config, any_awaited=any_awaited))
@@ -46,7 +49,7 @@ def idle_key_of_tasks(
 
 
 def idle_key_of_node(config: NodeConfig) -> str:
-    """What to say of the first key of a node.toml that would do nothing; "" when there is none."""
+    """Return the message about the first key of a node.toml that would do nothing; "" if there is none."""
     return _first(config, _of_node(config))
 
 
@@ -55,10 +58,10 @@ def _of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dea
         why = "all tasks here are cheap, and asked in the node. Name one that is not"
         yield "verifiers", why, ["workers", "timeout_s", "memory_gb", "on_failure", "machine"]
     elif config.verifiers.workers == 0 and not config.verifiers.machine:
-        why = "workers = 0 without a machine has the node ask tasks itself, without limits. Set workers, or a machine"
+        why = "workers = 0 without a machine lets the node ask tasks itself, without limits. Set workers, or a machine"
         yield "verifiers", why, ["timeout_s", "memory_gb", "on_failure"]
     if config.task.tasks and not any_finite:
-        why = "no task here is finite, and tasks without end choose by levels. Name a task of a file"
+        why = "no task here is finite, and tasks without end choose by levels. Name a task with a file"
         yield "curriculum", why, ["order", "min_pass_rate", "max_pass_rate"]
     if config.task.tasks and not any_turns:
         yield "learn", "no task here has several turns. Name one that has", ["max_turns"]
@@ -76,22 +79,22 @@ def _without_environments(config: SwarmConfig, *, any_awaited: bool) -> Iterator
 def _of_node(config: NodeConfig) -> Iterator[Rule]:
     kind = f'kind = "{config.engine.kind}"'
     if config.engine.kind == "fake":
-        why = f'{kind} has no model, and keeps nothing. Set kind = "transformers"'
+        why = f'{kind} has no model, and keeps no keys and values. Set kind = "transformers"'
         yield "engine", why, ["kv_cache_gb", "quantization"]
-        why = f"{kind} has no process whose memory could be bounded. Set another kind"
+        why = f"{kind} has no process whose memory could be limited. Set another kind"
         yield "limits", why, ["ram_gb", "ram_share", "vram_share"]
     else:
-        why = f'[engine] {kind} takes the time it takes. Set kind = "fake"'
+        why = f'[engine] {kind} generates at its own speed. Set kind = "fake"'
         yield "testing", why, ["fake_token_s"]
     if config.engine.kind not in ("vllm", "auto"):
-        why = f'{kind} ends what it began, and then installs. Set kind = "vllm"'
+        why = f'{kind} always finishes its completions before it installs a version. Set kind = "vllm"'
         yield "engine", why, ["on_new_version"]
         keys = ["tensor_parallel_size", "gpu_memory_utilization", "max_model_len"]
-        yield "engine", f'{kind} knows nothing of it. Set kind = "vllm"', keys
+        yield "engine", f'{kind} does not support it. Set kind = "vllm"', keys
     if config.engine.kind != "fake" and config.engine.device == "cpu":
-        yield "limits", '[engine] device = "cpu" takes nothing of a GPU. Set another device', ["vram_share"]
+        yield "limits", '[engine] device = "cpu" uses no GPU. Set another device', ["vram_share"]
     if not config.network.listen:
-        yield "network", "listen = [] only dials out, and nobody can dial this node. Set listen", ["announce"]
+        yield "network", "listen = [] only dials out, so no peer can dial this node. Set listen", ["announce"]
 
 
 def _of_trainer(trainer: TrainerSection) -> Iterator[Rule]:
@@ -114,7 +117,7 @@ def _of_trainer(trainer: TrainerSection) -> Iterator[Rule]:
         critic = ["value_coefficient", "value_clip", "value_learning_rate"]
         yield "trainer", why, ["gae_gamma", "gae_lambda", *critic]
     if advantage != "preference":
-        why = f'the advantage "{advantage}" is not of preferences. Set objective = "dpo"'
+        why = f'the advantage "{advantage}" does not use preferences. Set objective = "dpo"'
         yield "trainer", why, ["dpo_beta"]
 
 
@@ -128,21 +131,21 @@ def _of_swarm(config: SwarmConfig) -> Iterator[Rule]:
     if config.offline.path is None:
         yield "offline", "without path there are no logs. Set path", ["share", "chat"]
     if not config.network.listen:
-        why = "listen = [] lets nobody dial this learner. Set listen"
+        why = "listen = [] lets no peer dial this learner. Set listen"
         yield "network", why, ["announce", "join_token"]
     if not config.metrics.wandb:
         why = "without wandb nothing goes to Weights & Biases. Set wandb to a project"
         yield "metrics", why, ["wandb_offline"]
     if not config.swarm_rollouts:
-        why = "with [offline] share = 1.0 nothing is leased, so nothing is asked. Lower share"
+        why = "with [offline] share = 1.0 nothing is leased, so no problem is asked. Lower share"
         yield "curriculum", why, ["order", "min_pass_rate", "max_pass_rate", "dynamic_sampling"]
         if config.metrics.samples:
-            why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
+            why = "with [offline] share = 1.0 all is from logs, and samples show rollouts of the swarm. Lower share"
             yield "metrics", why, ["samples"]
-        why = "with [offline] share = 1.0 all is from logs, whose rewards are taken as they are. Lower share"
+        why = "with [offline] share = 1.0 all is from logs, whose rewards are used as they are. Lower share"
         yield "learn", why, ["overlong"]
     if config.learn.overlong != "soft":
-        why = f'overlong = "{config.learn.overlong}" punishes no length. Set overlong = "soft"'
+        why = f'overlong = "{config.learn.overlong}" subtracts no penalty. Set overlong = "soft"'
         yield "learn", why, ["overlong_buffer", "overlong_penalty"]
     if config.learn.keep_milestones and not config.learn.keep_every and not config.evaluate.keep_best:
         why = "no checkpoint is a milestone. Set keep_every, or [evaluate] keep_best"

@@ -66,7 +66,7 @@ def test_weights_as_published_are_refused_where_others_are_asked_for() -> None:
     small = EngineTerms(formats=("int4", "int8"))
     objection = small.objection({})
     assert objection == (
-        "This swarm takes rollouts of engines with int4 weights or int8 weights, and yours has the weights as they "
+        "This swarm accepts rollouts of engines with int4 weights or int8 weights, and yours has the weights as they "
         'are: set [engine] quantization = "int4" in node.toml.'
     )
     assert small.objection({QUANTIZED: b"int8"}) is None

@@ -28,6 +28,6 @@ def test_what_may_be_listened_on_need_not_be_dialled() -> None:
 
 
 def test_a_clock_that_has_lost_its_time_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"This machine's clock says 1970-01-01 00:02:03 UTC, which is before"):
+    with pytest.raises(UsageError, match=r"This machine's clock shows 1970-01-01 00:02:03 UTC, which is before"):
         require_clock(123_000)
     require_clock(YOUNGEST_MS)

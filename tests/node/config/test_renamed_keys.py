@@ -67,8 +67,8 @@ def test_an_old_name_means_what_the_new_one_does_and_is_warned_of_once(
     assert read(before, kind) == after
     (said,) = capsys.readouterr().err.splitlines()
     assert said == (
-        f"volery: warning: {before}: [{old[0]}] {old[1]} is called [{new[0]}] {new[1]} now. Rename it: the next "
-        f"release refuses {old[1]}."
+        f"volery: warning: {before}: [{old[0]}] {old[1]} is now called [{new[0]}] {new[1]}. Rename it: the next "
+        f"release rejects {old[1]}."
     )
     (section,) = [one for one in msgspec.structs.fields(kind) if one.name == new[0]]
     (field,) = [one for one in msgspec.structs.fields(section.type) if one.name == new[1]]
@@ -81,8 +81,7 @@ def test_both_names_at_once_are_refused(tmp_path: Path, kind: type[Section], old
     with pytest.raises(UsageError) as caught:
         read(path, kind)
     assert str(caught.value) == (
-        f"{path}: [{old[0]}] {old[1]} and [{new[0]}] {new[1]} are one key, by its old and its new name. "
-        f"Remove {old[1]}."
+        f"{path}: [{old[0]}] {old[1]} is the old name of [{new[0]}] {new[1]}, and both are given. Remove {old[1]}."
     )
 
 

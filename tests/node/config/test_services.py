@@ -50,7 +50,7 @@ def test_a_prompt_is_a_text_or_a_file(tmp_path: Path) -> None:
     [
         (None, "cannot be read: No such file"),
         (b"Grade it.", "must hold {response}"),
-        (b"{response}" + b"a" * MAX_PROMPT_BYTES, "65,536 bytes at most"),
+        (b"{response}" + b"a" * MAX_PROMPT_BYTES, "at most 65,536 bytes"),
         (b"\xff{response}", "it "),
     ],
     ids=["missing", "without", "long", "bytes"],

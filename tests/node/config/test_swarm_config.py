@@ -55,7 +55,7 @@ def refused(path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ("chat_template_kwargs = { messages = 1 }", "messages is what the conversation gives the template"),
+        ("chat_template_kwargs = { messages = 1 }", "the conversation gives the template its messages. Remove"),
         ("chat_template_kwargs = { day = 2026-01-01 }", "holds a value that is no text, number"),
         ("chat_template_kwargs = { heat = [nan] }", "holds a value that is no text, number"),
         ("stop = ['']", "[model] stop"),
@@ -147,8 +147,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             "steps = 5\nstalenes = 1",
             "[learn] there is no key 'stalenes' (did you mean 'staleness'?). Known keys: steps, mode, stale",
         ),
-        ('spec = "reverse"', "", "[task] wants either spec, for one task, or a [[task.mixture]] table for each"),
-        ('spec = "reverse"', 'spec = "reverse"\n[[task.mixture]]\nspec = "sort"', "[task] wants either spec"),
+        ('spec = "reverse"', "", "[task] needs either spec, for one task, or a [[task.mixture]] table for each"),
+        ('spec = "reverse"', 'spec = "reverse"\n[[task.mixture]]\nspec = "sort"', "[task] needs either spec"),
         (
             'spec = "reverse"',
             '[[task.mixture]]\nspec = "sort"\n[[task.mixture]]\nspec = "sort:digits=3"',
@@ -186,7 +186,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
                 "[learn]",
                 f'[evaluate]\ndevice = "{wrong}"\n[learn]',
                 "[evaluate] device: expected `str` matching regex '^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$'. "
-                'Write "auto", "cpu", "mps", "cuda", or one GPU of several, as "cuda:1".',
+                'Write "auto", "cpu", "mps", "cuda", or one of several GPUs: "cuda:1".',
             )
             for wrong in ("", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", "cuda:0 ")
         ),
@@ -211,19 +211,19 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             "steps = 5",
             "steps = 1e3",
-            "[learn] steps: expected `int`, got `float`. Write a whole number, as 1000, without",
+            "[learn] steps: expected `int`, got `float`. Write a whole number, such as 1000, without",
         ),
         (
             "[learn]",
             '[trainer]\nkl_coefficient = "0"\n[learn]',
-            "[trainer] kl_coefficient: expected `float`, got `str`. Write a number, as 0.5",
+            "[trainer] kl_coefficient: expected `float`, got `str`. Write a number, such as 0.5",
         ),
         ("[learn]", "[trainer]\ncompile = 1\n[learn]", "[trainer] compile: expected `bool`, got `int`. Write true or"),
         ("[learn]", "[metrics]\nwandb = true\n[learn]", "[metrics] wandb: expected `str`, got `bool`. Write text in"),
         (
             "[learn]",
             "[evaluate]\npass_at_k = 8\n[learn]",
-            "[evaluate] pass_at_k: expected a list, got `int`. Write a list, in brack",
+            "[evaluate] pass_at_k: expected a list, got `int`. Write a list in brack",
         ),
         (
             'spec = "reverse"',
@@ -283,8 +283,8 @@ def test_async_is_as_the_file_says(tmp_path: Path) -> None:
 def test_async_with_no_staleness_names_both_ways_out(tmp_path: Path, line: str) -> None:
     said = refused(tmp_path, learning(staleness=0) + line)
     assert said == (
-        '[learn] staleness = 0 leaves mode = "async" nothing to do at the same time. Set mode = "sequential" for '
-        "rollouts made by exactly the policy that they train, or staleness to 1 or more."
+        '[learn] staleness = 0 leaves mode = "async" nothing to do at the same time. Set mode = "sequential" to '
+        "train on rollouts of exactly the policy that they update, or staleness to 1 or more."
     )
 
 
@@ -377,16 +377,16 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("trainer", "value_coefficient = 0.9", {}, 'objective = "ppo"', "has no critic"),
         ("trainer", "value_clip = 0.9", {}, 'objective = "ppo"', "has no critic"),
         ("trainer", "value_learning_rate = 0.9", {}, 'objective = "ppo"', "has no critic"),
-        ("trainer", "dpo_beta = 0.5", {"learn": "group_size = 2"}, 'objective = "dpo"', "is not of preferences"),
+        ("trainer", "dpo_beta = 0.5", {"learn": "group_size = 2"}, 'objective = "dpo"', "does not use preferences"),
         ("trainer", "mask_low = 0.5", {}, 'sequence_mask = "product"', "no sequence is masked"),
         ("trainer", "mask_high = 2.0", {}, 'sequence_mask = "geometric"', "Set sequence_mask"),
-        ("learn", "overlong_buffer = 64", {}, 'overlong = "soft"', 'overlong = "task" punishes no length'),
+        ("learn", "overlong_buffer = 64", {}, 'overlong = "soft"', 'overlong = "task" subtracts no penalty'),
         (
             "learn",
             "overlong_penalty = 0.5",
             {"learn": 'overlong = "mask"'},
             "",
-            'overlong = "mask" punishes no length',
+            'overlong = "mask" subtracts no penalty',
         ),
         ("learn", 'overlong = "zero"', LOGS_ALONE, "", "[offline] share = 1.0"),
         ("offline", "share = 0.5", {}, 'path = "logs.jsonl"', "without path there are no logs"),
@@ -443,7 +443,7 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
     [
         (
             "[testing]\nfake_token_s = 1.0\n",
-            '[testing] fake_token_s = 1.0 would do nothing: [engine] kind = "auto" takes',
+            '[testing] fake_token_s = 1.0 would do nothing: [engine] kind = "auto" generates',
         ),
         (
             '[engine]\nkind = "fake"\nkv_cache_gb = 1.0\n',
@@ -451,8 +451,8 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
         ),
         (
             '[engine]\nkind = "transformers"\non_new_version = "continue"\n',
-            '[engine] on_new_version = "continue" would do nothing: kind = "transformers" ends what it began, and then '
-            'installs. Set kind = "vllm", or leave',
+            '[engine] on_new_version = "continue" would do nothing: kind = "transformers" always finishes its '
+            'completions before it installs a version. Set kind = "vllm", or leave',
         ),
         (
             '[engine]\nkind = "fake"\nquantization = "int8"\n',
@@ -479,7 +479,7 @@ def test_the_rate_falls_over_the_whole_run_unless_the_file_says_otherwise(
 def test_a_key_that_is_no_more_says_what_to_write(tmp_path: Path) -> None:
     said = refused(tmp_path, learning(quantized_engines="true"))
     assert said.startswith(
-        '[learn] quantized_engines is no more. Write engine_formats = ["stored", "fp8"] where it was'
+        '[learn] quantized_engines no longer exists. If it was true, write engine_formats = ["stored", "fp8"]'
     )
 
 
@@ -487,7 +487,7 @@ def test_more_updates_than_groups(tmp_path: Path) -> None:
     text = learning(prompts_per_step=2) + "[trainer]\nupdates_per_step = 3\n"
     assert refused(tmp_path, text) == (
         "[trainer] updates_per_step = 3 is more than the groups of a training step, [learn] prompts_per_step = 2, and "
-        "each update takes one at least. Lower the one or raise the other."
+        "each update takes at least one. Lower the one or raise the other."
     )
     assert read_swarm_config(swarm_file(tmp_path, text.replace("= 3", "= 2"))).trainer.updates_per_step == 2
 
@@ -497,7 +497,7 @@ def test_audits_and_fp8_cannot_both_be(tmp_path: Path) -> None:
     eight_bits = learning(engine_formats='["stored", "fp8"]')
     for text in (eight_bits, eight_bits + strict):
         said = refused(tmp_path, text)
-        assert '[learn] engine_formats with "fp8" and [trust] audits = true cannot both be' in said
+        assert '[learn] engine_formats with "fp8" cannot be used with [trust] audits = true' in said
     allowed = read_swarm_config(swarm_file(tmp_path, eight_bits + "[trust]\naudits = false\n"))
     assert allowed.engines.formats == ("stored", "fp8")
     audited = read_swarm_config(swarm_file(tmp_path, learning(engine_formats='["int4", "stored", "int4"]')))
@@ -531,7 +531,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_swarm_config(tmp_path / "absent.toml")
     with pytest.raises(UsageError, match=r"absent\.toml: no such file\.$"):
         read_node_config(tmp_path / "absent.toml")
-    with pytest.raises(UsageError, match="is a directory; name the TOML file in it"):
+    with pytest.raises(UsageError, match=r"is a directory\. Name the TOML file in it"):
         read_swarm_config(tmp_path)
     with pytest.raises(UsageError, match="cannot be read: Not a directory"):
         read_swarm_config(swarm_file(tmp_path) / "swarm.toml")
@@ -571,7 +571,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ('[network]\ndownload_mbit = "40"', "[network] download_mbit: expected `float`, got `str`."),
         ("[store]\nquota_gb = 0", "[store] quota_gb: expected `float` > 0.0."),
         ("[engine]\nhours = 19", "[engine] hours: expected `str`, got `int`."),
-        ('[engine]\nhours = "12:00-13:00, 19:00-25:00"', "[engine] hours: '19:00-25:00': 25:00 is no time of day."),
+        ('[engine]\nhours = "12:00-13:00, 19:00-25:00"', "[engine] hours: '19:00-25:00': 25:00 is not a time of day."),
     ],
 )
 def test_a_mistake_in_a_node_file(tmp_path: Path, text: str, says: str) -> None:
@@ -614,8 +614,8 @@ def test_a_mistake_on_the_command_line(value: float, says: str) -> None:
 def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
     said = refused(tmp_path, learning() + "[trainer]\nmachines = 2\n")
     assert said == (
-        '[trainer] machines = 2 need rendezvous, where the others reach this one: "HOST:PORT", a free port of this '
-        "machine, 1 to 65535."
+        '[trainer] machines = 2 need rendezvous, where the others reach this one. Set it to "HOST:PORT", with a free '
+        "port of this machine, 1 to 65535."
     )
 
 
@@ -662,18 +662,18 @@ def test_by_default_what_was_cut_off_is_worth_what_the_task_says(tmp_path: Path)
         ('objective = "distill"', "", "[distill] teacher names none"),
         ("teacher_coefficient = 0.5", "", "[distill] teacher names none"),
         ('advantage = "none"', "", "nothing is left to learn from"),
-        ('objective = "grpo"', '[distill]\nteacher = "teacher"\n', "nothing is learnt from it"),
-        ('objective = "grpo"', "[distill]\nnodes = true\n", "names none: the learner audits with its own copy"),
+        ('objective = "grpo"', '[distill]\nteacher = "teacher"\n', "nothing is learned from it"),
+        ('objective = "grpo"', "[distill]\nnodes = true\n", "names none for the learner, which audits"),
         ('objective = "dpo"\nteacher_coefficient = 1.0', '[distill]\nteacher = "teacher"\n', "pairs alone"),
         (
             'objective = "distill"',
             '[distill]\nteacher = "teacher"\n[offline]\npath = "logs.jsonl"\n',
-            "[offline] path and [distill] teacher cannot both be",
+            "[offline] path and [distill] teacher cannot be used together",
         ),
         (
             "teacher_coefficient = 0.5",
             '[distill]\nteacher = "teacher"\n[curriculum]\ndynamic_sampling = true\n',
-            "a teacher (teacher_coefficient = 0.5) those teach",
+            "a teacher (teacher_coefficient = 0.5) learns from those",
         ),
     ],
 )
@@ -696,9 +696,9 @@ def test_a_teacher_alone_or_beside_rewards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trainer", "says"),
     [
-        ('objective = "ppo"', 'the advantage "gae" (objective = "ppo") those teach'),
-        ('objective = "reinforce"', 'the advantage "batch_mean" (objective = "reinforce") those teach'),
-        ("kl_coefficient = 0.1", "kl_coefficient = 0.1 those teach"),
+        ('objective = "ppo"', 'the advantage "gae" (objective = "ppo") learns from those'),
+        ('objective = "reinforce"', 'the advantage "batch_mean" (objective = "reinforce") learns from those'),
+        ("kl_coefficient = 0.1", "kl_coefficient = 0.1 learns from those"),
         ('objective = "reinforce"\nadvantage = "group_mean"', ""),
         ('objective = "dapo"', ""),
     ],

@@ -1,11 +1,12 @@
-"""What this machine takes from the mains while it is lent. Meters are read, or devices estimated, and each figure says
-which. What the machine does while its owner has it for himself never enters the sums; a node without any meter works as
-one with.
+"""Measure the energy that this machine draws from the mains while it is lent.
 
-- `meter`: core: from readings to joules by source
-- `meter_selection`: which devices count
-- `monitor`: keeps reading
-- `nvml`: NVIDIA's GPUs
-- `rapl`: the processors' own counters
-- `typical_power`: what devices take that have no meter
+Meters are read, or the draw of devices is estimated, and each figure says which. The time in which the owner uses the
+machine never counts. A node without any meter works like one with a meter.
+
+- `meter`: core: turns readings into joules by source
+- `meter_selection`: decides which devices count, and how they are read
+- `monitor`: reads the meters while the node runs
+- `nvml`: reads NVIDIA's GPUs
+- `rapl`: reads the processors' own counters
+- `typical_power`: power of devices that have no meter
 """

@@ -1,9 +1,13 @@
-"""Core: from looks at devices to joules by source.
+"""Turn readings of devices into joules by source. Core.
 
-What always holds: sums never fall; what cannot be is not counted, be it that a counter ran backwards (a driver that was
-loaded anew) or faster than any device draws, or that nobody looked for too long at what tells watts alone. A counter
-that wrapped once since the last look is read across it. Between two looks of which one fell into the owner's own time
-nothing counts.
+Invariants:
+
+- Sums never fall.
+- Impossible gains are not counted: a counter that ran backwards (a driver that was loaded again), or faster than any
+  device draws.
+- A gap is not counted if it is too long, for devices that report only watts.
+- A counter that wrapped once since the last reading is read across the wrap.
+- Nothing counts between two readings if one of them fell into the owner's own time.
 """
 
 from __future__ import annotations
@@ -14,15 +18,16 @@ from dataclasses import dataclass, field
 from protocol.accounting.claims import EnergySource
 
 MAX_DEVICE_WATTS = 2000.0
-"""No board or package draws more for seconds; GPUs of 2025 take up to 1400 W."""
+"""Upper bound of what a board or package draws for seconds; GPUs of 2025 draw up to 1400 W."""
 
 MAX_GAP_S = 60.0
-"""Watts are joined by straight lines over at most so long: what a device drew in a longer gap, nobody saw."""
+"""Longest gap, in seconds, over which watts are joined by a straight line: nobody saw what a device drew in a longer
+one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counter:
-    """A device's joules since some moment of its own; they begin again at 0 after `wraps_at`, if they ever do."""
+    """A device's joules since some moment of its own. They begin again at 0 after `wraps_at`; None: never."""
 
     device: str
     source: EnergySource
@@ -32,7 +37,7 @@ class Counter:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """What a device draws just now."""
+    """The watts that a device draws now."""
 
     device: str
     source: EnergySource
@@ -44,18 +49,18 @@ Reading = Counter | Power
 
 @dataclass(kw_only=True)
 class Meter:
-    """See the module's paragraph. Times are seconds of a clock that stands still while the machine sleeps."""
+    """Sums of joules by source. Times are seconds of a clock that stands still while the machine sleeps."""
 
     _sums: dict[EnergySource, float] = field(default_factory=dict)
     _last: dict[str, tuple[float, Reading]] = field(default_factory=dict)
 
     @property
     def joules(self) -> Mapping[EnergySource, float]:
-        """What was counted so far; a source that was never read is not among them."""
+        """Return the joules so far, by source. A source that was never read is missing."""
         return dict(self._sums)
 
     def look(self, readings: Iterable[Reading], now_s: float, *, lent: bool) -> None:
-        """Devices show `readings` at `now_s`; one that shows nothing this time is taken up at its next reading."""
+        """Add the devices' `readings` at `now_s`. A device without a reading continues at its next one."""
         if not lent:
             self._last.clear()
             return
@@ -67,7 +72,7 @@ class Meter:
 
 
 def _between(before: Reading, now: Reading, seconds: float) -> float:
-    """Joules between two readings of a device, 0 where they cannot be known."""
+    """Return the joules between two readings of a device; 0 if they cannot be known."""
     match before, now:
         case Counter(), Counter():
             gained = now.joules - before.joules

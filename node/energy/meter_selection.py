@@ -1,8 +1,12 @@
-"""Which devices count here, and how they are read: what the owner says goes before every meter, meters before the
-table, and what the table does not know stays unknown.
+"""Decide which devices count on this machine, and how they are read.
 
-Pure but for `find_meters`. What always holds: of GPUs those count that the engine may use, never all that there are;
-why it is so is told in a sentence (`Meters.told`).
+The owner's figure comes before every meter, and meters before the table. A device that is in none of them is unknown.
+Pure but for `find_meters`.
+
+Invariants:
+
+- Only GPUs that the engine may use count, not all GPUs of the machine.
+- A sentence explains the choice (`Meters.told`).
 """
 
 from __future__ import annotations
@@ -22,10 +26,10 @@ from node.energy.typical_power import CPUINFO, cpu_name, cpu_watts, gpu_watts
 from protocol.accounting.claims import EnergySource
 
 HIDDEN = (
-    "the processors' counters are for root alone, and sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj opens "
-    "them"
+    "only root may read the processors' counters; `sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` lets "
+    "everybody read them"
 )
-UNKNOWN = "no meter can be read here, and the table knows no such device: [energy] watts says what it takes"
+UNKNOWN = "no meter can be read here, and the table has no such device. Set [energy] watts to what the machine draws"
 
 
 NO_RAPL = Rapl(zones=())
@@ -33,7 +37,7 @@ NO_RAPL = Rapl(zones=())
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What computes: processors alone, or the first `num_gpus` of the visible GPUs from number `first` on."""
+    """Devices that compute: processors alone, or the first `num_gpus` of the visible GPUs from number `first` on."""
 
     num_gpus: int = 0
     first: int = 0
@@ -41,7 +45,7 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Meters:
-    """What is looked at, and what is estimated: so many watts while it computes, from this source. `told` says it."""
+    """Meters to read, and an estimate: `watts` while the engine computes, from `source`. `told` explains the choice."""
 
     told: str
     gpus: Gpus | None = None
@@ -51,13 +55,13 @@ class Meters:
     source: EnergySource = EnergySource.TABLE
 
     def look(self) -> list[Reading]:
-        """What meters show now. May wait for a driver."""
+        """Return what the meters show now. May wait for a driver."""
         found = [] if self.gpus is None else [_of_gpu(self.gpus, index) for index in self.indexes]
         return [*self.rapl.look(), *(reading for reading in found if reading is not None)]
 
 
 def devices_of(engine: EngineSection) -> Devices:
-    """What an engine computes on, its kind having been chosen."""
+    """Return the devices that an engine computes on. Its kind is already chosen."""
     if engine.kind == "fake" or engine.device in ("cpu", "mps"):
         return Devices()
     _, _, number = engine.device.partition(":")
@@ -67,15 +71,15 @@ def devices_of(engine: EngineSection) -> Devices:
 
 
 def devices_of_trainer(trainer: TrainerSection) -> Devices:
-    """What the trainer computes on, on this machine."""
+    """Return the devices of this machine that the trainer computes on."""
     return Devices() if trainer.device == "cpu" else Devices(num_gpus=trainer.ranks)
 
 
 def visible(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """Indexes of the GPUs that CUDA shows to programs here, in its order.
+    """Return the indexes of the GPUs that CUDA shows to programs here, in its order.
 
-    As CUDA reads it, what follows a name that is none of the GPUs' is not seen. CUDA counts the fastest first unless
-    CUDA_DEVICE_ORDER says otherwise, the driver by slot: on machines with unlike GPUs these can differ.
+    As in CUDA, names after one that matches no GPU are ignored. CUDA counts the fastest GPU first unless
+    CUDA_DEVICE_ORDER says otherwise, and the driver counts by slot: on machines with unlike GPUs the two can differ.
     """
     said = environment.get("CUDA_VISIBLE_DEVICES")
     if said is None:
@@ -101,7 +105,7 @@ def find_meters(
     cpuinfo: Path = CPUINFO,
     environment: Mapping[str, str] = os.environ,
 ) -> Meters:
-    """What can be read of `devices` here. Waits for the driver, if there is one: call it on a thread."""
+    """Return what can be read of `devices` here. It waits for the driver, if there is one, so call it on a thread."""
     if section.watts is not None:
         return choose_meters(section, devices, gpus=None, rapl=NO_RAPL, processor="", environment=environment)
     return choose_meters(
@@ -124,7 +128,7 @@ def choose_meters(
     threads: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Meters:
-    """What of the meters that there are counts, and what is estimated where they do not tell."""
+    """Return which of the meters count, and what is estimated without them."""
     if section.watts is not None:
         told = f"[energy] watts = {section.watts:g}"
         return Meters(told=told, watts=section.watts, source=EnergySource.OWNER)
@@ -133,7 +137,7 @@ def choose_meters(
         if chosen:
             return _with_gpus(gpus, chosen, rapl)
     if rapl.zones:
-        return Meters(told="the processors' counters (RAPL): all that runs on them counts", rapl=rapl)
+        return Meters(told="the processors' counters (RAPL), with everything that runs on them", rapl=rapl)
     watts = cpu_watts(processor, threads or os.cpu_count() or 1)
     hidden = f"; {HIDDEN}" if rapl.is_hidden else ""
     if watts is None:
@@ -142,7 +146,8 @@ def choose_meters(
 
 
 def _with_gpus(gpus: Gpus, chosen: tuple[int, ...], rapl: Rapl) -> Meters:
-    """GPUs, and processors where those can be read: beside a GPU's their share is small, and no table tells it."""
+    """Return the meters of GPUs, and of processors if they can be read. Next to a GPU the processors' share is small,
+    and no table knows it."""
     names = ", ".join(gpus.gpus[index].name for index in chosen)
     beside = ", and the processors' (RAPL)" if rapl.zones else ", without the processors"
     beside += f"; {HIDDEN}" if rapl.is_hidden else ""

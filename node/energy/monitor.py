@@ -1,7 +1,9 @@
-"""The driver: looks at the meters while the node runs, and says what they and the estimate come to.
+"""Read the meters while the node runs, and say what they and the estimate add up to.
 
-What always holds: looks are made on a thread, one at a time, so that a driver which hangs keeps nobody waiting; the
-owner's own time is not looked at.
+Invariants:
+
+- Readings are taken on a thread, one at a time, so a driver that hangs blocks nothing else.
+- The owner's own time does not count.
 """
 
 from __future__ import annotations
@@ -16,20 +18,21 @@ from node.runtime.events import EventLog
 from protocol.accounting.claims import Energy, EnergySource
 
 LOOK_S = 5.0
-"""Between looks: a processor's counter wraps after a quarter of an hour at the earliest, and a look takes a few ms."""
+"""Seconds between readings. A processor's counter wraps after a quarter of an hour at the earliest, and a reading takes
+a few ms."""
 
 SAID_S = 60.0
-"""Between events that tell what was counted, which are kept."""
+"""Seconds between `energy` events, which are kept in the event log."""
 
 
 class EnergyWatch:
-    """See the module's paragraph.
+    """Count the joules of this machine while it is lent.
 
     Args:
-        find: what can be read here; called on a thread, and may wait.
-        is_lent: whether the machine is lent just now.
-        engine_s: seconds of generation since the node started, by which estimates count.
-        reports: whether the learner is told.
+        find: finds the meters of this machine; called on a thread, and may wait.
+        is_lent: whether the machine is lent now.
+        engine_s: seconds of generation since the node started, which estimates multiply.
+        reports: whether the learner gets the figures.
     """
 
     def __init__(
@@ -48,23 +51,23 @@ class EnergyWatch:
 
     @property
     def joules(self) -> Mapping[EnergySource, float]:
-        """Since the node started, by source."""
+        """Return the joules since the node started, by source."""
         found = dict(self._meter.joules)
         if self._meters.watts is not None:
             found[self._meters.source] = self._meters.watts * self._engine_s()
         return found
 
     def told(self) -> list[Energy]:
-        """The same as a heartbeat tells it: nothing if its owner keeps it."""
+        """Return the same as heartbeats send it; nothing if the owner keeps it private."""
         return [Energy(source, joules) for source, joules in self.joules.items()] if self._reports else []
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Read the meters until cancelled."""
         self._meters = await trio.to_thread.run_sync(self._find, abandon_on_cancel=True)
         self._events.emit("energy_read", how=self._meters.told)
         said_s, said_j = trio.current_time(), 0.0
         while True:
-            # Asked before and after: a look that waited for the driver may have ended in the owner's own time.
+            # Asked before and after: a reading that waited for the driver may have ended in the owner's own time.
             was_lent = self._is_lent()
             readings = await trio.to_thread.run_sync(self._meters.look, abandon_on_cancel=True)
             now_s = trio.current_time()

@@ -1,8 +1,11 @@
-"""NVIDIA's GPUs as their driver shows them: names, joules since the driver was loaded (Volta and younger), else watts.
+"""Read NVIDIA's GPUs from their driver: names, joules since the driver was loaded (Volta and younger), else watts.
 
-What always holds: nothing here raises for what a driver lacks, refuses or loses; without a driver there are no GPUs.
-A GPU's counter is of the whole board, other programs included. The library is imported when GPUs are looked for, and
-calls into it may wait for the driver: on a thread, never in the event loop.
+A GPU's counter covers the whole board, other programs included. The library is imported when GPUs are looked for. Calls
+into it may wait for the driver, so they belong on a thread, never in the event loop.
+
+Invariants:
+
+- Nothing here raises for what a driver lacks, refuses or loses. Without a driver there are no GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ MILLI = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One of them, in the driver's order."""
+    """One GPU, in the driver's order."""
 
     name: str
     uuid: str
 
 
 class Gpus:
-    """Those of a machine, by NVML, once that was initialised."""
+    """The GPUs of a machine, by an initialised NVML."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -38,35 +41,35 @@ class Gpus:
         self.gpus: Sequence[Gpu] = tuple(found)
 
     def joules(self, index: int) -> float | None:
-        """Since the driver was loaded; None where the GPU does not count."""
+        """Return the joules since the driver was loaded; None if the GPU does not count them."""
         with suppress(self._nvml.NVMLError):
             return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handles[index])) * MILLI
         return None
 
     def watts(self, index: int) -> float | None:
-        """Just now; None where the GPU does not tell."""
+        """Return the watts drawn now; None if the GPU does not report them."""
         with suppress(self._nvml.NVMLError):
             return float(self._nvml.nvmlDeviceGetPowerUsage(self._handles[index])) * MILLI
         return None
 
     def memory_bytes(self, index: int) -> int | None:
-        """Of the whole board; None where the GPU does not tell."""
+        """Return the memory of the whole board; None if the GPU does not report it."""
         with suppress(self._nvml.NVMLError):
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handles[index]).total)
         return None
 
 
 def gpu_memory_bytes(number: int) -> int | None:
-    """The memory of the GPU of this number, as the driver counts; None where there is none, or it does not tell."""
+    """Return the memory of the GPU with this number, in the driver's order; None if it is missing or not reported."""
     gpus = find_gpus()
     return gpus.memory_bytes(number) if gpus is not None and number < len(gpus.gpus) else None
 
 
 def find_gpus() -> Gpus | None:
-    """The GPUs of this machine; None without a driver, or one that cannot be talked to."""
+    """Return the GPUs of this machine; None without a driver that answers."""
     try:
         import pynvml
-    except ImportError:  # an installation without it: as without a driver
+    except ImportError:  # without the library, as without a driver
         return None
     try:
         pynvml.nvmlInit()

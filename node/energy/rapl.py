@@ -1,12 +1,16 @@
-"""The processors' own counters (RAPL), as Linux shows them below /sys/class/powercap.
+"""Read the processors' own counters (RAPL), as Linux shows them below /sys/class/powercap.
 
     intel-rapl:0/name                  package-0      (AMD's processors are there, too)
     intel-rapl:0/energy_uj             microjoules, back to 0 after max_energy_range_uj
     intel-rapl:0:1/name                dram           memory that the package's counter leaves out
     intel-rapl:1/name                  psys           all of a laptop's board: holds the packages, so it is left out
 
-A counter is of all that the package does, other programs included. What always holds: nothing here raises for what the
-files lack or hold; since Linux 5.10 only root may read them, and of that is told (`is_hidden`).
+A counter covers everything that the package does, other programs included. Since Linux 5.10 only root may read the
+counters; `Rapl.is_hidden` says so.
+
+Invariants:
+
+- Nothing here raises because a file is missing or holds something else.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ MICRO = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Zone:
-    """A counter that can be read; `wraps_at` joules."""
+    """A counter that can be read. It returns to 0 at `wraps_at` joules."""
 
     path: Path
     wraps_at: float
@@ -32,13 +36,13 @@ class Zone:
 
 @dataclass(frozen=True, kw_only=True)
 class Rapl:
-    """The counters of this machine; `is_hidden`: there are some, and this user may not read them."""
+    """The counters of this machine. `is_hidden`: it has counters that this user may not read."""
 
     zones: tuple[Zone, ...]
     is_hidden: bool = False
 
     def look(self) -> list[Counter]:
-        """What they show now; one that cannot be read any more is left out."""
+        """Return the counters' values now, without counters that can no longer be read."""
         found = []
         for zone in self.zones:
             if (micros := _number(zone.path / "energy_uj")) is not None:
@@ -54,7 +58,7 @@ class Rapl:
 
 
 def find_rapl(root: Path = POWERCAP) -> Rapl:
-    """The counters below `root`; none where there is no such directory."""
+    """Return the counters below `root`; none if the directory does not exist."""
     zones, is_hidden = [], False
     for path in sorted(root.glob("intel-rapl:*")):
         if not _counts(path):
@@ -73,7 +77,8 @@ def find_rapl(root: Path = POWERCAP) -> Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Packages and their memory do; cores and graphics are parts of a package, and psys is the whole board."""
+    """Return whether a zone counts: packages and their memory do. Cores and graphics are parts of a package, and psys
+    is the whole board."""
     try:
         name = (zone / "name").read_text(encoding="ascii", errors="replace").strip()
     except OSError:

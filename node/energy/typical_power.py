@@ -1,11 +1,11 @@
-"""What devices take that have no meter to read: by the design power that their makers give.
+"""Estimate the power of devices without a meter, by the design power that their makers give.
 
-A GPU's figure is its board's (TGP, TDP), a processor's that of the package, here spread over its threads, so that a
-machine which has some of them, as rented ones do, counts for those alone. Generation draws less than that most of the
-time, and the rest of the machine comes on top: it is an estimate, and reports name it so (`table`).
+A GPU's figure is that of its board (TGP, TDP). A processor's figure is that of its package, spread over its threads, so
+a machine that has only some of them, as rented ones do, counts only those. Generation draws less than that most of the
+time, and the rest of the machine is not included: it is an estimate, and reports call it so (`table`).
 
-Sources: the makers' data sheets, of NVIDIA's data centre GPUs and GeForce (nvidia.com), EPYC and Ryzen (amd.com), Core
-and Xeon (ark.intel.com). Clouds' own variants of processors have none. A device that is not here has no figure, and
+Sources: the makers' data sheets, for NVIDIA's data centre GPUs and GeForce (nvidia.com), EPYC and Ryzen (amd.com), Core
+and Xeon (ark.intel.com). The clouds' own variants of processors have none. A device that is not here has no figure, and
 `[energy] watts` gives it one.
 """
 
@@ -31,8 +31,8 @@ GPU_WATTS: tuple[tuple[str, float], ...] = (
     (r"RTX 3060", 170), (r"RTX 2080 Ti", 250), (r"RTX 2080", 215), (r"RTX 2070", 175), (r"RTX 2060", 160),
     (r"GTX 1660", 120), (r"GTX 1080 Ti", 250), (r"GTX 1080", 180), (r"GTX 1070", 150), (r"GTX 1060", 120),
 )  # fmt: skip
-"""Board power by what NVML calls a GPU; the first that is found in the name counts. Laptops' GPUs are left out below:
-their makers set anything between 35 W and 175 W."""
+"""Board power by the name that NVML gives a GPU; the first pattern found in the name counts. Laptops' GPUs are excluded
+below: their makers set anything between 35 W and 175 W."""
 
 CPU_WATTS: tuple[tuple[str, float, int], ...] = (
     (r"EPYC 9965", 500, 384), (r"EPYC 9755", 500, 256), (r"EPYC 9754", 360, 256), (r"EPYC 9654", 360, 192),
@@ -51,26 +51,26 @@ CPU_WATTS: tuple[tuple[str, float, int], ...] = (
     (r"i7-12700K", 125, 20), (r"i7-10700\b", 65, 16), (r"i7-8700\b", 65, 12), (r"i5-1[34]600K", 125, 20),
     (r"i5-12400", 65, 12), (r"i5-8400", 65, 6), (r"\bN100\b", 6, 4),
 )  # fmt: skip
-"""Design power and threads of a package, by what it calls itself."""
+"""Design power and threads of a package, by the name that it reports."""
 
 LAPTOP = re.compile(r"laptop|mobile|max-q", re.IGNORECASE)
 
 
 def gpu_watts(name: str) -> float | None:
-    """Of one GPU of that name; None where it is not in the table."""
+    """Return the watts of one GPU with that name; None if it is not in the table."""
     if LAPTOP.search(name):
         return None
     return next((watts for pattern, watts in GPU_WATTS if re.search(pattern, name, re.IGNORECASE)), None)
 
 
 def cpu_watts(name: str, threads: int) -> float | None:
-    """Of so many threads of processors of that name; None where they are not in the table."""
+    """Return the watts of `threads` threads of processors with that name; None if they are not in the table."""
     found = next(((watts, of) for pattern, watts, of in CPU_WATTS if re.search(pattern, name, re.IGNORECASE)), None)
     return None if found is None else found[0] / found[1] * threads
 
 
 def cpu_name(cpuinfo: Path = CPUINFO) -> str:
-    """What the processors call themselves; "" where that cannot be told."""
+    """Return the name that the processors report; "" if it cannot be read."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:

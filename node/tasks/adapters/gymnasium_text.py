@@ -1,10 +1,10 @@
-"""`gymnasium:ENV_ID`: Gymnasium environments that can be read as text, one for each episode.
+"""Use Gymnasium environments that can be read as text, `gymnasium:ENV_ID`, one environment for each episode.
 
-An environment is read as its observation, where that is a `spaces.Text`, or as what it renders with render_mode="ansi".
-Actions are texts, or numbers of a `spaces.Discrete`, which the spec may give words. Whatever else there is has no
-natural text, and is refused at the start with its space.
+The policy reads the observation, if that is a `spaces.Text`, or else what the environment renders with
+render_mode="ansi". Actions are texts, or numbers of a `spaces.Discrete`, to which the spec may give words. Any other
+space has no natural text; the start fails, and the error shows the space.
 
-Gymnasium is imported when such a task is opened. It brings NumPy alone, so the node may import it.
+Gymnasium is imported when such a task is opened. It depends on NumPy alone, so the node may import it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from node.tasks.api.interface import Chat, Option, Problem, Spoken, TaskArgument
 from node.tasks.api.options import CHAT, suggestion
 
 DECLARED = ("observe", "actions", "unreadable", "reward", "scale", "steps", "instructions", "chat")
-"""Keys that are ours. All others go to `gymnasium.make`."""
+"""Keys of this kind of task. All other keys are passed to `gymnasium.make`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a spec says of an environment. `scale` divides rewards; `ends` where no action can be read."""
+    """The settings of a spec. `scale` divides rewards. `ends`: a turn without an action ends the episode."""
 
     as_text: bool
     actions: Actions
@@ -48,7 +48,7 @@ class Terms:
 
 @dataclass(kw_only=True)
 class TextWorld:
-    """One episode of a Gymnasium environment, which has been reset."""
+    """One episode of a Gymnasium environment that has been reset."""
 
     world: Any
     terms: Terms
@@ -57,7 +57,7 @@ class TextWorld:
     _idle_turns: int = 0
 
     def step(self, spoken: Spoken) -> str | None:
-        """Act, and return what is seen then; None where the episode is over."""
+        """Take the action that the policy named, and return what it sees next; None if the episode is over."""
         action = self.terms.actions.read(spoken.content)
         if action is None:
             self._idle_turns += 1
@@ -68,7 +68,7 @@ class TextWorld:
         return None if terminated or truncated else seen(self.world, observation, as_text=self.terms.as_text)
 
     def reward(self) -> float:
-        """The sum of the steps' rewards, or the last one, divided by the scale."""
+        """Return the sum of the steps' rewards, or the last one, divided by the scale."""
         rewards = self._rewards[-1:] if self.terms.last_only else self._rewards
         return math.fsum(rewards) / self.terms.scale
 
@@ -83,23 +83,23 @@ def _finite(reward: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise TaskError(f"the environment gave a step the reward {reward!r}, which is no finite number. Mend its step.")
+        raise TaskError(f"the environment gave a step the reward {reward!r}, not a finite number. Correct its `step`.")
     return number
 
 
 def seen(world: Any, observation: object, *, as_text: bool) -> str:
-    """What the policy reads of an environment as it is. Raises TaskError where that is no text."""
+    """Return what the policy reads of an environment now. Raises TaskError if it is not text."""
     found: Any = observation if as_text else world.render()
     found = found if as_text or isinstance(found, str) else getattr(found, "getvalue", lambda: found)()
     if not isinstance(found, str):
         what = "its observation" if as_text else 'what it renders with render_mode="ansi"'
-        raise TaskError(f"{what} is of type {type(found).__name__}, and not text. Mend the environment.")
+        raise TaskError(f"{what} is of type {type(found).__name__}, not text. Correct the environment.")
     return found if as_text else name_colors(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymnasiumTask(SeededTask):
-    """See the module's paragraph. `make` makes an environment that has not been reset."""
+    """A Gymnasium environment as a task. `make` makes an environment that has not been reset."""
 
     make: Callable[[], Any]
     terms: Terms
@@ -111,11 +111,11 @@ class GymnasiumTask(SeededTask):
         try:
             yield lambda seed: self._reset(world, seed)
         finally:
-            with suppress(Exception):  # of the environment's own code, where there is nothing left to save
+            with suppress(Exception):  # from the environment's own code, when there is nothing left to save
                 world.close()
 
     def environment(self, problem: Problem, seed: int) -> TextWorld:
-        """An environment that has begun as the problem's prompt says."""
+        """Return an environment that has begun as the problem's prompt says."""
         assert isinstance(problem, SeededProblem), "a problem of this task"
         world = self._made()
         self.require_same(problem, self._reset(world, problem.seed))
@@ -124,7 +124,7 @@ class GymnasiumTask(SeededTask):
     def _made(self) -> Any:
         try:
             return self.make()
-        except Exception as error:  # of the environment's own code
+        except Exception as error:  # from the environment's own code
             raise TaskError(
                 f"task {self.name!r}: the environment cannot be made: {type(error).__name__}: {error}."
             ) from error
@@ -135,7 +135,7 @@ class GymnasiumTask(SeededTask):
             return seen(world, observation, as_text=self.terms.as_text)
         except TaskError:
             raise
-        except Exception as error:  # of the environment's own code
+        except Exception as error:  # from the environment's own code
             raise TaskError(
                 f"task {self.name!r}: the environment fails at reset(seed={seed}): {type(error).__name__}: {error}."
             ) from error
@@ -177,7 +177,7 @@ def _build(arguments: TaskArguments) -> EnvironmentTask:
         ),
         version=f"{gymnasium.__version__} {spec.id} {spec.max_episode_steps}",
     )
-    task.problem(0)  # what is wrong is told now
+    task.problem(0)  # so that errors appear now
     return task
 
 
@@ -197,21 +197,21 @@ def _spec(gymnasium: Any, name: str) -> Any:
         if module:
             importlib.import_module(module)
         return gymnasium.spec(short)
-    except Exception as error:  # of gymnasium.error, or of the module's own code
+    except Exception as error:  # from gymnasium.error, or the module's own code
         known = suggestion(short, list(gymnasium.registry))
         raise TaskError(
-            f"task 'gymnasium': there is no environment {name!r}{known}: {type(error).__name__}: {error}. A module "
-            "that registers it, installed or beside swarm.toml, stands before it: gymnasium:MODULE:ENV_ID."
+            f"task 'gymnasium': there is no environment {name!r}{known}: {type(error).__name__}: {error}. If a module, "
+            "installed or beside swarm.toml, registers it, name that first: gymnasium:MODULE:ENV_ID."
         ) from error
 
 
 def _first(gymnasium: Any, name: str, given: Mapping[str, Any]) -> Any:
     try:
         return gymnasium.make(name, disable_env_checker=True, **given)
-    except Exception as error:  # of gymnasium.error, or of the environment's own code
+    except Exception as error:  # from gymnasium.error, or the environment's own code
         raise TaskError(
             f"task 'gymnasium': {name} cannot be made with {dict(given) or 'no options'}: {type(error).__name__}: "
-            f"{error}. Correct the spec; keys besides {', '.join(DECLARED)} are handed to gymnasium.make."
+            f"{error}. Correct the spec; all keys except {', '.join(DECLARED)} are passed to gymnasium.make."
         ) from error
 
 
@@ -224,8 +224,8 @@ def _as_text(gymnasium: Any, world: Any, observe: str) -> bool:
         return False
     raise TaskError(
         f"it cannot be read as text with observe={observe}. Its observations are {world.observation_space}, and it "
-        f"renders as {', '.join(map(str, modes)) or 'nothing'}. A spaces.Text is read as it is, and so is what "
-        'render_mode="ansi" shows; for others write an environment (docs/tasks.md).'
+        f"renders as {', '.join(map(str, modes)) or 'nothing'}. Only a spaces.Text, or what "
+        'render_mode="ansi" shows, can be read; for other spaces write an environment (docs/tasks.md).'
     )
 
 
@@ -236,16 +236,16 @@ def _actions(gymnasium: Any, world: Any, words: str) -> Actions:
         return words_of(words, count, start) if words else Numbers(count=count, start=start)
     if isinstance(space, gymnasium.spaces.Text):
         if words:
-            raise TaskError(f"actions={words}: its actions are texts ({space}), which need no words. Leave that out.")
+            raise TaskError(f"actions={words}: its actions are texts ({space}), which need no words. Leave it out.")
         return Text(space=space)
     raise TaskError(
-        f"its actions are {space}. Only spaces.Text and spaces.Discrete can be said in words; for others write an "
-        "environment (docs/tasks.md)."
+        f"its actions are {space}. Only actions of spaces.Text and spaces.Discrete can be written as text; for other "
+        "spaces write an environment (docs/tasks.md)."
     )
 
 
 def _value(text: str) -> Any:
-    """A value for `gymnasium.make`: true, false, none, a number, or text."""
+    """Return a value for `gymnasium.make`: true, false, none, a number, or text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -262,17 +262,17 @@ GYMNASIUM = TaskKind(
     build=_build,
     argument="ENV_ID",
     options=(
-        Option(key="observe", default="auto", help="what is read", choices=("auto", "text", "ansi")),
-        Option(key="actions", default="", help="words for the actions 0, 1 ..., divided by |; else their numbers"),
+        Option(key="observe", default="auto", help="what the policy reads", choices=("auto", "text", "ansi")),
+        Option(key="actions", default="", help="words for the actions 0, 1 ..., divided by |; default: their numbers"),
         Option(
             key="unreadable",
             default="tell",
-            help="a turn without an action: tell what may be said, or end the episode",
+            help="after a turn without an action: tell the policy what it may say, or end the episode",
             choices=("tell", "end"),
         ),
-        Option(key="reward", default="sum", help="of the steps' rewards", choices=("sum", "last")),
+        Option(key="reward", default="sum", help="sum or last of the steps' rewards", choices=("sum", "last")),
         Option(key="scale", default=1.0, help="rewards are divided by it", minimum=1e-6, maximum=1e9),
-        Option(key="steps", default=0, help="steps of an episode at most; 0: as registered", minimum=0, maximum=10**6),
+        Option(key="steps", default=0, help="maximum steps of an episode; 0: as registered", minimum=0, maximum=10**6),
         INSTRUCTIONS,
         CHAT,
     ),

@@ -1,13 +1,14 @@
-"""Problems of an environment that begins from a seed: what it says after `reset(seed)` is the prompt.
+"""Make problems from an environment that begins from a seed: what it says after `reset(seed)` is the prompt.
 
 Invariants:
-- A problem is a function of its side, the run's seed and the index. Held-out problems do not depend on the run's seed,
-  and no problem depends on options that say how rewards are counted.
-- Where an environment has many beginnings, a digest of the prompt decides on which side it lies, so the sides share no
-  prompt. One with few beginnings (FrozenLake always starts on the same square) has them on both sides: then training
-  and held-out episodes differ in their seeds alone.
-- The same seed must begin the same way: `require_same` raises an error where it does not, since the episode would not
-  follow from its prompt.
+
+- A problem is a function of its side (training or held out), the run's seed and the index. Held-out problems do not
+  depend on the run's seed. No problem depends on options that say how rewards are counted.
+- If an environment has many beginnings, a digest of the prompt decides which side each one belongs to, so the sides
+  share no prompt. If it has few (FrozenLake always starts on the same square), they are on both sides; training and
+  held-out episodes then differ only in their seeds.
+- The same seed must begin the same way. `require_same` raises an error otherwise, because the episode would not follow
+  from its prompt.
 """
 
 from __future__ import annotations
@@ -24,42 +25,42 @@ from node.tasks.api.interface import Answer, Chat, ChatMessage, Option, Problem,
 from node.tasks.kinds.generated import Dice, is_held_out
 
 MAX_DRAWS = 128
-"""Beginnings that are tried for one problem: with one in 8 on the held-out side, 1 problem in 27 million finds none."""
+"""Maximum beginnings to try for one problem. With 1 in 8 on the held-out side, 1 problem in 27 million finds none."""
 
 LOOKED_AT = 16
-"""Beginnings that are looked at when a task is opened, to find out whether they differ."""
+"""Beginnings to look at when a task is opened, to find out whether they differ."""
 
 MANY = 8
-"""So many different ones among them are enough to hold some out."""
+"""Number of different ones among them that is enough to hold some out."""
 
 REMEMBERED = 256
-"""Problems that a process remembers: an answer between two turns asks for its problem again."""
+"""Problems that a process remembers, because each answer between two turns asks for its problem again."""
 
 MAX_SEED = 2**31 - 1
-"""Seeds are below it: NumPy and OpenEnv take those, as do programs with seeds of 32 bits."""
+"""Seeds are below it. NumPy, OpenEnv and programs with 32-bit seeds accept these."""
 
 MAX_IDLE_TURNS = 3
-"""Turns in a row that may pass without an action: a policy that never finds one would use up its whole budget."""
+"""Maximum turns in a row without an action. A policy that never finds one would use up its whole budget."""
 
 SEVERAL = 3
-"""Problems of each side that the fingerprint is made of."""
+"""Problems of each side that go into the fingerprint."""
 
 MAX_INSTRUCTIONS = 100_000
-"""Characters of a file of instructions; they stand in every prompt."""
+"""Maximum characters of a file of instructions, which is part of every prompt."""
 
 INSTRUCTIONS = Option(key="instructions", default="", help="a text file that begins every prompt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeededProblem(Problem):
-    """`seed` is what the environment is reset with, and `opening` is what it says then."""
+    """`seed`: the environment is reset with it. `opening`: what the environment says after that."""
 
     seed: int
     opening: Answer
 
 
 Begin = Callable[[int], Answer]
-"""Return what the environment says after `reset(seed)`."""
+"""Resets the environment with a seed, and returns what it says then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,9 @@ class SeededTask(ABC):
     chat: Chat
     instructions: str
     version: str
-    """What changes with the environment's own rules, as far as that can be told."""
+    """A text that changes with the environment's own rules, as far as these are known."""
     hint: str = ""
-    """What ends a prompt of text where there are no instructions."""
+    """The end of a prompt of text, if there are no instructions."""
     levels: int = 1
 
     @abstractmethod
@@ -83,22 +84,22 @@ class SeededTask(ABC):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
+        """The tools that the policy may call."""
         return ()
 
     @cached_property
     def fingerprint(self) -> str:
-        """The options, the seed, the version and some problems: another environment is another task."""
+        """The options, the seed, the version and some problems, so that another environment is another task."""
         some = [(self.problem(index).prompt, self.held_out(index).prompt) for index in range(SEVERAL)]
         told = repr((self.version, self.tools, some)).encode("utf-8", "surrogatepass")
         return f"{self.label}/{self.seed}/{hashlib.sha256(told).hexdigest()[:16]}"
 
     def problem(self, index: int) -> SeededProblem:
-        """The training problem of `index`."""
+        """Return the training problem of `index`."""
         return self._known(f"training/{self.seed}", index, False)
 
     def held_out(self, index: int) -> SeededProblem:
-        """The held-out problem of `index`."""
+        """Return the held-out problem of `index`."""
         return self._known("held out", index, True)
 
     def require_same(self, problem: SeededProblem, opening: Answer) -> None:
@@ -106,12 +107,12 @@ class SeededTask(ABC):
         if opening != problem.opening:
             raise TaskError(
                 f"task {self.name!r}: after a reset with seed {problem.seed} the environment said {_shown(opening)}, "
-                f"and {_shown(problem.opening)} before. Let what is random in it follow from the seed of its reset."
+                f"but before it said {_shown(problem.opening)}. Derive everything random in it from that seed."
             )
 
     @cached_property
     def is_split(self) -> bool:
-        """Whether the environment has enough beginnings to hold some of them out."""
+        """Whether the environment has enough different beginnings to hold some of them out."""
         with self.beginnings() as begin:
             seen = {repr(begin(self._seed_of("look", 0, attempt))) for attempt in range(LOOKED_AT)}
             if len(seen) < MANY:
@@ -134,7 +135,7 @@ class SeededTask(ABC):
         )
 
     def _drawn(self, begin: Begin, side: str, index: int, held_out: bool | None) -> SeededProblem | None:
-        """The first beginning on the wanted side; None where there is none, `held_out` None: any."""
+        """Return the first beginning on the wanted side (`held_out` None: on any side), or None if none is found."""
         for attempt in range(MAX_DRAWS):
             seed = self._seed_of(side, index, attempt)
             opening = begin(seed)
@@ -142,7 +143,7 @@ class SeededTask(ABC):
             if not prompt:
                 raise TaskError(
                     f"task {self.name!r}: the environment says nothing after its reset, so there is no prompt. Write "
-                    "one into a file, and name it in the spec: instructions=FILE."
+                    "one into a file, and name the file in the spec: instructions=FILE."
                 )
             if held_out is None or is_held_out(repr(prompt)) == held_out:
                 return SeededProblem(prompt=prompt, chat=self.chat, tools=self.tools, seed=seed, opening=opening)
@@ -166,7 +167,7 @@ def _shown(answer: Answer) -> str:
 
 
 def read_instructions(arguments: TaskArguments) -> str:
-    """The text of the file that the spec names; "" where it names none. Raises TaskError."""
+    """Return the text of the file that the spec names, or "" if it names none. Raises TaskError."""
     if not (named := arguments.text("instructions")):
         return ""
     path = arguments.directory / Path(named).expanduser()
@@ -180,6 +181,6 @@ def read_instructions(arguments: TaskArguments) -> str:
 
 
 def label_without_address(name: str, arguments: TaskArguments, argument: str, *unless: str) -> str:
-    """The kind, its argument and its options but for `unless`, which say where something is and not what."""
+    """Return the kind, its argument and its options, except `unless`: those say where something is and not what."""
     options = sorted((key, value) for key, value in arguments.options.items() if key not in (*unless, "instructions"))
     return ",".join([f"{name}:{argument}" if argument else name, *(f"{key}={value}" for key, value in options)])

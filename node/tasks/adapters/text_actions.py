@@ -1,6 +1,6 @@
-"""Actions of a Gymnasium environment in what a policy says: words, numbers, or the text itself.
+"""Parse what a policy says as an action of a Gymnasium environment: words, numbers, or the text itself.
 
-Pure: a text gives the same action on every machine. The last action that a text names is the one that is meant, since
+Pure: a text gives the same action on every machine. If a text names several actions, the last one counts, because
 policies reason before they act.
 """
 
@@ -14,23 +14,23 @@ from typing import Any, Protocol
 from node.tasks.api.interface import TaskError
 
 MAX_NUMBER_DIGITS = 18
-"""Digits of an action's number; more are not read as one."""
+"""Maximum digits of an action's number; longer numbers are ignored."""
 
 
 class Actions(Protocol):
-    """How an action is said."""
+    """How the policy names an action."""
 
     @property
     def hint(self) -> str:
         """A sentence that tells the policy what it may say."""
 
     def read(self, text: str) -> Any:
-        """The action, or None where the text names none."""
+        """Return the action, or None if the text names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """One word for each of the actions `start`, `start` + 1 and so on. Capitals do not matter."""
+    """One word for each of the actions `start`, `start` + 1 and so on. Case does not matter."""
 
     words: tuple[str, ...]
     start: int = 0
@@ -76,7 +76,7 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What was said is the action, if the `space` holds it as it is, or without white space around it."""
+    """The text itself is the action, if the `space` contains it, with or without the white space around it."""
 
     space: Any
 
@@ -94,12 +94,12 @@ class Text:
 
 
 def words_of(text: str, count: int, start: int) -> Words:
-    """The words that a spec lists for `count` actions, divided by "|". Raises TaskError."""
+    """Return the words that a spec lists for `count` actions, divided by "|". Raises TaskError."""
     words = tuple(word.strip() for word in text.split("|"))
     if len(words) != count or not all(words):
-        raise TaskError(f"actions={text}: names {len(words)} actions, and there are {count}. Divide them by |.")
+        raise TaskError(f"actions={text}: names {len(words)} actions, but there are {count}. Divide them by |.")
     if len({word.casefold() for word in words}) < count:
-        raise TaskError(f"actions={text}: names an action twice. Give each another word.")
+        raise TaskError(f"actions={text}: names an action twice. Give each its own word.")
     return Words(words=words, start=start)
 
 
@@ -109,8 +109,8 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 
 def name_colors(text: str) -> str:
-    """The text with the colours of a terminal written as tags, such as <red>S</red>: a board may say in colours alone
-    where the player is. Other escape sequences are left out."""
+    """Return the text with a terminal's colours written as tags, such as <red>S</red>. A board may show only by colour
+    where the player is. Other escape sequences are removed."""
     return _ESCAPE.sub("", _COLORED.sub(_tagged, text))
 
 

@@ -1,9 +1,9 @@
-"""Environments behind servers of OpenEnv, as tasks.
+"""Use environments behind OpenEnv servers as tasks.
 
-- `actions`: what is sent to a server for what a policy says, and what the policy reads of its answer
-- `messages`: the messages of a server, as values
-- `server`: a server that is started here, and ends with this process
-- `server_program`: the program that it is
+- `actions`: turn what a policy says into requests, and a server's replies into what the policy reads
+- `messages`: write and read the messages of a server
+- `server`: start a server that ends with this process
+- `server_program`: the program of that server
 - `session`: one episode's connection to a server
 - `task`: `openenv:URL` and `openenv:MODULE:APP`
 """

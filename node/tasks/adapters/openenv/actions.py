@@ -1,9 +1,12 @@
-"""What is sent to an OpenEnv server for what a policy says, and what the policy reads of the server's answer.
+"""Turn what a policy says into actions for an OpenEnv server, and the server's replies into what the policy reads.
 
-Three ways of acting, of which the server's schema and tools decide: words fill one text field of the action; the fields
-are the arguments of one tool, `act`; or the server has MCP tools, and a call is a call.
+The server's schema and tools decide which of three ways to act applies:
 
-Pure, so that it can be tested without a server.
+- The text of the policy fills one field of the action.
+- The fields of the action are the arguments of one tool, `act`.
+- The server has MCP tools, and each call of the policy is a call there.
+
+Pure, so it can be tested without a server.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ ACT = "act"
 """The tool whose arguments are the fields of an action."""
 
 MAX_CALLS = 16
-"""Actions of one turn; further calls of it are told so."""
+"""Maximum actions in one turn. The policy is told that further calls were not made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One action, and the call that it comes from, if it comes from one."""
+    """One action, and the tool call that it comes from, if any."""
 
     action: Mapping[str, Any]
     call: ToolCall | None = None
@@ -33,40 +36,40 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What is said fills the field called `name`."""
+    """What the policy says fills the field called `name`."""
 
     name: str
     tools: tuple[Tool, ...] = ()
 
     def moves(self, spoken: Spoken) -> Sequence[Move]:
-        """The actions of a turn."""
+        """Return the actions of a turn."""
         return [Move(action={self.name: spoken.content.strip()})]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """Arguments of a call of ACT are the fields of the action, of that schema."""
+    """The arguments of a call of ACT are the fields of the action. `schema`: of the action."""
 
     schema: Mapping[str, Any]
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the policy may call."""
+        """The tools that the policy may call."""
         return (Tool(name=ACT, description="Act in the environment.", parameters=self.schema),)
 
     def moves(self, spoken: Spoken) -> Sequence[Move]:
-        """The actions of a turn."""
+        """Return the actions of a turn."""
         return [Move(action=dict(call.arguments), call=call) for call in spoken.calls[:MAX_CALLS]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Calls of MCP tools, each as the action `call_tool`: so the server gives a reward for it."""
+    """Calls of MCP tools. Each is sent as the action `call_tool`, because then the server gives a reward for it."""
 
     tools: tuple[Tool, ...]
 
     def moves(self, spoken: Spoken) -> Sequence[Move]:
-        """The actions of a turn."""
+        """Return the actions of a turn."""
         return [
             Move(
                 action={"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)},
@@ -77,13 +80,13 @@ class Tools:
 
 
 Ways = Words | Fields | Tools
-"""How a policy acts."""
+"""How a policy acts on a server."""
 
 
 def choose_ways(mcp_tools: Sequence[Mapping[str, Any]] | None, schema: Mapping[str, Any] | None, field: str) -> Ways:
-    """How a policy acts on a server with these tools and this schema of actions. Raises TaskError.
+    """Return how a policy acts on a server with these tools and this schema of actions. Raises TaskError.
 
-    `field` is what the spec says: a field that takes what is said, "" to decide here.
+    `field`: from the spec, the field that takes what the policy says; "" to decide by tools and schema.
     """
     properties = _properties(schema)
     if field:
@@ -93,7 +96,7 @@ def choose_ways(mcp_tools: Sequence[Mapping[str, Any]] | None, schema: Mapping[s
     if mcp_tools:
         return Tools(tools=tuple(map(_tool, mcp_tools)))
     if not properties:
-        raise TaskError("the server does not say what its actions are made of. Say which takes the words: field=NAME.")
+        raise TaskError("the server does not say which fields its actions have. Name one for the text: field=NAME.")
     assert schema is not None, "it has properties"
     required = schema.get("required")
     needed = [name for name in properties if name in (required if isinstance(required, list) else ())]
@@ -104,7 +107,7 @@ def choose_ways(mcp_tools: Sequence[Mapping[str, Any]] | None, schema: Mapping[s
 
 
 def _properties(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fields of an action, without the metadata that every action has."""
+    """Return the fields of an action, without the metadata that every action has."""
     found = (schema or {}).get("properties")
     return {name: one for name, one in found.items() if name != "metadata"} if isinstance(found, dict) else {}
 
@@ -117,15 +120,15 @@ def _tool(told: Mapping[str, Any]) -> Tool:
     name, description = told.get("name"), told.get("description")
     parameters = told.get("inputSchema") or told.get("input_schema") or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not isinstance(parameters, dict):
-        raise ServerFault(f"the server tells of a tool without name or schema: {shown(told)}.")
+        raise ServerFault(f"the server lists a tool without name or schema: {shown(told)}.")
     return Tool(name=name, description=description if isinstance(description, str) else "", parameters=parameters)
 
 
 def read_answer(fields: Mapping[str, Any], path: str) -> Answer:
-    """What a policy reads of an observation: the field that `path` names, or all of it.
+    """Return what a policy reads of an observation: the field that `path` names, or all of it.
 
-    A text is itself, a list of messages with roles is messages, and anything else is JSON. Without a path an
-    observation with one field is that field.
+    A text stays text, a list of messages with roles becomes messages, and anything else becomes JSON. Without a path,
+    an observation with one field is that field.
     """
     value: Any = fields
     for name in path.split(".") if path else (list(fields) if len(fields) == 1 else ()):
@@ -150,12 +153,12 @@ def _messages(value: object) -> tuple[ChatMessage, ...]:
 
 
 def read_result(fields: Mapping[str, Any], tool: str) -> str:
-    """What a policy reads of an MCP tool's result. Raises ServerFault where it is another tool's."""
+    """Return what a policy reads of an MCP tool's result. Raises ServerFault if the result is another tool's."""
     if "tool_name" not in fields:
         found = read_answer(fields, "")
         return found if isinstance(found, str) else json.dumps(fields, ensure_ascii=False)
     if fields["tool_name"] != tool:
-        raise ServerFault(f"the server answered for the tool {shown(fields['tool_name'])}, and {tool!r} was called.")
+        raise ServerFault(f"the server answered for the tool {shown(fields['tool_name'])} instead of {tool!r}.")
     if isinstance(error := fields.get("error"), dict):
         return f"error: {error.get('message', 'it does not say which')}"
     result = fields.get("result")

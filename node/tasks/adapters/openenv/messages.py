@@ -1,16 +1,17 @@
-"""Messages between a client and a server of OpenEnv 0.3 on its WebSocket /ws, as values.
+"""Write and read the messages between a client and a server of OpenEnv 0.3 on its WebSocket /ws.
 
 A request is {"type": "reset" | "step" | "state" | "mcp" | "close", "data": ...}. A reply is {"type": "observation" |
-"state" | "mcp" | "error", "data": ...}; that of a reset and of a step has `observation`, `reward` and `done`. Requests
-have no numbers, so a session asks one thing at a time. HTTP's /reset and /step make another environment for each
+"state" | "mcp" | "error", "data": ...}; the reply to a reset or a step has `observation`, `reward` and `done`. Requests
+have no numbers, so a session has only one request open. HTTP's /reset and /step make another environment for each
 request, so episodes need the WebSocket.
 
-OpenEnv's own client would bring FastAPI, Gradio and an OpenAI client into the learner's environment, takes NaN for a
-number, and takes any reply for the one that it waits for. These are a few lines, and they check.
+OpenEnv's own client would bring FastAPI, Gradio and an OpenAI client into the learner's environment. It also accepts
+NaN as a number, and any reply as the one that it waits for. This module is short, and checks both.
 
 Invariants:
-- Whatever a server sends is read as what was asked, or raises ServerFault with a sentence.
-- A reward is a finite number or None, and JSON holds no NaN.
+
+- Every message of a server is either read as the expected reply, or raises ServerFault with a sentence.
+- A reward is a finite number or None, and JSON contains no NaN.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from typing import Any, NoReturn
 from node.tasks.api.interface import MAX_REWARD, TaskError
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""Of one reply: sixteen times what a policy can read at once, since observations also hold what it does not read."""
+"""Maximum bytes of one reply: 16 times what a policy can read at once, as observations also hold what it does not."""
 
 MAX_SHOWN = 200
-"""Characters of a server's own words in an error."""
+"""Characters of a server's own text to show in an error."""
 
 
 class ServerFault(TaskError):
-    """The server failed, or sent what is no reply."""
+    """The server failed, or sent something that is not a valid reply."""
 
 
 class ServerFull(ServerFault):
-    """The server has as many sessions as it takes."""
+    """The server already has as many sessions as it allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """The reply to a reset or a step. `fields` of the observation."""
+    """The reply to a reset or a step. `fields`: those of the observation."""
 
     fields: Mapping[str, Any]
     reward: float | None
@@ -49,18 +50,18 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The server does not take the action; `why` in words that a policy may read."""
+    """The server does not accept the action. `why`: the reason, in words that a policy may read."""
 
     why: str
 
 
 def write_request(kind: str, data: Mapping[str, Any] | None = None) -> str:
-    """A request of that type."""
+    """Return a request of that type."""
     return json.dumps({"type": kind} if data is None else {"type": kind, "data": data}, allow_nan=False)
 
 
 def read_observed(raw: str | bytes) -> Observed | Refused:
-    """The reply to a reset or a step. Raises ServerFault."""
+    """Read the reply to a reset or a step. Raises ServerFault."""
     kind, data = _read(raw)
     if kind == "error" and data.get("code") == "VALIDATION_ERROR":
         return Refused(why=_why(data))
@@ -70,28 +71,28 @@ def read_observed(raw: str | bytes) -> Observed | Refused:
         raise ServerFault(f"the server sent an observation without `observation` or `done`: {shown(data)}.")
     if reward is not None:
         if not isinstance(reward, int | float) or not math.isfinite(reward) or abs(reward) > MAX_REWARD:
-            raise ServerFault(f"the server gave a step the reward {shown(reward)}, which is no finite number.")
+            raise ServerFault(f"the server gave a step the reward {shown(reward)}, which is not a finite number.")
         reward = float(reward)
     return Observed(fields=fields, reward=reward, done=done)
 
 
 def read_episode(raw: str | bytes) -> str | None:
-    """Which episode the server is at, as it calls it; None where it does not say."""
+    """Return the id of the server's current episode, or None if the server does not name one."""
     kind, data = _read(raw)
     if kind == "error":
-        return None  # not every environment has a state that can be told
+        return None  # not every environment can report its state
     found = _expect("state", kind, data).get("episode_id")
     return found if isinstance(found, str) else None
 
 
 def read_tools(raw: str | bytes, number: int) -> tuple[Mapping[str, Any], ...] | None:
-    """The MCP tools of the server, as it tells them; None where it has no MCP. Raises ServerFault."""
+    """Return the server's MCP tools as it lists them, or None if it has no MCP. Raises ServerFault."""
     kind, data = _read(raw)
     if kind == "error" and data.get("code") == "UNKNOWN_TYPE":
         return None
     data = _expect("mcp", kind, data)
     if data.get("id") != number:
-        raise ServerFault(f"the server answered request {shown(data.get('id'))}, and request {number} was asked.")
+        raise ServerFault(f"the server answered request {shown(data.get('id'))} instead of request {number}.")
     if "error" in data:
         return None
     result = data.get("result")
@@ -102,22 +103,22 @@ def read_tools(raw: str | bytes, number: int) -> tuple[Mapping[str, Any], ...] |
 
 
 def read_unasked(raw: str | bytes) -> NoReturn:
-    """Raise what a reply means that nobody waited for: ServerFull, or another ServerFault."""
+    """Raise what an unexpected message means: ServerFull, or another ServerFault."""
     kind, data = _read(raw)
     if kind == "error":
         _expect("", kind, data)
-    raise ServerFault(f"the server said something that nobody asked: {shown(raw)}.")
+    raise ServerFault(f"the server sent something that was not requested: {shown(raw)}.")
 
 
 def _read(raw: str | bytes) -> tuple[str, dict[str, Any]]:
-    """Type and data of a reply. Raises ServerFault."""
+    """Return type and data of a reply. Raises ServerFault."""
     try:
         reply = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ServerFault(f"the server sent what is no JSON ({error}): {shown(raw)}.") from None
+        raise ServerFault(f"the server sent something that is not JSON ({error}): {shown(raw)}.") from None
     kind, data = (reply.get("type"), reply.get("data")) if isinstance(reply, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(data, dict):
-        raise ServerFault(f"the server sent what is no reply of OpenEnv: {shown(reply)}.")
+        raise ServerFault(f"the server sent something that is not an OpenEnv reply: {shown(reply)}.")
     return kind, data
 
 
@@ -125,10 +126,10 @@ def _expect(wanted: str, kind: str, data: dict[str, Any]) -> dict[str, Any]:
     if kind == wanted:
         return data
     if kind != "error":
-        raise ServerFault(f"the server answered with {kind!r} where {wanted!r} was asked.")
+        raise ServerFault(f"the server replied with {kind!r} instead of {wanted!r}.")
     if data.get("code") == "CAPACITY_REACHED":
         raise ServerFull(
-            f"the server has {shown(data.get('max_sessions'))} sessions at most, and all are in use. Raise "
+            f"the server's limit of sessions, {shown(data.get('max_sessions'))}, is reached. Raise "
             "max_concurrent_envs of its create_app above [verifiers] environments times workers, or lower those."
         )
     raise ServerFault(f"the server failed: {_why(data)}.")
@@ -147,11 +148,11 @@ def _why(data: Mapping[str, Any]) -> str:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def shown(value: object) -> str:
-    """A value that a server sent, short."""
+    """Return a short form of a value that a server sent."""
     if isinstance(value, str | bytes):
         return repr(value[:MAX_SHOWN])
     return _cut(repr(value))

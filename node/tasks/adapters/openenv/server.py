@@ -1,10 +1,11 @@
-"""A server of OpenEnv that is started here, on a free port of the loopback interface, for this process alone.
+"""Start an OpenEnv server on a free port of the loopback interface, for this process alone.
 
 Invariants:
-- It is started when it is first needed, and again when it is needed and has ended.
-- It ends with this process: its standard input ends then, and it is a member of this process's group, which a node
-  kills as one.
-- It is ready within START_S, or its start has failed. Of what it prints the last TAIL_LINES are kept, for the error.
+
+- The server starts when it is first needed, and again when it is needed and has ended.
+- It ends with this process: its standard input ends then, and it belongs to this process's group, which a node kills as
+  a whole.
+- If it is not ready within START_S, its start has failed. The last TAIL_LINES that it printed are kept for the error.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from node.tasks.adapters.openenv.session import Address
 PROGRAM = Path(__file__).with_name("server_program.py")
 
 START_S = 120.0
-"""Until it serves: importing OpenEnv takes 9 s on a slow machine, and an environment may load data."""
+"""Seconds until it must serve. Importing OpenEnv takes 9 s on a slow machine, and an environment may load data."""
 
 LOOK_S = 0.2
-"""How often it is asked whether it has ended while its start is waited for."""
+"""Seconds between two checks, during the start, of whether it has ended."""
 
 END_S = 2.0
-"""For the system to bury it."""
+"""Seconds to wait until the system has ended the killed process."""
 
 TAIL_LINES = 20
 MAX_LINE = 1000
-"""Characters that are kept of each."""
+"""Characters to keep of each line."""
 
 BACKLOG = 128
-"""Connections that wait to be accepted: more than a verifier opens at a time."""
+"""Connections that may wait to be accepted: more than a verifier opens at a time."""
 
 
 @dataclass(kw_only=True)
 class LocalServer:
-    """See the module's paragraph. `python` runs it."""
+    """A server of ours. `python`: the interpreter that runs it."""
 
     module: str
     app: str
@@ -57,20 +58,20 @@ class LocalServer:
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     def address(self) -> Address:
-        """Where it is. Starts it if it is not there, and waits until it serves. Raises ServerFault."""
+        """Return its address. Starts it if it does not run, and waits until it serves. Raises ServerFault."""
         with self._lock:
             if self._process is None or self._process.poll() is not None or self._address is None:
                 self._address = self._start()
             return self._address
 
     def close(self) -> None:
-        """End it, if it is there."""
+        """End it, if it runs."""
         with self._lock:
             self._end()
 
     @property
     def last_words(self) -> str:
-        """What it printed last."""
+        """The last lines that it printed."""
         return " | ".join(self._tail) or "nothing"
 
     def _start(self) -> Address:
@@ -114,27 +115,27 @@ class LocalServer:
         return process
 
     def _drain(self, process: subprocess.Popen[str]) -> None:
-        """Keep the end of what it prints: a pipe that nobody reads would hold it up."""
-        assert process.stdout is not None, "it was asked for"
+        """Keep the last lines of its output. A full pipe would block it."""
+        assert process.stdout is not None, "Popen was called with a pipe"
         with process.stdout as output:
             while line := output.readline(MAX_LINE):
                 if line.strip():
                     self._tail.append(line.strip())
 
     def _wait_ready(self, ready: int) -> None:
-        """Return once it serves. Raises ServerFault, and then it has ended."""
-        assert self._process is not None, "it was started"
+        """Return once it serves. If it does not, end it and raise ServerFault."""
+        assert self._process is not None, "the process was started"
         until = monotonic() + self.start_s
         while monotonic() < until:
             if select.select([ready], [], [], LOOK_S)[0]:
                 if os.read(ready, 1):
                     return
-                break  # it has ended, and its end of the pipe with it
+                break  # it has ended, which closed its end of the pipe
         is_late = self._process.poll() is None and monotonic() >= until
         why = f"does not serve within {self.start_s:g} s" if is_late else "ends while it starts"
         self._end()
         raise ServerFault(
-            f"task 'openenv': the server {self.module}:{self.app} {why}. It said: {self.last_words}. Try it: "
+            f"task 'openenv': the server {self.module}:{self.app} {why}. Its output: {self.last_words}. Try it with: "
             f"uvicorn {self.module}:{self.app}."
         )
 
@@ -143,10 +144,10 @@ class LocalServer:
         atexit.unregister(self.close)
         if process is None:
             return
-        assert process.stdin is not None, "it was asked for"
+        assert process.stdin is not None, "Popen was called with a pipe"
         process.kill()
         process.stdin.close()
         try:
             process.wait(END_S)
-        except subprocess.TimeoutExpired:  # it hangs in the kernel, and ends when that lets go of it
+        except subprocess.TimeoutExpired:  # it hangs in the kernel, and ends when the kernel releases it
             return

@@ -1,11 +1,11 @@
-"""The program that an OpenEnv server is which was started here. It needs uvicorn, and nothing of Volery: it may run in
-an environment of its own, with the packages of its environment.
+"""Serve an OpenEnv app on a given socket, until standard input ends.
 
     python server_program.py DIRECTORY MODULE APP SOCKET READY
 
-It serves `APP` of `MODULE`, looked for among what is installed and in DIRECTORY, on the listening socket with file
-descriptor SOCKET, and writes a byte to file descriptor READY once it does. It ends when its standard input does, so it
-cannot outlive the process that started it, however that ends.
+It needs uvicorn and nothing of Volery, so it may run in a Python environment of its own. It serves `APP` of `MODULE`,
+which is an installed module or one in DIRECTORY, on the listening socket with file descriptor SOCKET. Once it serves,
+it writes a byte to file descriptor READY. It ends when its standard input ends, so it cannot outlive the process that
+started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     """Serve until stdin ends."""
     directory, module, name, listening, ready = sys.argv[1:]
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    sys.path[0] = directory  # in place of this program's own directory, whose modules are no business of the server's
+    sys.path[0] = directory  # replaces this program's own directory, whose modules the server must not see
     uvicorn: Any = importlib.import_module("uvicorn")
     app: Any = importlib.import_module(module)
     for part in name.split("."):

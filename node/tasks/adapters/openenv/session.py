@@ -1,10 +1,11 @@
-"""One episode's connection to an OpenEnv server: a WebSocket, asked one thing at a time.
+"""Hold one episode's connection to an OpenEnv server: a WebSocket with one request at a time.
 
 Invariants:
-- A reply is waited for `wait_s` at most. Whatever fails, also a caller that gives up, breaks the session: a late reply
+
+- A reply may take `wait_s`. After any failure, also of a caller that gives up, the session is broken, so a late reply
   is never taken for the next one.
-- A server that says something that nobody asked has failed. So has one whose state belongs to another episode at the
-  end than at the beginning: its sessions share one environment.
+- A server that sends something unrequested has failed. So has a server whose episode at the end is another one than at
+  the beginning, because then its sessions share one environment.
 - At most MAX_MESSAGE_BYTES of a reply are read.
 """
 
@@ -39,16 +40,17 @@ from node.tasks.api.interface import TaskError
 T = TypeVar("T")
 
 CONNECT_S = 10.0
-"""For a connection: also across the world it takes a second."""
+"""Timeout of a connection attempt, in seconds. Even across the world one takes about a second."""
 
 CLOSE_S = 1.0
-"""For the farewell. A server that says none is left. Less than a host waits beyond a call that took too long."""
+"""Timeout of closing a session, in seconds. The server is left even if it does not answer. It is less than a host waits
+after a call that took too long."""
 
 AGAIN_S = 0.25
-"""Between two tries where a server is full: sessions end while others wait."""
+"""Seconds between two attempts when a server is full, as its sessions end while others wait."""
 
 MAX_SCHEMA_BYTES = 1 << 20
-"""Of a schema: it stands in the prompt where actions have several fields."""
+"""Maximum bytes of a schema, which is part of the prompt if actions have several fields."""
 
 WEB = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -56,7 +58,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server is, without a slash at the end: `socket` for sessions, `web` for its pages."""
+    """Where a server is, without a slash at the end. `socket`: for sessions. `web`: for its pages."""
 
     socket: str
     web: str
@@ -64,15 +66,15 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """The address of a server that a URL names. Raises TaskError."""
+    """Return the address of the server that a URL names. Raises TaskError."""
     try:
         url: SplitResult = urlsplit(text)
-        port = url.port  # which raises for what is none
+        port = url.port  # raises ValueError if it is not a port
     except ValueError as error:
-        raise TaskError(f"task 'openenv': {text!r} is no URL ({error}). Write it as http://HOST:PORT.") from None
+        raise TaskError(f"task 'openenv': {text!r} is not a URL ({error}). Write it as http://HOST:PORT.") from None
     if url.scheme not in WEB or not url.hostname or url.query or url.fragment or port == 0:
         raise TaskError(
-            f"task 'openenv': {text!r} is no address of a server. Write http://HOST:PORT, https://HOST, or "
+            f"task 'openenv': {text!r} is not the address of a server. Write http://HOST:PORT, https://HOST, or "
             "MODULE:APP for a server that is started here."
         )
     scheme, rest = WEB[url.scheme], f"{url.netloc}{url.path.rstrip('/')}"
@@ -81,7 +83,7 @@ def read_address(text: str) -> Address:
 
 
 def require_websockets() -> Any:
-    """The library, or TaskError with what to type."""
+    """Return the library, or raise TaskError with the command that installs it."""
     try:
         return importlib.import_module("websockets.asyncio.client")
     except ImportError as error:
@@ -92,7 +94,7 @@ def require_websockets() -> Any:
 
 
 def action_schema(address: Address, wait_s: float) -> Mapping[str, Any] | None:
-    """The JSON schema of the server's actions; None where it does not tell. Waits."""
+    """Return the JSON schema of the server's actions, or None if the server does not give it. Waits."""
     proxies = [urllib.request.ProxyHandler({})] if address.is_here else []
     try:
         with urllib.request.build_opener(*proxies).open(f"{address.web}/schema", timeout=wait_s) as reply:
@@ -105,7 +107,7 @@ def action_schema(address: Address, wait_s: float) -> Mapping[str, Any] | None:
 
 @dataclass(kw_only=True)
 class Session:
-    """See the module's paragraph. Obtained from `open_session`."""
+    """One connection to a server; `open_session` makes one."""
 
     address: Address
     wait_s: float
@@ -125,9 +127,9 @@ class Session:
                     proxy=None if address.is_here else True,
                     close_timeout=CLOSE_S,
                 )
-        except Exception as error:  # of the library, which has a dozen, and of the system
+        except Exception as error:  # from the library, which has a dozen kinds, or from the system
             raise ServerFault(
-                f"no server of OpenEnv answers at {address.socket}: {_told(error)}. Start it, or correct the address."
+                f"no OpenEnv server answers at {address.socket}: {_told(error)}. Start it, or correct the address."
             ) from error
         return cls(address=address, wait_s=wait_s, _socket=socket)
 
@@ -135,34 +137,34 @@ class Session:
         """Begin an episode. Raises ServerFull, or another ServerFault."""
         reply = await self._ask(write_request("reset", {"seed": seed}), read_observed)
         if isinstance(reply, Refused):
-            raise ServerFault(f"the server does not take a reset with a seed: {reply.why}.")
+            raise ServerFault(f"the server does not accept a reset with a seed: {reply.why}.")
         self._episode = await self._current()
         return reply
 
     async def step(self, action: Mapping[str, Any]) -> Observed | Refused:
-        """Act. Raises ServerFault."""
+        """Take one action. Raises ServerFault."""
         reply = await self._ask(write_request("step", action), read_observed)
         if isinstance(reply, Observed) and reply.done:
             await self.require_same_episode()
         return reply
 
     async def tools(self) -> tuple[Mapping[str, Any], ...] | None:
-        """The server's MCP tools, as it tells them; None where it has no MCP. Raises ServerFault."""
+        """Return the server's MCP tools as it lists them, or None if it has no MCP. Raises ServerFault."""
         request = {"jsonrpc": "2.0", "method": "tools/list", "params": {}, "id": 1}
         return await self._ask(write_request("mcp", request), lambda raw: read_tools(raw, 1))
 
     async def require_same_episode(self) -> None:
-        """Raise ServerFault where the server is at another episode than after its reset."""
+        """Raise ServerFault if the server is at another episode than after its reset."""
         if (now := await self._current()) != self._episode:
             raise ServerFault(
-                f"the server is at episode {shown(now)}, and this one began as {shown(self._episode)}: its sessions "
+                f"the server is at episode {shown(now)}, but this one began as {shown(self._episode)}: its sessions "
                 "share one environment. Let its create_app make one for each session."
             )
 
     async def close(self) -> None:
-        """Say farewell, and close the connection. Never raises."""
+        """Say goodbye and close the connection. Never raises."""
         self._is_broken = True
-        with suppress(Exception):  # it is left in any case
+        with suppress(Exception):  # the connection is given up in any case
             async with asyncio.timeout(CLOSE_S):
                 await self._socket.send(write_request("close"))
                 await self._socket.close()
@@ -172,7 +174,7 @@ class Session:
 
     async def _ask(self, request: str, read: Callable[[str | bytes], T]) -> T:
         if self._is_broken:
-            raise ServerFault("the connection to the server has failed before.")
+            raise ServerFault("the connection to the server failed earlier.")
         self._is_broken = True
         reply = read(await self._answered(request))
         self._is_broken = False
@@ -181,10 +183,10 @@ class Session:
     async def _answered(self, request: str) -> str | bytes:
         library = importlib.import_module("websockets.exceptions")
         if (unasked := await self._unasked()) is not None:
-            read_unasked(unasked)  # a full server says so before it is asked
+            read_unasked(unasked)  # a full server says so before any request
         try:
             async with asyncio.timeout(self.wait_s):
-                with suppress(library.ConnectionClosed):  # what was said before it closed is still to be read
+                with suppress(library.ConnectionClosed):  # a message from before the end can still be read
                     await self._socket.send(request)
                 reply: str | bytes = await self._socket.recv()
                 return reply
@@ -194,7 +196,7 @@ class Session:
             raise ServerFault(f"the server closed the connection: {_closed(error)}.") from error
 
     async def _unasked(self) -> str | bytes | None:
-        """What has come since the last reply."""
+        """Return a message that has arrived since the last reply, or None."""
         library = importlib.import_module("websockets.exceptions")
         with suppress(TimeoutError, library.ConnectionClosed):
             async with asyncio.timeout(0):
@@ -208,7 +210,7 @@ def _closed(error: Any) -> str:
     if getattr(sent, "code", None) == 1009:
         return f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB"
     reason = getattr(received, "reason", "") or getattr(sent, "reason", "")
-    return reason or "it ended, or left out the farewell"
+    return reason or "it ended, or closed without a reason"
 
 
 def _told(error: BaseException) -> str:
@@ -217,7 +219,7 @@ def _told(error: BaseException) -> str:
 
 @asynccontextmanager
 async def open_session(address: Address, wait_s: float) -> AsyncIterator[Session]:
-    """A session that is closed afterwards. Raises ServerFault."""
+    """Open a session that is closed afterwards. Raises ServerFault."""
     session = await Session.connect(address, wait_s)
     try:
         yield session
@@ -226,7 +228,7 @@ async def open_session(address: Address, wait_s: float) -> AsyncIterator[Session
 
 
 async def begin_episode(address: Address, wait_s: float, seed: int) -> tuple[Session, Observed]:
-    """A session that has been reset. Where the server is full it is tried again for `wait_s`. Raises ServerFault."""
+    """Return a session that has been reset. Tries again for `wait_s` while the server is full. Raises ServerFault."""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_s
     while True:

@@ -1,12 +1,13 @@
-"""`openenv:URL` and `openenv:MODULE:APP`: environments behind a server of OpenEnv, one session for each episode.
+"""Use environments behind an OpenEnv server, `openenv:URL` or `openenv:MODULE:APP`, with one session for each episode.
 
-A server by its address is somebody's who runs it. One by its module is started here: one for each process that asks,
-for that process alone (`node.tasks.adapters.openenv.server`).
+A server that the spec names by its address is run by somebody else. A server named by its module is started here: one
+for each process that needs it, and for that process alone (`node.tasks.adapters.openenv.server`).
 
 Invariants:
+
 - A session is reset with a seed that follows from the problem's index, and must then say what the prompt said.
-- A reward is the sum of what the steps gave, or the last of it. A step that gave none counts as nothing.
-- What the policy gets wrong is told to the policy. What the server gets wrong ends the episode, with a TaskError.
+- A reward is the sum of the steps' rewards, or the last of them. Steps without a reward are left out.
+- The policy is told about its own mistakes. A mistake of the server ends the episode with a TaskError.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ class ServedEpisode:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What may be called."""
+        """The tools that may be called."""
         return self.ways.tools
 
     async def step(self, spoken: Spoken) -> Observation:
         """Act, once for each call, and return what the server said."""
         moves = self.ways.moves(spoken)
         if not moves and not spoken.malformed:
-            return Observation(over=True)  # a turn without a call is the policy's last word
+            return Observation(over=True)  # a turn without a call ends the episode
         self._idle_turns += 1
         with about_openenv():
             answers = [await self._made(move) for move in moves]
@@ -98,14 +99,14 @@ class ServedEpisode:
         return Observation(answer=(*told, *_as_messages(spoken.malformed)))
 
     async def reward(self) -> float:
-        """The sum of the steps' rewards, or the last one."""
+        """Return the sum of the steps' rewards, or the last one."""
         if not self._is_done:
             with about_openenv():
                 await self.session.require_same_episode()
         return math.fsum(self._rewards[-1:] if self.last_only else self._rewards)
 
     async def close(self) -> None:
-        """Leave the server."""
+        """Close the session."""
         await self.session.close()
 
     async def _made(self, move: Move) -> Answer:
@@ -127,7 +128,7 @@ class ServedEpisode:
 
     @staticmethod
     def _message(move: Move, answer: Answer) -> ChatMessage:
-        assert move.call is not None, "words have one answer, and no call"
+        assert move.call is not None, "only a call has an answer of its own"
         text = answer if isinstance(answer, str) else "\n".join(message.content for message in answer)
         return ChatMessage(role="tool", content=text, name=move.call.name, tool_call_id=move.call.id)
 
@@ -138,7 +139,7 @@ def _as_messages(sentences: tuple[str, ...]) -> tuple[ChatMessage, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenEnvTask(SeededTask):
-    """See the module's paragraph. `locate` says where the server is, and starts it if it is ours; it waits."""
+    """An OpenEnv server as a task. `locate` returns the server's address; it starts a server of ours, and waits."""
 
     locate: Callable[[], Address]
     ways: Ways
@@ -153,7 +154,7 @@ class OpenEnvTask(SeededTask):
 
     @contextmanager
     def beginnings(self) -> Iterator[Begin]:
-        """See `SeededTask`. Waits, on a thread of its own, since the caller's may have a loop already."""
+        """See `SeededTask`. Waits on a thread of its own, because the caller's may run a loop already."""
         with ThreadPoolExecutor(1, thread_name_prefix="openenv beginnings") as thread:
             runner = thread.submit(asyncio.Runner).result()
             session: list[Session] = []
@@ -177,7 +178,7 @@ class OpenEnvTask(SeededTask):
                 thread.submit(runner.close).result()
 
     async def environment(self, problem: Problem, seed: int) -> ServedEpisode:
-        """A session that has begun as the problem's prompt says."""
+        """Return a session that has begun as the problem's prompt says."""
         assert isinstance(problem, SeededProblem), "a problem of this task"
         with self._about():
             address = await asyncio.to_thread(self.locate)
@@ -191,7 +192,7 @@ class OpenEnvTask(SeededTask):
 
     def _opening(self, observed: Observed) -> Answer:
         if observed.done:
-            raise TaskError(f"task {self.name!r}: the server ends the episode with its reset. Mend the environment.")
+            raise TaskError(f"task {self.name!r}: the server ends the episode at its reset. Correct the environment.")
         return read_answer(observed.fields, self.observe)
 
     @contextmanager
@@ -202,7 +203,7 @@ class OpenEnvTask(SeededTask):
 
 @contextmanager
 def about_openenv() -> Iterator[None]:
-    """Errors name the task."""
+    """Begin the message of a TaskError with the task."""
     try:
         yield
     except TaskError as error:
@@ -230,12 +231,13 @@ def _build(arguments: TaskArguments) -> EnvironmentTask:
             last_only=arguments.text("reward") == "last",
             wait_s=wait_s,
         )
-        task.problem(0)  # what is wrong is told now
+        task.problem(0)  # so that errors appear now
     return task
 
 
 def _locator(arguments: TaskArguments) -> tuple[Callable[[], Address], str]:
-    """Where the server is, and what its label says of that: the address of one elsewhere may change."""
+    """Return a function that returns the server's address, and the server's part of the label. An address is left out
+    of the label, because it may change."""
     if "://" in arguments.argument:
         if arguments.text("python"):
             raise TaskError("task 'openenv': python= is for a server that is started here; this one has an address.")
@@ -254,7 +256,7 @@ def _locator(arguments: TaskArguments) -> tuple[Callable[[], Address], str]:
 
 
 async def _ask_ways(locate: Callable[[], Address], wait_s: float, named: str) -> Ways:
-    """How a policy acts there, once two sessions were open at a time. Raises TaskError."""
+    """Return how a policy acts there, after checking that two sessions can be open at once. Raises TaskError."""
     address = locate()
     session, _ = await begin_episode(address, wait_s, 0)
     try:
@@ -266,22 +268,22 @@ async def _ask_ways(locate: Callable[[], Address], wait_s: float, named: str) ->
 
 
 async def _require_two(address: Address, wait_s: float) -> None:
-    """Raise ServerFault where the server has one session at a time: groups have several episodes."""
+    """Raise ServerFault if the server allows only one session at a time: groups have several episodes."""
     other = await Session.connect(address, wait_s)
     try:
         await other.reset(0)
     except ServerFull as error:
         raise ServerFault(
-            "the server has one session at a time, and each episode needs one. Give its create_app "
-            "max_concurrent_envs=256, say, and its environment SUPPORTS_CONCURRENT_SESSIONS = True; of a server that "
-            "others use as well, end their sessions."
+            "the server allows one session at a time, but each episode needs its own. Give its create_app for example "
+            "max_concurrent_envs=256, and its environment SUPPORTS_CONCURRENT_SESSIONS = True. If others use the "
+            "server as well, end their sessions."
         ) from error
     finally:
         await other.close()
 
 
 def asyncio_apart(work: Callable[[], Awaitable[T]]) -> T:
-    """Run it on a loop and a thread of its own, since the caller's thread may have a loop already. Waits."""
+    """Run `work` on its own loop and thread, because the caller's thread may run a loop already. Waits for it."""
 
     async def run() -> T:
         return await work()
@@ -296,11 +298,11 @@ OPENENV = TaskKind(
     build=_build,
     argument="URL or MODULE:APP",
     options=(
-        Option(key="field", default="", help="the field of an action that takes what is said; else found out"),
-        Option(key="observe", default="", help="the field of an observation that is read; else all, as JSON"),
-        Option(key="reward", default="sum", help="of the steps' rewards", choices=("sum", "last")),
+        Option(key="field", default="", help="the field of an action that takes the text; default: by the schema"),
+        Option(key="observe", default="", help="the field of an observation to read; default: all, as JSON"),
+        Option(key="reward", default="sum", help="sum or last of the steps' rewards", choices=("sum", "last")),
         Option(key="wait_s", default=20.0, help="seconds that a reply may take", minimum=0.1, maximum=86_400),
-        Option(key="python", default="", help="the interpreter that runs MODULE:APP; else the one that runs Volery"),
+        Option(key="python", default="", help="the interpreter that runs MODULE:APP; default: the one of Volery"),
         INSTRUCTIONS,
         CHAT,
     ),

@@ -1,9 +1,9 @@
-"""Environments of the package `verifiers`.
+"""Use environments of the package `verifiers` as tasks.
 
-- `data`: their problems, on both sides
+- `data`: their problems, for training and held out
 - `episode`: one rollout, which asks the policy through a client of ours
-- `messages`: messages and tools of the package, read and written
-- `package`: the package, and environments that it loads
-- `rubric`: what a rubric rewards, by name
-- `task`: the task kind
+- `messages`: convert messages and tools of the package
+- `package`: import the package, and load its environments
+- `rubric`: the named rewards of a rubric
+- `task`: the kind of task
 """

@@ -1,13 +1,14 @@
-"""The problems of a `verifiers` environment, from the rows of its data sets.
+"""Make problems from the rows of the data sets of a `verifiers` environment.
 
-A row has a prompt, and whatever else its rollout and its rewards want to know. A row is named by its number and its
-side; its other fields stay in the data set.
+A row has a prompt, and what else its rollout and its rewards need. A problem names its row by number and data set; the
+other fields stay in the data set.
 
 Invariants:
-- Where the environment has a data set for evaluation, that is what is held out. Otherwise a share of the different
-  prompts is, those of the lowest digests.
-- A prompt that is held out is never trained on, in whichever rows it stands.
-- A row whose prompt cannot be asked is refused at the start, with its number.
+
+- If the environment has a data set for evaluation, that is held out. Otherwise a fraction of the different prompts is
+  held out: those with the lowest digests.
+- A held-out prompt is never trained on, whichever rows contain it.
+- A row whose prompt cannot be used is an error at the start, with its number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from node.tasks.adapters.verifiers.messages import read_prompt, read_tools
 from node.tasks.api.interface import Chat, Problem, TaskError, Tool
 
 MAX_ROWS = 1_000_000
-"""Of one data set: each row is read once at the start, in every process that holds the task, some 20,000 a second."""
+"""Maximum rows of one data set. Every process that holds the task reads each row at the start, some 20,000 a second."""
 
 INFO, TOOLS, OLD_TOOLS, PROMPT = "info", "tool_defs", "oai_tools", "prompt"
 """Fields of a row, and of its `info`."""
@@ -30,7 +31,7 @@ INFO, TOOLS, OLD_TOOLS, PROMPT = "info", "tool_defs", "oai_tools", "prompt"
 
 @dataclass(frozen=True, kw_only=True)
 class RowProblem(Problem):
-    """The problem of row `number` of a data set: the one for evaluation, if `is_evaluation`."""
+    """The problem in row `number` of a data set: that for evaluation if `is_evaluation`, else that for training."""
 
     number: int
     is_evaluation: bool
@@ -38,8 +39,8 @@ class RowProblem(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRows:
-    """Rows of an environment's data sets. `train` and `evaluation` are sequences of mappings; the latter is None where
-    the environment has none. `training` and `kept_back` are numbers of rows. `digest` is that of all rows."""
+    """Rows of an environment's data sets. `train`, `evaluation`: sequences of mappings; `evaluation` is None if the
+    environment has none. `training`, `kept_back`: numbers of rows. `digest`: of all rows."""
 
     who: str
     train: Any
@@ -50,19 +51,19 @@ class EnvironmentRows:
     tools: tuple[Tool, ...]
 
     def row(self, problem: RowProblem) -> Mapping[str, Any]:
-        """All fields of a problem's row."""
+        """Return all fields of a problem's row."""
         found: Mapping[str, Any] = (self.evaluation if problem.is_evaluation else self.train)[problem.number]
         return found
 
     def problem(self, index: int) -> RowProblem:
-        """The training problem of that index."""
+        """Return the training problem of that index."""
         return self._problem(self.training[index % len(self.training)], is_evaluation=False)
 
     def held_out(self, index: int) -> RowProblem:
-        """The held-out problem of that index. Raises TaskError where there is none."""
+        """Return the held-out problem of that index. Raises TaskError if there is none."""
         if not self.kept_back:
             raise TaskError(
-                f"{self.who} holds no row out. It needs a data set for evaluation (eval_dataset), or two different "
+                f"{self.who} has no held-out rows. It needs a data set for evaluation (eval_dataset), or two different "
                 "prompts and held_out above 0."
             )
         number = self.kept_back[index % len(self.kept_back)]
@@ -83,7 +84,7 @@ class EnvironmentRows:
 
 
 def read_rows(who: str, train: Any, evaluation: Any, tools: tuple[Tool, ...], share: float) -> EnvironmentRows:
-    """The rows of both data sets, divided. Raises TaskError."""
+    """Return the rows of both data sets, divided into training and held out. Raises TaskError."""
     digests = [_digests(who, train, is_evaluation=False), _digests(who, evaluation, is_evaluation=True)]
     prompts, kept = ([prompt for prompt, _ in one] for one in digests)
     if evaluation is None:
@@ -111,23 +112,23 @@ def read_rows(who: str, train: Any, evaluation: Any, tools: tuple[Tool, ...], sh
 
 
 def _lowest(digests: set[bytes], share: float) -> set[bytes]:
-    """`share` of them, at least one, but never all; none when `share` is 0."""
+    """Return `share` of the digests, at least one but never all; none if `share` is 0."""
     count = 0 if share == 0 else min(max(1, round(share * len(digests))), len(digests) - 1)
     return set(sorted(digests)[: max(count, 0)])
 
 
 def _digests(who: str, rows: Any, *, is_evaluation: bool) -> list[tuple[bytes, bytes]]:
-    """Of each row that of its prompt, and that of all its fields. Raises TaskError."""
+    """Return for each row the digests of its prompt and of all its fields. Raises TaskError."""
     if rows is None:
         return []
     if len(rows) > MAX_ROWS:
-        raise TaskError(f"{who} has {len(rows):,} rows, and may have {MAX_ROWS:,}. Select some of them.")
+        raise TaskError(f"{who} has {len(rows):,} rows; the maximum is {MAX_ROWS:,}. Select some of them.")
     found = []
     for number, row in enumerate(rows):
         where = _where(who, number, is_evaluation)
         prompt = read_prompt(row.get(PROMPT), where)
         if not isinstance(prompt, str) and prompt[-1].role == "assistant":
-            raise TaskError(f"{where} has a prompt that ends with a message of the assistant. Leave that out.")
+            raise TaskError(f"{where} has a prompt that ends with a message of the assistant. Leave that message out.")
         _tools_of(row, where)
         told = json.dumps(row, sort_keys=True, default=_told)
         found.append((_digest(repr(prompt)), _digest(told)))
@@ -135,7 +136,8 @@ def _digests(who: str, rows: Any, *, is_evaluation: bool) -> list[tuple[bytes, b
 
 
 def _told(value: Any) -> str:
-    """What JSON cannot write: days and times; of all else the type, since a text may hold where it lies in memory."""
+    """Return a text for what JSON cannot write: days and times as text. For anything else it is the type, because the
+    text of an object may contain its memory address."""
     return str(value.isoformat()) if hasattr(value, "isoformat") else type(value).__name__
 
 
@@ -148,7 +150,7 @@ def _where(who: str, number: int, is_evaluation: bool) -> str:
 
 
 def _tools_of(row: Mapping[str, Any], where: str) -> tuple[Tool, ...] | None:
-    """The tools that the row names itself; None where it names none."""
+    """Return the tools that the row itself names, or None if it names none."""
     info = row.get(INFO)
     if isinstance(info, str):
         try:

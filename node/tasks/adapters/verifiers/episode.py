@@ -1,9 +1,9 @@
-"""One rollout of a `verifiers` environment, as an environment of ours.
+"""Run one rollout of a `verifiers` environment as an environment of ours.
 
-The environment drives the policy itself: it awaits a response of a client for each turn. The client here is ours. Its
-`get_response` hands over what is new in the conversation and waits until the policy has spoken, which happens on
-somebody else's machine, under a lease with a seed. Nothing of the request but its messages counts: neither the model's
-name nor sampling arguments.
+The environment drives the policy itself: for each turn it awaits the response of a client. The client here is ours. Its
+`get_response` passes on the new messages of the conversation, and waits until the policy has spoken. That happens on
+another machine, under a lease with a seed. Only the messages of a request count; the model's name and the sampling
+arguments are ignored.
 
     environment() ... rollout -> get_response(prompt) waits
     step(spoken)  ... the response; rollout -> get_response(prompt, spoken, new messages) waits; the new messages
@@ -11,10 +11,12 @@ name nor sampling arguments.
     reward()      ... rubric.score_rollout(state)
 
 Invariants:
-- The rollout runs only while somebody waits for `step` or `reward`; between two calls it waits for the policy.
-- One request waits at a time. Whatever else the environment asks fails its episode, also where it catches the error.
-- An episode that the operator's limits end has met the end of its context: the rollout ends as the package ends one
-  whose prompt is too long, and its rubric says what was reached until then.
+
+- The rollout runs only while a call of `step` or `reward` is waiting. Between two calls it waits for the policy.
+- Only one request waits at a time. Any other request of the environment fails its episode, even if the environment
+  catches the error.
+- If the operator's limits end an episode, the rollout ends as in the package when a prompt is too long. Its rubric then
+  judges what was reached until then.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MODEL = "policy"
 
 @dataclass(kw_only=True)
 class VerifiersEpisode:
-    """See the module's paragraph. `who` names the environment in errors, `row` is what the rollout is given."""
+    """One rollout. `who`: names the environment in errors. `row`: the input of the rollout."""
 
     package: VerifiersPackage
     environment: Any
@@ -52,9 +54,9 @@ class VerifiersEpisode:
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while a request waits for the policy."""
     _spoken: asyncio.Future[Any] | None = None
-    """What that request waits for."""
+    """The response that this request waits for."""
     _new: Any = None
-    """What is new in that request."""
+    """The new messages in this request."""
     _failure: TaskError | None = None
     _is_cut: bool = False
     """Whether the operator's limits have ended the episode."""
@@ -64,19 +66,19 @@ class VerifiersEpisode:
         self._transcript = ChatTranscript(prompt=self.problem.prompt, who=self.who)
 
     async def begin(self) -> None:
-        """Start the rollout, and wait for its first request. Raises TaskError where it asks something else than its
-        data set does."""
+        """Start the rollout, and wait for its first request. Raises TaskError if that is not the prompt of its data
+        set."""
         client = _policy_of(self.package, self)
         rollout = self.environment.rollout(deepcopy(dict(self.row)), client, MODEL, {})
         self._rollout = asyncio.get_running_loop().create_task(rollout)
         try:
             await self._until_quiet()
         except BaseException:
-            await self.close()  # whoever makes an environment that fails never closes it
+            await self.close()  # the caller closes only environments that could be made
             raise
 
     async def step(self, spoken: Spoken) -> Observed:
-        """Tell the environment what the policy said, and return what it reads next."""
+        """Give the environment what the policy said, and return what the policy reads next."""
         if self._spoken is None:
             return None  # it has ended without asking for this turn
         message = message_of(spoken)
@@ -89,7 +91,7 @@ class VerifiersEpisode:
         return self._new  # type: ignore[no-any-return]
 
     async def reward(self) -> Reward:
-        """What the rubric says: each of `reward_names` by itself, or the total where there are none."""
+        """Return the rewards of the rubric: each of `reward_names`, or the total if there are none."""
         state = await self._end()
         await self.environment.rubric.score_rollout(state)
         self._is_scored = True
@@ -101,33 +103,33 @@ class VerifiersEpisode:
         return total
 
     async def close(self) -> None:
-        """Cancel the rollout, which lets go of what it holds."""
+        """Cancel the rollout, which releases what it holds."""
         rollout = self._rollout
         if rollout is None:
             return
         rollout.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # it was told to end; how it does matters to nobody
+        with suppress(asyncio.CancelledError, Exception):  # it was told to end, and nothing depends on how it ends
             await asyncio.wait([rollout])
             if not rollout.cancelled() and rollout.exception() is None and not self._is_scored:
                 await _clean(self.environment.rubric, rollout.result())
 
-    # What the client asks
+    # Requests of the client
 
     async def ask(self, messages: object, tools: object, sampling: object) -> Any:
-        """Return the policy's next words, once it has said them. Raises TaskError for what cannot be asked here."""
+        """Return the policy's next turn, once it has spoken. Raises TaskError for a request that is not supported."""
         if self._is_cut:
             raise self.package.errors.OverlongPromptError("the operator's limits leave no room for another turn")
         if self._spoken is not None:
             raise self._fail("asks for several answers at once. An episode is one conversation, turn by turn.")
         if isinstance(sampling, Mapping) and (sampling.get("n") or 1) != 1:
-            raise self._fail(f"asks for {sampling['n']} answers to one prompt, and may ask for one.")
+            raise self._fail(f"asks for {sampling['n']} answers to one prompt, but may only ask for one.")
         try:
             where = f"a request of {self.who}"
             if (asked := read_tools(tools or (), where)) != self.problem.tools:
                 names = [", ".join(tool.name for tool in each) or "none" for each in (asked, self.problem.tools)]
                 raise TaskError(
-                    f"{self.who} shows the policy other tools than its data set says: {names[0]}, where the prompt "
-                    f"shows {names[1]}, or the same otherwise described."
+                    f"{self.who} shows the policy other tools than its data set says: {names[0]}, but the prompt "
+                    f"shows {names[1]}, or the same with other descriptions."
                 )
             new = self._transcript.read(read_messages(messages, where))
         except TaskError as error:
@@ -154,12 +156,12 @@ class VerifiersEpisode:
         )
         return types.Response(id="", created=0, model=MODEL, message=message)
 
-    # How the rollout goes on
+    # The progress of the rollout
 
     async def _until_quiet(self) -> bool:
-        """Wait until the rollout asks, or ends: then True. Raises what it raised."""
+        """Wait until the rollout sends a request, or ends; then return True. Raises what the rollout raised."""
         rollout = self._rollout
-        assert rollout is not None, "it has begun"
+        assert rollout is not None, "the rollout has begun"
         asked = asyncio.get_running_loop().create_task(self._asked.wait())
         try:
             await asyncio.wait([rollout, asked], return_when=asyncio.FIRST_COMPLETED)
@@ -173,20 +175,20 @@ class VerifiersEpisode:
         return True
 
     async def _end(self) -> Any:
-        """The state of the rollout, which ends here if it has not."""
+        """Return the state of the rollout. Ends the rollout if it still runs."""
         rollout, waiting = self._rollout, self._spoken
-        assert rollout is not None, "it has begun"
+        assert rollout is not None, "the rollout has begun"
         if not rollout.done():
             self._is_cut, self._spoken = True, None
-            assert waiting is not None, "between two calls it waits for the policy"
+            assert waiting is not None, "between two calls the rollout waits for the policy"
             waiting.set_exception(self.package.errors.OverlongPromptError("the operator's limits ended the episode"))
             await asyncio.wait([rollout])
         return self._state()
 
     def _state(self) -> Any:
-        """What the rollout has returned. Raises TaskError where it failed."""
+        """Return what the rollout has returned. Raises TaskError if it failed."""
         rollout = self._rollout
-        assert rollout is not None, "it has begun"
+        assert rollout is not None, "the rollout has begun"
         if self._failure is not None:
             raise self._failure
         if rollout.cancelled():
@@ -198,18 +200,18 @@ class VerifiersEpisode:
         state = rollout.result()
         error = state.get("error")
         if error is not None and not isinstance(error, self.package.errors.ToolError):
-            raise TaskError(f"{self.who} failed: {_told(error)}.")  # a tool that fails is the policy's affair
+            raise TaskError(f"{self.who} failed: {_told(error)}.")  # only a tool's error is the policy's own mistake
         return state
 
 
 def _policy_of(package: VerifiersPackage, episode: VerifiersEpisode) -> Any:
-    """A client of the package, whose answers are what the policy says in that episode."""
+    """Return a client of the package whose responses are what the policy says in that episode."""
 
     async def get_response(self: Any, prompt: Any, model: Any, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
         return await episode.ask(prompt, tools, sampling_args)
 
     async def close(self: Any) -> None:
-        """There is nothing to close."""
+        """Do nothing, as there is nothing to close."""
 
     def refuse(self: Any, *_: Any, **__: Any) -> Any:
         raise episode._fail("speaks to a model's server itself. It must ask `get_model_response`.")
@@ -220,13 +222,13 @@ def _policy_of(package: VerifiersPackage, episode: VerifiersEpisode) -> Any:
 
 
 class _NoServer:
-    """Stands where other clients hold that of a vendor."""
+    """Stands in the place where other clients hold a vendor's client."""
 
     def __init__(self, refuse: Any) -> None:
         self._refuse = refuse
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what is asked of any object, by `deepcopy` and the like
+        if name.startswith("_"):  # attributes that `deepcopy` and the like look for in any object
             raise AttributeError(name)
         return self._refuse(self)
 
@@ -237,7 +239,7 @@ async def _clean(rubric: Any, state: Any) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The error and what it came from."""
+    """Return the error and its causes as text."""
     chain, seen = [], 0
     next_: BaseException | None = error
     while next_ is not None and seen < 4:

@@ -1,6 +1,6 @@
-"""Read and write messages and tools as the package `verifiers` has them.
+"""Read and write messages and tools in the form of the package `verifiers`.
 
-They come as objects of pydantic or as mappings, which have the same fields. Nothing of the package is imported here.
+They are pydantic objects or mappings with the same fields. This module imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from node.tasks.api.interface import ChatMessage, Spoken, TaskError, Tool, ToolC
 
 
 def read_messages(found: object, where: str) -> tuple[ChatMessage, ...]:
-    """The messages of a conversation. Raises TaskError for a picture, a sound, or what is no message."""
+    """Return the messages of a conversation. Raises TaskError for a picture, a sound, or something else."""
     if isinstance(found, str):
         return (ChatMessage(role="text", content=found),)
     if not isinstance(found, Sequence):
-        raise TaskError(f"{where} holds something of type {type(found).__name__}, where messages belong.")
+        raise TaskError(f"{where} holds something of type {type(found).__name__} instead of messages.")
     messages: list[ChatMessage] = []
     tool_names: dict[str, str] = {}
     for one in found:
@@ -28,7 +28,7 @@ def read_messages(found: object, where: str) -> tuple[ChatMessage, ...]:
 
 
 def read_prompt(found: object, where: str) -> str | tuple[ChatMessage, ...]:
-    """A prompt: text where it is plain, else messages. Raises TaskError."""
+    """Return a prompt: text if it is plain text, else messages. Raises TaskError."""
     messages = read_messages(found, where)
     if not messages:
         raise TaskError(f"{where} has no message.")
@@ -38,7 +38,7 @@ def read_prompt(found: object, where: str) -> str | tuple[ChatMessage, ...]:
 
 
 def read_tools(found: object, where: str) -> tuple[Tool, ...]:
-    """Tools in the form of `verifiers`, or in OpenAI's. Raises TaskError."""
+    """Return tools in the form of `verifiers` or of OpenAI. Raises TaskError."""
     tools = []
     for one in found if isinstance(found, Sequence) else ():
         told = _field(one, "function") or one
@@ -51,19 +51,19 @@ def read_tools(found: object, where: str) -> tuple[Tool, ...]:
 
 
 def message_of(spoken: Spoken) -> ChatMessage:
-    """What the policy said, as a message."""
+    """Return what the policy said, as a message."""
     return ChatMessage(role="assistant", content=spoken.content, tool_calls=spoken.calls)
 
 
 def write_call(call: ToolCall) -> dict[str, str]:
-    """A call as `verifiers` has it: its arguments are text."""
+    """Return a call in the form of `verifiers`, whose arguments are text."""
     return {"id": call.id, "name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
 
 
 def _message(one: object, where: str, tool_names: Mapping[str, str]) -> ChatMessage:
     role = _field(one, "role")
     if not isinstance(role, str):
-        raise TaskError(f"{where} holds something of type {type(one).__name__}, where a message belongs.")
+        raise TaskError(f"{where} holds something of type {type(one).__name__} instead of a message.")
     answers = _field(one, "tool_call_id") or ""
     return ChatMessage(
         role=role,
@@ -84,8 +84,8 @@ def _content(found: object, where: str) -> str:
         text = _field(part, "text")
         if not isinstance(text, str):
             raise TaskError(
-                f"{where} holds a part of type {_field(part, 'type')!r} in a message. The policy reads text alone: "
-                "environments with pictures and sounds cannot be used."
+                f"{where} holds a part of type {_field(part, 'type')!r} in a message. The policy reads only text: "
+                "environments with pictures or sounds cannot be used."
             )
         parts.append(text)
     return "".join(parts)
@@ -99,7 +99,7 @@ def _call(found: object, where: str) -> ToolCall:
     except ValueError:
         read = None
     if not isinstance(read, Mapping):
-        raise TaskError(f"{where} holds a call of a tool whose arguments are no JSON object: {arguments!r}.")
+        raise TaskError(f"{where} holds a tool call whose arguments are not a JSON object: {arguments!r}.")
     return ToolCall(id=str(_field(found, "id")), name=str(_field(told, "name")), arguments=dict(read))
 
 

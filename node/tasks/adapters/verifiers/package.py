@@ -1,13 +1,14 @@
-"""The package `verifiers`, and environments that it loads.
+"""Import the package `verifiers`, and load environments with it.
 
-It is imported when such a task is opened, and brings some fifty packages along. Versions 0.1.14 to 0.3 have
-`load_environment` and an `Environment` that plays one rollout with a client that it is given. Version 0.4 has neither:
-an environment there is a program that speaks to a server.
+The package is imported when such a task is opened; it depends on some fifty others. Versions 0.1.14 to 0.3 have
+`load_environment`, and an `Environment` that plays one rollout with a client that it is given. Version 0.4 has neither:
+there an environment is a program that speaks to a server.
 
 Invariants:
-- Whatever goes wrong is a TaskError that says what to do next.
-- Loading an environment leaves the process as it was: the package installs handlers of signals, which belong to
-  whoever runs the process.
+
+- Every failure is a TaskError that says what to do next.
+- Loading an environment leaves the process unchanged. The package installs signal handlers, which belong to the owner
+  of the process.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from node.tasks.api.interface import TaskError
 INSTALL = "pip install 'verifiers>=0.1.14,<0.4'"
 
 OURS = (signal.SIGINT, signal.SIGTERM)
-"""The signals that an environment of the package takes over when it is made."""
+"""Signals whose handlers an environment of the package replaces when it is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiersPackage:
-    """The parts of the package that are used."""
+    """The parts of the package that are used here."""
 
     version: str
     load_environment: Any
@@ -43,7 +44,7 @@ class VerifiersPackage:
 
 
 def import_package() -> VerifiersPackage:
-    """Import the package. Raises TaskError where it is missing, or another version."""
+    """Import the package. Raises TaskError if it is missing or of an unsupported version."""
     try:
         found = version("verifiers")
         package = importlib.import_module("verifiers")
@@ -59,16 +60,16 @@ def import_package() -> VerifiersPackage:
         raise TaskError(f"task 'verifiers': verifiers {found} cannot be imported ({error}). Run: {INSTALL}") from error
     if clients is None or not hasattr(clients, "Client"):
         raise TaskError(
-            f"task 'verifiers': verifiers {found} has other environments than those that can be played here, which "
-            f"`load_environment` gives in versions 0.1.14 to 0.3. Run: {INSTALL}"
+            f"task 'verifiers': the environments of verifiers {found} cannot be played here. Versions 0.1.14 to 0.3 "
+            f"can, because they have `load_environment`. Run: {INSTALL}"
         )
-    # Its bars would be lines in the learner's log.
+    # Its progress bars would be lines in the learner's log.
     importlib.import_module("datasets").disable_progress_bars()
     return VerifiersPackage(version=found, load_environment=load, client=clients.Client, types=types, errors=errors)
 
 
 def load_environment(package: VerifiersPackage, name: str, given: Mapping[str, Any], directory: Path) -> Any:
-    """The environment of that name, a package of its own or a module in `directory`. Raises TaskError."""
+    """Return the environment of that name: a package, or a module in `directory`. Raises TaskError."""
     if (beside := str(directory.resolve())) not in sys.path:
         sys.path.append(beside)
     try:
@@ -76,11 +77,11 @@ def load_environment(package: VerifiersPackage, name: str, given: Mapping[str, A
             environment = package.load_environment(name, **given)
     except TaskError:
         raise
-    except Exception as error:  # the environment's own code, which may fail in its own way
+    except Exception as error:  # from the environment's own code, which may raise anything
         reason = error.__cause__ or error
         raise TaskError(
             f"task 'verifiers': environment {name!r} cannot be loaded: {type(reason).__name__}: {reason}. It is looked "
-            f"for among what is installed, and in {beside}."
+            f"for among the installed packages, and in {beside}."
         ) from error
     if lacking := [part for part in ("rollout", "get_dataset", "rubric") if not hasattr(environment, part)]:
         raise TaskError(
@@ -92,16 +93,16 @@ def load_environment(package: VerifiersPackage, name: str, given: Mapping[str, A
 
 @contextmanager
 def leaving_signals() -> Iterator[None]:
-    """Put back the handlers of signals that whoever runs inside replaces. Beside the main thread none can be."""
+    """Restore the signal handlers that the code inside replaces. Python allows this only on the main thread."""
     if threading.current_thread() is not threading.main_thread():
         raise TaskError(
-            "task 'verifiers' was opened beside the main thread, where the package verifiers cannot load an "
-            "environment: it installs handlers of signals. Open the task on the main thread."
+            "task 'verifiers' was opened outside the main thread, where the package verifiers cannot load an "
+            "environment, because it installs signal handlers. Open the task on the main thread."
         )
     before = {number: signal.getsignal(number) for number in OURS}
     try:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # one that Python knows
+            if handler is not None:  # None: not installed from Python
                 signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""What a rubric of `verifiers` rewards, by name.
+"""Find the named rewards of a `verifiers` rubric.
 
-A rubric is a list of functions with weights, or a group of rubrics, whose rewards are added. A class of its own may
-compute its reward in another way; of such a one only the total is known.
+A rubric is a list of functions with weights, or a group of rubrics whose rewards are added. A rubric of a class of its
+own may compute its reward in another way; then only the total is known.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 from node.tasks.api.interface import TaskError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""Names that a series of metrics may have; a lambda has another one."""
+"""Names that a series of metrics may have. The name of a lambda does not match."""
 
 TAKEN = "overlong"
 """The name of a reward that the learner adds itself."""
 
 MAX_NAMES = 32
-"""Rewards with names of one task: each is a series in metrics and a row in the ledger for every completion."""
+"""Maximum named rewards of one task: each is a series in metrics, and a row in the ledger for every completion."""
 
 STOCK = "verifiers."
-"""Modules of the package itself, whose rubrics add their functions up."""
+"""The modules of the package itself, whose rubrics add up their functions."""
 
 
 def require_rubric(environment: Any, who: str) -> None:
-    """Raises TaskError where the environment's rewards cannot be computed for one rollout at a time."""
+    """Raise TaskError if the environment's rewards cannot be computed for one rollout at a time."""
     if getattr(environment, "score_rollouts", True) is False:
-        raise TaskError(f"{who} scores no rollouts (score_rollouts=False), so nothing can be learnt from it.")
+        raise TaskError(f"{who} scores no rollouts (score_rollouts=False), so there is no reward to learn from.")
     if getattr(environment.rubric, "has_group_rewards", False):
         raise TaskError(
             f"{who} has rewards that compare the rollouts of a group (functions of `completions`, `states` and the "
-            "like). Here each episode is judged by itself, since others of its group may be on their way. Write the "
+            "like). Here each episode is judged by itself, because others of its group may still run. Write the "
             "reward as a function of one `completion`."
         )
     own = [_is_own(rubric) for rubric in _rubrics(environment.rubric)]
@@ -41,8 +41,9 @@ def require_rubric(environment: Any, who: str) -> None:
 
 
 def name_rewards(rubric: Any) -> Mapping[str, float]:
-    """The weights of a rubric's functions by their names; empty where names do not tell them apart, or the rubric
-    computes its reward in a way of its own. If there are too many, some that are not trained on are left out."""
+    """Return the weights of a rubric's functions by name. Returns an empty mapping if the names do not tell the
+    functions apart, or if the rubric computes its reward in its own way. If there are too many functions, some of
+    weight 0 are left out."""
     functions = list(_functions(rubric))
     weights = dict(functions)
     is_plain = not any(_is_own(one) for one in (rubric, *_rubrics(rubric)))
@@ -55,7 +56,7 @@ def name_rewards(rubric: Any) -> Mapping[str, float]:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """The rubrics without parts that a rubric is made of."""
+    """Yield the innermost rubrics of which a rubric consists."""
     parts = getattr(rubric, "rubrics", None)
     if parts is None:
         yield rubric
@@ -71,7 +72,7 @@ def _functions(rubric: Any) -> Iterator[tuple[str, float]]:
 
 
 def _is_own(rubric: Any) -> bool:
-    """Whether it computes its reward in a way of its own."""
+    """Return whether the rubric computes its reward in its own way."""
     method = type(rubric).score_rollout
     name = str(getattr(method, "__qualname__", ""))
     return not (str(method.__module__).startswith(STOCK) and name.split(".")[0] in ("Rubric", "RubricGroup"))

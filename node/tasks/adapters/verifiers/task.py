@@ -1,12 +1,15 @@
-"""`verifiers:ENVIRONMENT`: environments written for the package `verifiers`, with their rubrics as rewards.
+"""Use environments of the package `verifiers`, `verifiers:ENVIRONMENT`, with their rubrics as rewards.
 
-Problems are rows of the environment's data sets (`node.tasks.adapters.verifiers.data`); an episode is one rollout of
-it, which runs in a verifier's process and asks the policy through a client of ours
+Problems are rows of the environment's data sets (`node.tasks.adapters.verifiers.data`). An episode is one rollout of
+the environment. It runs in a verifier's process, and asks the policy through a client of ours
 (`node.tasks.adapters.verifiers.episode`).
 
 Invariants:
-- What cannot work is refused at the start: rewards that compare the rollouts of a group, a rubric without rewards.
-- What an environment wants and does not get, such as its sampling arguments, is told at the start.
+
+- An environment that cannot work fails at the start: its rewards compare the rollouts of a group, or its rubric has no
+  reward.
+- If an environment asks for something that it does not get, such as sampling arguments, the operator is told at the
+  start.
 """
 
 from __future__ import annotations
@@ -31,18 +34,18 @@ from node.tasks.kinds.generated import label_of
 HELD_OUT = Option(
     key="held_out",
     default=0.1,
-    help="share of the different prompts that is held out, where there is no data set for evaluation",
+    help="fraction of the different prompts to hold out, if there is no data set for evaluation",
     minimum=0.0,
     maximum=0.9,
 )
 
 USUAL_SAMPLING = {"n": 1, "extra_body": {}}
-"""Sampling arguments of an environment that asks for none."""
+"""Sampling arguments of an environment that asks for nothing special."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiersTask:
-    """See the module's paragraph. `reward_weights` by the names of rewards; none where the rubric gives a total."""
+    """An environment of the package as a task. `reward_weights`: by name; empty if the rubric gives only a total."""
 
     name: str
     label: str
@@ -78,7 +81,7 @@ class VerifiersTask:
         return self.rows.held_out(index)
 
     async def environment(self, problem: Problem, seed: int) -> VerifiersEpisode:
-        """One rollout, which has asked for the policy's first turn. Rollouts of the package know no seed."""
+        """Return one rollout that has asked for the policy's first turn. Rollouts of the package take no seed."""
         assert isinstance(problem, RowProblem), "a problem of this task"
         episode = VerifiersEpisode(
             package=self.package,
@@ -99,8 +102,8 @@ def _build(arguments: TaskArguments) -> EnvironmentTask:
     who = f"environment {name!r}"
     if hasattr(loaded, "env_map"):
         raise TaskError(
-            f"{who} is a group of environments (EnvGroup). Here each is a task of its own: name them one by one, under "
-            "[[task.mixture]]."
+            f"{who} is a group of environments (EnvGroup). Here each one is a task of its own: name them one by one, "
+            "under [[task.mixture]]."
         )
     require_rubric(loaded, who)
     weights = name_rewards(loaded.rubric)
@@ -124,26 +127,26 @@ def _build(arguments: TaskArguments) -> EnvironmentTask:
 
 
 def _data_set(loaded: Any, who: str, method: str, part: str) -> Any:
-    """A data set of the environment; None where it has none for evaluation. Raises TaskError."""
+    """Return a data set of the environment, or None if it has none for evaluation. Raises TaskError."""
     has_one = getattr(loaded, part, None) is not None or getattr(loaded, f"{part}_source", None) is not None
     if not has_one and part == "eval_dataset":
         return None
     if not has_one:
         raise TaskError(
-            f"{who} has no data set to train on, but one for evaluation alone. Name an environment whose "
+            f"{who} has no data set to train on, only one for evaluation. Name an environment whose "
             "load_environment gives `dataset`."
         )
     try:
         return getattr(loaded, method)()
-    except Exception as error:  # the environment's own code, which may fail in its own way
+    except Exception as error:  # from the environment's own code, which may raise anything
         raise TaskError(
             f"{who} cannot make its data set: {type(error).__name__}: {error}. If it downloads one, this machine must "
-            "reach that, or have it."
+            "be able to reach it, or have it already."
         ) from error
 
 
 def _take_over(loaded: Any, who: str) -> Iterator[str]:
-    """Settle what an environment cannot decide here, and tell the operator."""
+    """Override what an environment cannot decide here, and yield notes for the operator."""
     asked = {key: value for key, value in (getattr(loaded, "sampling_args", None) or {}).items() if value is not None}
     if ignored := sorted(key for key, value in asked.items() if USUAL_SAMPLING.get(key) != value):
         yield f"{who}: its sampling arguments ({', '.join(ignored)}) are ignored: leases say how tokens are sampled"
@@ -155,14 +158,14 @@ def _take_over(loaded: Any, who: str) -> Iterator[str]:
 
 
 def _code_of(name: str) -> str:
-    """A digest of the module that the environment came from, so that machines with another one are told apart."""
+    """Return a digest of the environment's module, so that machines with another version of it are noticed."""
     module = sys.modules.get(name.replace("-", "_").rpartition("/")[2])
     path = getattr(module, "__file__", None)
     return hashlib.blake2b(Path(path).read_bytes(), digest_size=4).hexdigest() if path else ""
 
 
 def _value(text: str) -> Any:
-    """An argument of `load_environment`: a number, true, false or null as JSON has them, else text."""
+    """Return an argument of `load_environment`: a number, true, false or null as in JSON, else text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -171,7 +174,7 @@ def _value(text: str) -> Any:
 
 VERIFIERS = TaskKind(
     name="verifiers",
-    summary="an environment of the package verifiers by its name; options are handed to its load_environment",
+    summary="an environment of the package verifiers, by its name; options are passed to its load_environment",
     build=_build,
     argument="ENVIRONMENT",
     options=(HELD_OUT,),

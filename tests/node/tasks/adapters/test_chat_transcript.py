@@ -62,9 +62,9 @@ REFUSED = {
     "a call of the policy": ([*PROMPT, CALLED, user("x")], "calling f"),
     "fewer messages": ([*PROMPT], "has left out message 3"),
     "none": ([], "has left out message 1"),
-    "nothing new": ([*PROMPT, said("hi")], "has said nothing since"),
+    "nothing new": ([*PROMPT, said("hi")], "asks again without a new message"),
     "words for the policy": ([*PROMPT, said("hi"), said("ho")], "answers with a message of role 'assistant'"),
-    "orders": ([*PROMPT, said("hi"), ChatMessage(role="system", content="x")], "may be messages of these roles: user,"),
+    "orders": ([*PROMPT, said("hi"), ChatMessage(role="system", content="x")], "of these roles are allowed: user,"),
 }
 
 
@@ -80,7 +80,7 @@ def test_a_first_request_is_the_prompt_and_nothing_else() -> None:
     transcript = ChatTranscript(prompt=PROMPT, who="environment 'x'")
     with pytest.raises(TaskError, match="adds a message of role 'user'"):
         transcript.read([*PROMPT, user("a word more")])
-    with pytest.raises(TaskError, match="begins otherwise than its data set: message 2"):
+    with pytest.raises(TaskError, match="begins unlike its data set: message 2"):
         transcript.read([PROMPT[0], user("bye")])
 
 

@@ -159,8 +159,8 @@ def test_a_module_beside_the_swarm_registers_what_it_has(tmp_path: Path) -> None
         ("gymnasium:FrozenLake-v1:observe=text", r"cannot be read as text with observe=text.*Discrete\(16\)"),
         ("gymnasium:Echo-v0:observe=ansi", r"cannot be read as text with observe=ansi.*renders as nothing"),
         ("gymnasium:Echo-v0:actions=a|b", r"its actions are texts \(Text"),
-        ("gymnasium:FrozenLake-v1:actions=left|right", "names 2 actions, and there are 4"),
-        ("gymnasium:FrozenLake-v1:slippery=false", "cannot be made with {'slippery': False}.*handed to gymnasium.make"),
+        ("gymnasium:FrozenLake-v1:actions=left|right", "names 2 actions, but there are 4"),
+        ("gymnasium:FrozenLake-v1:slippery=false", "cannot be made with {'slippery': False}.*passed to gymnasium.make"),
         ("gymnasium:FrozenLake-v1:scale=0", "must lie in"),
         ("gymnasium:Echo-v0:mood=sick", "RuntimeError: no start"),
         ("gymnasium:", "needs ENV_ID"),
@@ -182,7 +182,7 @@ def test_actions_that_cannot_be_said_are_refused_with_their_space() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mood", "said"), [("nan", "the reward nan, which is no finite number"), ("odd", "is of type list, and not text")]
+    ("mood", "said"), [("nan", "the reward nan, not a finite number"), ("odd", "is of type list, not text")]
 )
 def test_what_an_environment_gets_wrong_ends_its_episode(mood: str, said: str) -> None:
     with pytest.raises(TaskError, match=said):
@@ -191,5 +191,5 @@ def test_what_an_environment_gets_wrong_ends_its_episode(mood: str, said: str) -
 
 def test_an_environment_that_begins_otherwise_each_time_is_refused() -> None:
     task = opened("gymnasium:Echo-v0:mood=forgetful")
-    with pytest.raises(TaskError, match="Let what is random in it follow from the seed"):
+    with pytest.raises(TaskError, match="Derive everything random in it from that seed"):
         task.environment(task.problem(0), 0)

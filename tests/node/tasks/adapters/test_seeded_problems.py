@@ -92,7 +92,7 @@ def test_an_environment_that_says_nothing_needs_instructions() -> None:
 
 def test_another_beginning_of_the_same_seed_is_an_error() -> None:
     problem = SeededProblem(prompt="a", seed=3, opening="a")
-    with pytest.raises(TaskError, match=r"after a reset with seed 3 the environment said 'b', and 'a' before"):
+    with pytest.raises(TaskError, match=r"after a reset with seed 3 the environment said 'b', but before it said 'a'"):
         World().require_same(problem, "b")
 
 

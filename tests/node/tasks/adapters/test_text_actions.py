@@ -55,7 +55,7 @@ def test_numbers_from_another_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [("left|right", "names 2 actions, and there are 4"), ("a|b|c|A", "names an action twice")]
+    ("words", "said"), [("left|right", "names 2 actions, but there are 4"), ("a|b|c|A", "names an action twice")]
 )
 def test_words_that_do_not_fit_are_refused(words: str, said: str) -> None:
     with pytest.raises(TaskError, match=said):

@@ -116,5 +116,5 @@ def test_results_of_tools() -> None:
     broken = {"tool_name": "add", "result": None, "error": {"message": "no such tool"}}
     assert read_result(broken, "add") == "error: no such tool"
     assert read_result({"text": "plain"}, "add") == "plain"
-    with pytest.raises(ServerFault, match="answered for the tool 'sub', and 'add' was called"):
+    with pytest.raises(ServerFault, match="answered for the tool 'sub' instead of 'add'"):
         read_result({"tool_name": "sub", "result": "3"}, "add")

@@ -102,7 +102,7 @@ def test_a_reply_that_nobody_asked_is_never_taken_for_the_next() -> None:
                 try:
                     await session.step({"message": "second"})
                 except ServerFault as fault:
-                    assert "that nobody asked" in str(fault) or "where 'observation' was asked" in str(fault)  # noqa: PT017
+                    assert "that was not requested" in str(fault) or "instead of 'observation'" in str(fault)  # noqa: PT017
                     break
 
     with_server(twice, work)
@@ -111,7 +111,7 @@ def test_a_reply_that_nobody_asked_is_never_taken_for_the_next() -> None:
 @pytest.mark.parametrize(
     ("behave", "said"),
     [
-        (mumbling, "no JSON"),
+        (mumbling, "not JSON"),
         (leaving, "closed the connection: out of memory"),
         (silent, r"did not answer within 0\.5 s"),
     ],
@@ -122,7 +122,7 @@ def test_what_is_no_server_of_openenv(behave: Behave, said: str) -> None:
         async with open_session(address, 0.5) as session:
             with pytest.raises(ServerFault, match=said):
                 await session.reset(3)
-            with pytest.raises(ServerFault, match="has failed before"):
+            with pytest.raises(ServerFault, match="failed earlier"):
                 await session.step({})
 
     with_server(behave, work)
@@ -130,7 +130,7 @@ def test_what_is_no_server_of_openenv(behave: Behave, said: str) -> None:
 
 def test_a_server_that_stays_full_is_given_up_in_time() -> None:
     async def work(address: Address) -> None:
-        with pytest.raises(ServerFull, match="has 1 sessions at most"):
+        with pytest.raises(ServerFull, match="limit of sessions, 1,"):
             await begin_episode(address, 1.0, 3)
 
     with_server(full, work)
@@ -142,7 +142,7 @@ def test_a_caller_that_gives_up_breaks_the_session() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await session.reset(3)
-            with pytest.raises(ServerFault, match="has failed before"):
+            with pytest.raises(ServerFault, match="failed earlier"):
                 await session.reset(3)
 
     with_server(silent, work)

@@ -47,8 +47,8 @@ def test_a_prompt_of_text_is_text() -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "a number": (3, "something of type int, where messages belong"),
-    "words": ([3], "something of type int, where a message belongs"),
+    "a number": (3, "something of type int instead of messages"),
+    "words": ([3], "something of type int instead of a message"),
     "nothing": ([], "has no message"),
     "a picture": (
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}],
@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "arguments": (
         [{"role": "assistant", "content": "", "tool_calls": [{"id": "a", "name": "f", "arguments": "{"}]}],
-        "no JSON object: '{'",
+        "not a JSON object: '{'",
     ),
 }
 

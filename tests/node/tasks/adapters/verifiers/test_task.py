@@ -260,7 +260,7 @@ def test_a_policy_that_calls_badly_is_scored_where_the_environment_stops_for_it(
 FAILING = {
     "broken": ("counting", "broken", "failed: InfraError: its server is gone"),
     "rewriting": ("rewriting", "a", "has rewritten the conversation"),
-    "otherwise": ("otherwise", "a", "begins otherwise than its data set: message 1"),
+    "otherwise": ("otherwise", "a", "begins unlike its data set: message 1"),
     "gathering": ("gathering", "a", "asks for several answers at once"),
     "direct": ("direct", "a", "speaks to a model's server itself"),
 }

@@ -1,9 +1,10 @@
-"""Say what the budgets for strangers and members refused: an event a period for each budget, and faults of peers.
+"""Report what the budgets for strangers and members refused, and the faults of peers.
 
 Invariants:
-- However much is refused, a period leaves one row for each budget.
-- However many faults a peer, or any number of peers, commits, the log gains a bounded number of rows; what was not
-  said is counted in the next row.
+
+- However much is refused, a period leaves one event for each budget.
+- However many faults one peer or many commit, the log gains a bounded number of events. The next one counts those that
+  were left out.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from swarm.transport.event_rate import Bucket, Buckets, Rate
 from swarm.transport.interface import Transport
 
 TOLD_EVERY_S = 30.0
-"""How often refusals are told; whoever is under attack learns of it within this time."""
+"""Seconds between reports of refusals: a node under attack reports it within this time."""
 
 FAULTS_OF_PEER = Rate(per_s=1 / 30, burst=10.0)
-"""Rows about one peer's faults, or its copied key. An honest peer has none."""
+"""Rate of events about one peer's faults, or its copied key. An honest peer has none."""
 
 FAULTS = Rate(per_s=1.0, burst=100.0)
-"""The same of all peers together: 20 MB of log a day at most."""
+"""The same rate for all peers together: at most 20 MB of log a day."""
 
 
 async def tell_refusals(transport: Transport, events: EventLog) -> None:
@@ -47,7 +48,7 @@ def _tell(transport: Transport, events: EventLog) -> None:
 
 @dataclass(kw_only=True)
 class FaultLog:
-    """See the module's paragraph."""
+    """Write events about peers' faults, at a bounded rate."""
 
     events: EventLog
     _of: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=FAULTS_OF_PEER))

@@ -1,10 +1,11 @@
-"""Reach the learner that an invite names, before this node joins: who answers, for which swarm, and by which clock.
+"""Reach the learner that an invite names before this node joins, and check its swarm, its certificate and the clocks.
 
 Invariants:
-- Whoever answers for another swarm, or without the operator's word for its key, is refused in the same sentence by
-  `volery join` and `volery join --dry-run`.
-- A clock that is wrong here is not taken for a fault of the operator's: where a certificate does not hold now, both
-  clocks are told.
+
+- A node that answers for another swarm, or without the operator's certificate, is refused. `volery join` and `volery
+  join --dry-run` use the same sentence.
+- A wrong clock on this machine does not count as a fault of the operator. If a certificate is not valid now, the
+  message shows both clocks.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ DIAL_EVERY_S = 1.0
 """Pause between attempts to reach the learner for the first time."""
 
 FIRST_TRY_S = 10.0
-"""Of a wait of 0 s, which is one try: a connection over a bad line takes two seconds."""
+"""Seconds of a single try (`wait_s` = 0): a connection over a bad line takes two seconds."""
 
-SET_CLOCK = "Set it (with systemd: timedatectl set-ntp true)"
+SET_CLOCK = "Set this clock (with systemd: timedatectl set-ntp true)"
 
 
 async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tuple[PeerId, exchange.TellGenesis]:
-    """Dial the invite's addresses until one answers as the invite's swarm; return who does, and its genesis.
+    """Dial the invite's addresses until one answers for the invite's swarm, and return its peer id and its genesis.
 
-    Raises RunError when nobody answers in time, UsageError when somebody answers for another swarm.
+    Raises RunError if none answers in time, UsageError if one answers for another swarm.
     """
     reason, began_s = "it did not answer in time", trio.current_time()
     with trio.move_on_after(wait_s or FIRST_TRY_S):
@@ -50,7 +51,8 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tup
                 reason = str(error) or "it did not answer in time"
             except PeerError as error:
                 raise UsageError(
-                    f"Who answers at the invite's address does not speak for its swarm: {error.detail}."
+                    f"The node at the invite's address could not prove that it belongs to this swarm: {error.detail}. "
+                    "Ask the operator for a new invite."
                 ) from None
             if trio.current_time() - began_s >= wait_s:
                 break
@@ -67,7 +69,7 @@ def require_swarm(raw: bytes, invite: Invite) -> None:
     genesis, authority = read_genesis(raw)
     if authority != invite.authority:
         raise UsageError(
-            f"The invite is for another swarm than the one that answers at its address ({genesis.name!r}, "
+            f"The invite is for another swarm than the one at its address ({genesis.name!r}, "
             f"{authority.swarm.hex()[:8]} instead of {invite.swarm.hex()[:8]}). Ask the operator for a new invite."
         )
 
@@ -75,9 +77,9 @@ def require_swarm(raw: bytes, invite: Invite) -> None:
 async def ask_terms(
     transport: Transport, learner: PeerId, told: exchange.TellGenesis, invite: Invite
 ) -> exchange.TellTerms | None:
-    """What the learner asks of whoever joins; None where it does not tell, or the line broke.
+    """Return the learner's terms for joining; None if it does not tell them, or the connection broke.
 
-    Raises UsageError when the invite's join token is not the learner's.
+    Raises UsageError if the invite's join token is not the learner's.
     """
     if exchange.TERMS not in told.ext:
         return None
@@ -91,15 +93,19 @@ async def ask_terms(
 
 
 def require_certified(terms: exchange.TellTerms, learner: PeerId, invite: Invite, *, now_ms: int) -> LearnerCertificate:
-    """The operator's word for `learner`, who told the terms. Raises UsageError unless it is one, and holds now."""
+    """Return the operator's certificate for `learner`, which sent the terms. Raises UsageError if it is not valid
+    now."""
     try:
         word = open_certificate(terms.certificate, invite.authority)
     except PeerError as error:
-        raise UsageError(f"Who answers at the invite's address does not speak for its swarm: {error.detail}.") from None
+        raise UsageError(
+            f"The node at the invite's address could not prove that it belongs to this swarm: {error.detail}. "
+            "Ask the operator for a new invite."
+        ) from None
     if learner_of(word) != learner:
         raise UsageError(
-            "Who answers at the invite's address does not speak for its swarm: the operator's certificate is for "
-            f"{learner_of(word)}, and {learner} answers. Ask the operator for a new invite."
+            "The node at the invite's address could not prove that it belongs to this swarm: the operator's "
+            f"certificate is for {learner_of(word)}, and {learner} answers. Ask the operator for a new invite."
         )
     if not _holds(word, now_ms):
         raise UsageError(_out_of_time(word, here_ms=now_ms, there_ms=terms.now_ms))
@@ -111,24 +117,25 @@ def _holds(word: LearnerCertificate, at_ms: int) -> bool:
 
 
 def _out_of_time(word: LearnerCertificate, *, here_ms: int, there_ms: int) -> str:
-    """What is said of a certificate that does not hold at `here_ms`; the learner's clock says `there_ms`, 0 if that was
-    not told.
+    """Return the message about a certificate that is not valid at `here_ms`. The learner's clock shows `there_ms`; 0 if
+    that was not told.
     """
     holds = f"the operator certified it from {moment(word.not_before_ms)} until {moment(word.not_after_ms)}"
     if _holds(word, there_ms):
         return (
-            f"This machine's clock is probably wrong: it says {moment(here_ms)} and is {apart(here_ms, there_ms)}, "
-            f"which says {moment(there_ms)}. And {holds}, which fits the learner's clock and not this one. {SET_CLOCK}."
+            f"This machine's clock is probably wrong: it shows {moment(here_ms)} and is {apart(here_ms, there_ms)}, "
+            f"which shows {moment(there_ms)}. The certificate fits the learner's clock and not this one: {holds}. "
+            f"{SET_CLOCK}."
             " Then join again. If your watch agrees with this machine, tell the operator."
         )
     theirs = f", the learner's {moment(there_ms)}" if there_ms else ""
     return (
-        f"Who answers at the invite's address does not speak for its swarm now: {holds}, and this machine's clock says "
-        f"{moment(here_ms)}{theirs}. Set this clock if it is wrong; else ask the operator to start the learner again "
-        "where operator.key lies, which renews its certificate."
+        f"The node at the invite's address could not prove that it belongs to this swarm: {holds}, and this machine's "
+        f"clock shows {moment(here_ms)}{theirs}. Set this clock if it is wrong; otherwise ask the operator to start "
+        "the learner again where operator.key is, which renews the certificate."
     )
 
 
 def apart(here_ms: int, there_ms: int) -> str:
-    """How this machine's clock differs from the learner's, to go on with after "is"."""
+    """Return how this machine's clock differs from the learner's, to stand after "is"."""
     return f"{ago(abs(there_ms - here_ms))} {'behind' if here_ms < there_ms else 'ahead of'} the learner's"

@@ -1,14 +1,15 @@
-"""Meet the peers that the learner introduces, so that chunks travel among peers and not from the learner alone.
+"""Connect to the peers that the learner introduces, so that chunks travel among peers and not only from the learner.
 
-The loop starts a dial for each peer that is due (`dial_plan`). It waits for the next pause to end, and is woken by
-introductions, by connections that come or go, by each dial that ends, and every LOOK_S.
+The loop starts a dial for each peer that is due (`dial_plan`). It wakes when the next pause ends, at introductions,
+when connections come or go, when a dial ends, and every LOOK_S.
 
 Invariants:
-- Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice. Of two of
-  which one can be dialled, the other one dials. Whoever has lost the other dials again, whichever it is.
-- Addresses that lie inside somebody else's network are not dialled, whoever named them.
-- A dial goes to all addresses that are known: it begins anew when another one becomes known.
-- At most MAX_DIALS peers are dialled at a time, and after a learner's restart not all at once.
+
+- If both of two peers can be dialled, the one with the smaller id dials, or each pair would dial twice. If only one can
+  be dialled, the other dials. After a lost connection either one dials.
+- Addresses inside a network of somebody else are not dialled, no matter who named them.
+- A dial uses all known addresses. It begins again when another address becomes known.
+- At most MAX_DIALS peers are dialled at a time, and not all at once after a learner's restart.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from swarm.libp2p import is_circuit
 from swarm.transport.interface import DialFailed, PeerConnected, PeerDisconnected, Transport
 
 MAX_DIALS = 8
-"""Peers that are dialled at a time: each may take seconds of knocking, and a neighbourhood has two dozen."""
+"""Most peers that are dialled at a time. Hole punching takes seconds for each, and a node has two dozen neighbours."""
 
 LOOK_S = 10.0
-"""How often to see whether we are reached otherwise than before, which nobody tells."""
+"""Seconds between checks whether this node is reached in another way than before, which no event tells."""
 
 OPEN = frozenset({ReachKind.DIRECTLY, ReachKind.MAPPED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Dial:
-    """One that goes on, to these addresses."""
+    """A dial under way, to these addresses."""
 
     addresses: tuple[str, ...]
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -46,7 +47,7 @@ class _Dial:
 
 @dataclass(kw_only=True)
 class Neighbours:
-    """See the module's paragraph. `rng` spreads what would happen at once."""
+    """Keep connections to the introduced peers. `rng` spreads what would otherwise happen at once."""
 
     transport: Transport
     events: EventLog
@@ -59,8 +60,8 @@ class Neighbours:
         self._plan = DialPlan(rng=self.rng)
 
     def hear(self, introduction: Introduction) -> None:
-        """These are our neighbours now, in the learner's word, and no longer those of before: no strangers to us. They
-        are dialled soon."""
+        """Take the peers of the learner's introduction as neighbours, in place of those before. They are no strangers,
+        and are dialled soon."""
         told = {PeerId(one.peer): tuple(one.addresses) for one in introduction.peers}
         before = set(self._plan.peers())
         for peer in before - told.keys():
@@ -71,12 +72,12 @@ class Neighbours:
         for peer in self.transport.connected_peers():
             self._plan.note_met(peer)
         for peer, dial in self._dialling.items():
-            if set(self._usable(peer)) - set(dial.addresses):  # a way may lead there where none did
+            if set(self._usable(peer)) - set(dial.addresses):  # a new address may lead there
                 dial.scope.cancel()
         self._stir()
 
     async def run(self) -> None:
-        """Dial those we should, until cancelled."""
+        """Dial the peers that are due, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hear_of_connections)
             while True:
@@ -89,7 +90,7 @@ class Neighbours:
                     await self._news.wait()
 
     def _is_due(self, peer: PeerId, now: float) -> bool:
-        """Whether this peer is to be dialled from here, and now."""
+        """Return whether this node is to dial the peer now."""
         if peer in self._dialling or peer in self.transport.connected_peers() or peer == self.transport.peer_id:
             return False
         addresses = self._usable(peer)
@@ -101,7 +102,7 @@ class Neighbours:
         return can_be_dialled
 
     def _is_open(self) -> bool:
-        """Whether others can dial us, as far as they and we know."""
+        """Return whether others can dial this node, as far as they and it know."""
         kind = self.transport.reached().kind
         return kind in OPEN or (kind is ReachKind.UNKNOWN and bool(self.transport.addresses()))
 

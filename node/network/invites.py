@@ -1,4 +1,4 @@
-"""Invites to a swarm: made of the learner's state, shown once more, or for other addresses."""
+"""Write invites to a swarm from the learner's state: the same one again, or one with other addresses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ HOUR_MS = 3_600_000
 
 
 def invite_to(home: LearnerStateDir, config: SwarmConfig, addresses: list[str]) -> str:
-    """The invite to the swarm of `home`, whose learner may be dialled at `addresses`. Raises LocalProtocolError when
-    they are too many, or none."""
+    """Return the invite to the swarm of `home`, whose learner may be dialled at `addresses`. Raises LocalProtocolError
+    if they are too many, or none."""
     return write_invite(
         Invite(
             operator=home.authority.operator,
@@ -39,8 +39,10 @@ def invite_to(home: LearnerStateDir, config: SwarmConfig, addresses: list[str]) 
 
 
 def found_swarm(config_file: Path) -> str:
-    """Found the swarm of a swarm.toml, as its learner would at its first start, which then goes on with it; return the
-    invite, for the addresses that it will listen at. Raises UsageError, RunError.
+    """Found the swarm of a swarm.toml, as its learner would at its first start, and return the invite.
+
+    The invite has the addresses that the learner will listen at. The first start goes on from this state. Raises
+    UsageError, RunError.
     """
     config = read_swarm_config(config_file)
     home = open_learner_home(
@@ -54,14 +56,14 @@ def found_swarm(config_file: Path) -> str:
 
 
 def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:
-    """The invite that the learner wrote when it last started, with other addresses or an end if so asked.
+    """Return the invite that the learner wrote at its last start, with other addresses or an end if asked for.
 
-    `announce` are addresses without the /p2p/ part, which is the learner's.
+    `announce` are addresses without the /p2p/ part, which names the learner. Raises UsageError, RunError.
     """
     path = find_place(config).state / INVITE_FILE
     if not path.exists():
         raise UsageError(
-            f"{path} does not exist yet: start the swarm once with `volery learn {config}`. Where [network] listen = "
+            f"{path} does not exist yet. Start the swarm once with `volery learn {config}`. With [network] listen = "
             "[] nobody can join, and there is no invite."
         )
     text, invite = _kept_invite(path)
@@ -85,7 +87,7 @@ def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> s
 
 
 def _kept_invite(path: Path) -> tuple[str, Invite]:
-    """The invite in a learner's state, which wrote nothing else there. Raises RunError."""
+    """Return the text in a learner's state and the invite in it. Raises RunError if the file holds anything else."""
     try:
         text = text_of(read_file(path)).strip()
         return text, read_invite(text, now_ms=0)
@@ -99,8 +101,9 @@ def _kept_invite(path: Path) -> tuple[str, Invite]:
 
 
 def _of_learner(address: str, learner: str) -> str:
-    """The address with the learner's name, which it may have already. Raises UsageError where it is another's."""
+    """Return the address with the learner's name, which it may have already. Raises UsageError if it names another
+    peer."""
     where, _, peer = address.partition("/p2p/")
     if peer not in ("", learner):
-        raise UsageError(f"--announce {address}: {peer} is not this learner, which is {learner}. Leave /p2p/ away.")
+        raise UsageError(f"--announce {address}: {peer} is not this learner, which is {learner}. Leave /p2p/ out.")
     return f"{where}/p2p/{learner}"

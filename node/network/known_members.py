@@ -1,12 +1,12 @@
 """Remember over a restart where members came from, so that they are let in before strangers.
 
-The learner's state directory has `members.json`: peer ids and the network addresses (of IPv6 the /64 network) that they
-last came from. Nothing is decided by it but who goes first when there is no room for all
-(`swarm/libp2p/connection_gate.py`).
+The learner's state directory has `members.json`: peer ids and the network addresses (for IPv6 the /64 network) that
+they last came from. It only decides who goes first if there is no room for all (`swarm/libp2p/connection_gate.py`).
 
 Invariants:
+
 - A file that is missing, damaged or cannot be written costs members their precedence, and nothing else.
-- At most MOST members are remembered, those seen last.
+- At most MOST members are remembered: those seen last.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from swarm.transport.interface import Transport
 FILE = "members.json"
 
 MOST = 4096
-"""Members remembered, as many as the door does: some 400 KiB."""
+"""Most members that are remembered, the same number as in the connection gate: some 400 KiB."""
 
 MAX_FILE_BYTES = MOST * 256
 
 NOTED_EVERY_S = 10.0
-"""How often the file is written, if anybody new came: what a kill loses of it."""
+"""Seconds between checks for new members, after which the file is written. A kill loses at most this time."""
 
 
 @dataclass(kw_only=True)
 class KnownMembers:
-    """See the module's paragraph. `root` is the learner's state directory."""
+    """Remember members over a restart. `root` is the learner's state directory."""
 
     root: Path
     transport: Transport
@@ -47,20 +47,20 @@ class KnownMembers:
     _origins: dict[PeerId, str] = field(default_factory=dict)
 
     def recall(self, awaited: Collection[PeerId] = ()) -> None:
-        """Tell the transport who was here before, and for whom of these work waits."""
+        """Tell the transport which members were here before, and for which of these work waits (`awaited`)."""
         path = self.root / FILE
         try:
             self._origins = _read(path)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
+            text = f"{path} cannot be read: {error}. Members have no precedence until they return. It is rewritten."
             self.events.trouble(text)
             return
         self.transport.expect(self._origins, awaited)
 
     async def keep(self) -> None:
-        """Write who is here whenever that is news, until cancelled."""
+        """Write the members who are here whenever one is new, until cancelled."""
         is_told = False
         while True:
             await trio.sleep(NOTED_EVERY_S)
@@ -74,7 +74,7 @@ class KnownMembers:
                 is_told = True
 
     def news(self) -> bytes:
-        """Return what the file is to have; empty if it has that."""
+        """Return the new contents of the file; empty if it has them already."""
         before = dict(self._origins)
         for peer, origin in self.transport.origins().items():
             if self._origins.get(peer) != origin:
@@ -86,7 +86,7 @@ class KnownMembers:
 
 
 def recalled(root: Path) -> bool:
-    """Whether the learner whose state directory this is had members when it was here last."""
+    """Return whether the learner with this state directory had members when it last ran."""
     try:
         return bool(_read(root / FILE))
     except (OSError, ValueError):
@@ -94,8 +94,8 @@ def recalled(root: Path) -> bool:
 
 
 def _read(path: Path) -> dict[PeerId, str]:
-    """Raises OSError, ValueError."""
+    """Return the members and their addresses. Raises OSError, ValueError."""
     read = parse_json(read_file(path, MAX_FILE_BYTES))
     if not isinstance(read, dict) or not all(isinstance(origin, str) for origin in read.values()):
-        raise ValueError("it is no table of peers and addresses")
+        raise ValueError("it is not a table of peers and addresses")
     return {PeerId(peer): origin for peer, origin in list(read.items())[-MOST:]}

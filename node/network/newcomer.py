@@ -1,8 +1,9 @@
-"""What anybody who holds an invite may learn of a swarm without joining it.
+"""Ask what anybody with an invite may learn of a swarm without joining it.
 
 Invariants:
-- Nobody has joined by it: the learner sees an address and a key, and writes nothing down.
-- What the operator claims is told apart from what was checked.
+
+- Asking does not join the swarm: the learner sees an address and a key, and writes nothing down.
+- Claims of the operator are kept apart from what was checked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from swarm.versions.manifest_search import ManifestSearch, ask
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was learnt without joining. `terms` None: they are not told; `newest` None: there is no version yet."""
+    """What was learned without joining. `terms` is None if they are not told; `newest`, if there is no version yet."""
 
     genesis: Genesis
     learner: PeerId
@@ -36,8 +37,8 @@ class Found:
 
 
 async def look_around(transport: Transport, invite: Invite, wait_s: float) -> Found:
-    """Ask the learner that `invite` names, to which `transport` stays connected. Raises UsageError or RunError, as
-    joining would."""
+    """Ask the learner that `invite` names; `transport` stays connected to it. Raises UsageError or RunError, as joining
+    would."""
     learner, told = await find_swarm(transport, invite, wait_s)
     genesis, _ = read_genesis(told.genesis)
     terms = await ask_terms(transport, learner, told, invite)
@@ -47,7 +48,7 @@ async def look_around(transport: Transport, invite: Invite, wait_s: float) -> Fo
 
 
 async def find_newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
-    """The newest version's manifest; None where there is no version yet, or the line broke."""
+    """Return the newest version's manifest; None if there is no version yet, or the connection broke."""
     try:
         answer = await ask(transport, learner, exchange.AskNewest())
         if not isinstance(answer, exchange.TellNewest) or not answer.announcement:

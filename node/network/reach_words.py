@@ -1,4 +1,4 @@
-"""How a node is reached, in a sentence for people."""
+"""Tell how a node is reached, in a sentence for people."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from protocol.reach import Reach, ReachKind, Way
 
 KINDS = {
     ReachKind.DIRECTLY: "others dial it",
-    ReachKind.MAPPED: "others dial a port that its router passes on",
-    ReachKind.BY_PUNCHING: "others reach it by knocking when it does",
-    ReachKind.NOT: "nobody reaches it; it reaches those who can be dialled",
-    ReachKind.UNKNOWN: "it is not known yet whether others reach it",
+    ReachKind.MAPPED: "others dial a port that its router forwards",
+    ReachKind.BY_PUNCHING: "others reach it by hole punching",
+    ReachKind.NOT: "others cannot reach it; it dials those that can be dialled",
+    ReachKind.UNKNOWN: "it is not known yet whether others can reach it",
 }
 
 WAYS = {
@@ -26,7 +26,7 @@ WAYS = {
 
 
 def reach_words(reach: Reach, bytes_carried: int = 0) -> str:
-    """What a node says of how it is reached, how it met those that it is connected to, and what circuits through it
+    """Return a sentence on how a node is reached, how it met the peers that it is connected to, and what its circuits
     carried between others."""
     kind = f"{VERDICTS[reach.kind]}: {KINDS.get(reach.kind, KINDS[ReachKind.UNKNOWN])}"
     why = f" ({reach.why})" if reach.why else ""

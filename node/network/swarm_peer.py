@@ -1,4 +1,4 @@
-"""What every member of a swarm does for the others, whatever its role: it serves what it has, and fetches chunks."""
+"""Do what every member of a swarm does for the others in any role: serve what it has, and fetch chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.transport.interface import Transport
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmPeer:
-    """`serving` answers questions and gives chunks, `exchange` fetches them; what peers do wrong goes to `faults`."""
+    """`serving` answers questions and sends chunks, `exchange` fetches them; `faults` records what peers do wrong."""
 
     transport: Transport
     faults: FaultLog
@@ -25,7 +25,7 @@ class SwarmPeer:
 
     @classmethod
     def build(cls, transport: Transport, store: ChunkStore, knowledge: Knowledge, faults: FaultLog) -> Self:
-        """What is fetched is served from then on."""
+        """Build the parts, so that fetched chunks are served at once."""
 
         serving = Serving(
             transport=transport, store=store, knowledge=knowledge, report=faults.report, trouble=faults.events.trouble
@@ -40,7 +40,7 @@ class SwarmPeer:
         return cls(transport=transport, faults=faults, serving=serving, exchange=exchange)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Serve from now on, and fetch what is wanted until `nursery` is cancelled."""
+        """Serve from now on, and fetch chunks until `nursery` is cancelled."""
         self.serving.start()
         nursery.start_soon(self.exchange.run)
         nursery.start_soon(tell_refusals, self.transport, self.faults.events)

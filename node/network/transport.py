@@ -1,4 +1,4 @@
-"""This machine among others: its presence in libp2p, and a few words on what it is."""
+"""Open this machine's transport (libp2p), and describe the machine in a few words."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def open_transport(
     *,
     tell_port: TellPort | None = None,
 ) -> AbstractAsyncContextManager[Transport]:
-    """A presence in libp2p as the configuration has it: addresses, caps, and whether the router is asked for a port.
+    """Open libp2p as the configuration asks: addresses, bandwidth limits, and whether to ask the router for a port.
 
-    A node asks once it has reached the internet, a learner, which only waits to be reached, at once. What comes of it
-    is told to `tell_port`, or else to `events`.
+    A node asks once it has reached the internet. A learner only waits to be reached, so it asks at once. `tell_port`
+    gets the result; by default it goes to `events`.
     """
     when = MapPorts.AT_ONCE if isinstance(network, NetworkSection) else MapPorts.ONCE_OUT
     relay_mbit = network.relay_mbit if isinstance(network, NetworkSection) else None
@@ -61,5 +61,5 @@ def _tell_port(events: EventLog, event: PortMapped | PortMappingFailed) -> None:
 
 
 def machine_name() -> str:
-    """A few words on this machine for the report."""
+    """Return a short description of this machine for the report."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"[:128]

@@ -81,7 +81,7 @@ def test_a_learner_of_logs_alone_needs_no_address(swarm: Swarm) -> None:
     assert "volery join" not in said
     assert not (swarm.state / "invite").exists()
     outcome = swarm.machine.call("invite", swarm.config)
-    assert (outcome.code, "Where [network] listen = [] nobody can join" in outcome.err) == (2, True)
+    assert (outcome.code, "With [network] listen = [] nobody can join" in outcome.err) == (2, True)
 
 
 @pytest.mark.slow

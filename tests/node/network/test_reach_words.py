@@ -12,9 +12,8 @@ PEER = "12D3KooW" + "p" * 44
 
 def test_who_has_met_nobody() -> None:
     said = reach_words(Reach(kind=ReachKind.NOT, why="it listens nowhere"))
-    assert (
-        said
-        == "outbound only: nobody reaches it; it reaches those who can be dialled (it listens nowhere); 0 connections"
+    assert said == (
+        "outbound only: others cannot reach it; it dials those that can be dialled (it listens nowhere); 0 connections"
     )
 
 

@@ -170,7 +170,7 @@ async def test_a_wrong_token_is_refused_as_by_joining(tmp_path: Path) -> None:
 
 async def test_who_speaks_for_another_swarm_is_refused_as_by_joining(tmp_path: Path) -> None:
     async with learner(tmp_path, terms_with(), genesis=STRANGERS.genesis) as (transport, _):
-        with pytest.raises(UsageError, match="The invite is for another swarm than the one that answers"):
+        with pytest.raises(UsageError, match="The invite is for another swarm than the one at its address"):
             await look(invite_to(transport), NODE, 20.0)
 
 
@@ -193,7 +193,7 @@ async def test_terms_of_who_is_not_the_learner_are_not_believed(
 ) -> None:
     async with learner(tmp_path, terms_with(certificate), seed=seed) as (transport, _):
         assert transport.peer_id == Keypair(seed).peer_id
-        with pytest.raises(UsageError, match="does not speak for its swarm"):
+        with pytest.raises(UsageError, match="could not prove that it belongs to this swarm"):
             await look(invite_to(transport), NODE, 20.0)
 
 
@@ -210,8 +210,8 @@ async def test_a_clock_that_is_wrong_here_is_no_fault_of_the_operators(tmp_path:
         with pytest.raises(UsageError) as caught:
             await look(invite_to(transport), NODE, 20.0)
     said = str(caught.value)
-    assert said.startswith("This machine's clock is probably wrong: it says 20")
-    assert "and is 2.0 days behind the learner's, which says 20" in said
+    assert said.startswith("This machine's clock is probably wrong: it shows 20")
+    assert "and is 2.0 days behind the learner's, which shows 20" in said
     assert "timedatectl set-ntp true" in said
     assert "Ask the operator" not in said
 
@@ -219,7 +219,7 @@ async def test_a_clock_that_is_wrong_here_is_no_fault_of_the_operators(tmp_path:
 async def test_joining_says_it_in_the_same_words(tmp_path: Path) -> None:
     config = msgspec.structs.replace(NODE, engine=EngineSection(kind="fake"))
     async with learner(tmp_path, terms_with(HOLDS, NOW_MS + 2 * DAY_MS)) as (transport, joined):
-        with pytest.raises(UsageError, match=r"This machine's clock is probably wrong: it says .* is 2\.0 days behind"):
+        with pytest.raises(UsageError, match=r"clock is probably wrong: it shows .* is 2\.0 days behind"):
             await run_rollout(
                 invite_to(transport), config, EventLog(), state=tmp_path / "state", wait_s=20.0,
                 on_ready=lambda home, role: None, signals=OwnerSignals(),
@@ -229,7 +229,7 @@ async def test_joining_says_it_in_the_same_words(tmp_path: Path) -> None:
 
 async def test_of_an_older_learner_whose_clock_is_not_known_both_causes_are_told(tmp_path: Path) -> None:
     async with learner(tmp_path, terms_with(HOLDS, 0)) as (transport, _):
-        with pytest.raises(UsageError, match=r"Set this clock if it is wrong; else ask the operator"):
+        with pytest.raises(UsageError, match=r"Set this clock if it is wrong; otherwise ask the operator"):
             await look(invite_to(transport), NODE, 20.0)
 
 

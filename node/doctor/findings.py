@@ -39,7 +39,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNetwork:
-    """This machine's addresses, except loopback and link-local ones, and its routers. No packet is sent to read them."""
+    """This machine's addresses, except loopback and link-local ones, and its routers. Nothing is sent to read them."""
 
     ip4: tuple[str, ...] = ()
     ip6: tuple[str, ...] = ()

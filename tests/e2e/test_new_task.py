@@ -64,7 +64,7 @@ def test_it_is_shown_and_checked(written: Path) -> None:
     shown = volery(written, "tasks", "show", "python:my_task:MY_TASK", "--count", 1)
     assert shown.returncode == 0, shown
     assert "| after:" in shown.stdout
-    assert "The reference answer is worth 1, an empty one 0." in shown.stdout
+    assert "The reference answer has reward 1, an empty one 0." in shown.stdout
     checked = volery(written, "tasks", "check", "python:my_task:MY_TASK")
     assert checked.returncode == 0, checked
     assert "All 9 checks passed." in checked.stdout

@@ -1,6 +1,6 @@
 """`volery chat`: a conversation with a version, in the terminal.
 
-- `command`: lines in, answers out, and what Ctrl-C and Ctrl-D mean
-- `conversation`: what was said, and what a line means
-- `lines`: lines of standard input, also of a pipe
+- `command`: reads lines, prints answers, and handles Ctrl-C and Ctrl-D
+- `conversation`: keeps what was said, and decides what a line means
+- `lines`: reads lines of standard input, also from a pipe
 """

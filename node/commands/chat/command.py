@@ -1,7 +1,8 @@
-"""`volery chat`: a conversation in the terminal with the model that `volery serve` would serve, without a server.
+"""Run `volery chat`: talk in the terminal to the model that `volery serve` would serve, without a server.
 
-Answers go to standard output as they come, all else to standard error, so a pipe gets answers alone. Ctrl-C stops an
-answer; what was said of it stays in the conversation. Ctrl-D, or the end of a pipe, ends the conversation.
+Answers go to standard output as they come, and everything else to standard error, so that a pipe gets only answers.
+Ctrl-C stops an answer; the part that was printed stays in the conversation. Ctrl-D, or the end of a pipe, ends the
+conversation.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PROMPT = "> "
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """How the model is asked. `max_tokens` 0: DEFAULT_NEW_TOKENS. `seed` None: another one each time."""
+    """How the model is asked. `max_tokens` 0 means DEFAULT_NEW_TOKENS. `seed` None means another seed each time."""
 
     system: str = ""
     temperature: float = 1.0
@@ -46,7 +47,7 @@ class Manner:
 
 
 async def chat(target: Path | None, *, version: str, config: Path | None, device: str, manner: Manner) -> int:
-    """Converse until the input ends. Returns the exit code."""
+    """Converse until the input ends, and return the exit code."""
     opening = prepare(target, version=version, config=config, device=device, name="", tell=complain)
     with suppress(Stopped), interrupts() as pressed, first_cause():
         async with trio.open_nursery() as nursery:
@@ -62,8 +63,10 @@ async def chat(target: Path | None, *, version: str, config: Path | None, device
 
 @dataclass(kw_only=True)
 class _Interrupts:
-    """Ctrl-C as something that can be waited for, each time anew; `ends` is set by what ends a program, and by Ctrl-C
-    while it `ends_at_once`."""
+    """Lets a task wait for the next Ctrl-C, any number of times.
+
+    `ends` is set by a signal that ends the program, and by Ctrl-C while `ends_at_once`.
+    """
 
     ends: trio.Event = field(default_factory=trio.Event)
     ends_at_once: bool = True
@@ -86,7 +89,7 @@ class _Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[_Interrupts]:
-    """Hear Ctrl-C, SIGTERM and SIGHUP while inside."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP while inside."""
     token, pressed = trio.lowlevel.current_trio_token(), _Interrupts()
 
     def hear(number: int, _frame: FrameType | None) -> None:
@@ -102,7 +105,7 @@ def interrupts() -> Iterator[_Interrupts]:
 
 @dataclass(kw_only=True)
 class _Talk:
-    """The conversation, line by line."""
+    """Runs the conversation, line by line."""
 
     model: ServedModel
     manner: Manner
@@ -111,14 +114,14 @@ class _Talk:
     label: str = ""
 
     async def run(self) -> None:
-        """Until the input ends, or /quit."""
+        """Converse until the input ends, or /quit is typed."""
         served = self.model.served
         conversation = Conversation(system=self.manner.system, remembers=served.codec.template is not None)
         self._tell_version(served)
         if not conversation.remembers:
-            complain("It has no chat template: each line is a text that it goes on with.")
+            complain("This model has no chat template: it continues the text of each line.")
         if self._is_terminal:
-            complain("/help lists what can be typed. Ctrl-D ends.")
+            complain("/help lists the commands. Ctrl-D ends.")
         while (line := await self._line()) is not None:
             match conversation.take(line):
                 case Ask() as asked:
@@ -137,7 +140,7 @@ class _Talk:
         return os.isatty(self.lines.descriptor) and sys.stdout.isatty()
 
     async def _line(self) -> str | None:
-        """The next line; Ctrl-C drops what was typed of it."""
+        """Return the next line. Ctrl-C discards what was typed of it."""
         while True:
             if self._is_terminal:
                 say(PROMPT, nl=False)
@@ -153,7 +156,7 @@ class _Talk:
             complain("\nCtrl-D ends.")
 
     async def _answer(self, asked: Ask, *, remembers: bool) -> str:
-        """Say what the model answers, as far as it comes, and return it."""
+        """Print the model's answer as it comes, and return it."""
         said: list[str] = []
 
         async def show(piece: Piece) -> None:
@@ -169,24 +172,24 @@ class _Talk:
         try:
             stopped = not await _first_of(generate, self.pressed.wait)
         except TaskError as error:
-            complain(f"This cannot be asked: {first_line(str(error))}")
+            complain(f"This question cannot be asked: {first_line(str(error))}")
             return ""
         except EngineError as error:
-            complain(f"The engine does not answer: {first_line(str(error))}")
+            complain(f"The engine failed: {first_line(str(error))}")
             return ""
         say(" [stopped]" if stopped and self._is_terminal else "")
         return "".join(said)
 
     def _wish(self, asked: Ask, remembers: bool) -> Wish:
-        """Raises TaskError."""
+        """Return the request for the engine. Raises TaskError."""
         served = self.model.served
         codec = served.codec
         ids = encode_chat(codec, asked.messages) if remembers else encode_text(codec, asked.messages[-1].content)
         room = served.context - len(ids)
         if room < 1 or not ids:
             raise TaskError(
-                f"it has {len(ids)} tokens with all that was said, and the model reads and writes {served.context} in "
-                "all. /reset forgets what was said."
+                f"the conversation has {len(ids)} tokens, and the model can read and write {served.context} in all. "
+                "Type /reset to forget it."
             )
         return Wish(
             prompt=ids,
@@ -204,7 +207,7 @@ class _Talk:
 
 
 async def _first_of(work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> bool:
-    """Do `work` until `stop` returns; False where that came first."""
+    """Do `work` until `stop` returns; return False if that came first."""
     done = False
     with first_cause():
         async with trio.open_nursery() as nursery:

@@ -1,8 +1,9 @@
-"""What was said so far, and what the next line means. Pure.
+"""Keep what was said so far, and decide what the next line means. Pure.
 
 Invariants:
-- a conversation begins with its system message, if it has one, and then alternates;
-- what could not be answered is not part of it.
+
+- A conversation begins with its system message, if it has one, and then alternates.
+- A text that could not be answered is not part of it.
 """
 
 from __future__ import annotations
@@ -12,37 +13,37 @@ from dataclasses import dataclass, field
 from node.tasks.api.interface import ChatMessage
 
 HELP = """\
-/reset           forget what was said
-/system TEXT     begin anew, with this system message; without TEXT: with none
-/version         say which version answers
-/help            this list
+/reset           forget the conversation
+/system TEXT     begin a new conversation with this system message; without TEXT: with none
+/version         show which version answers
+/help            show this list
 /quit            end, as Ctrl-D does
-//TEXT           say a text that begins with /
+//TEXT           send a text that begins with /
 Ctrl-C           stop an answer"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """The model is asked; `messages` are the conversation with the new one."""
+    """Ask the model. `messages` are the conversation, with the new message at its end."""
 
     messages: tuple[ChatMessage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tell:
-    """Something is told to who types."""
+    """Show a text to the person who types."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class TellVersion:
-    """The version in service is told."""
+    """Show the version that answers."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The conversation is over."""
+    """End the conversation."""
 
 
 Step = Ask | Tell | TellVersion | End
@@ -50,15 +51,17 @@ Step = Ask | Tell | TellVersion | End
 
 @dataclass(kw_only=True)
 class Conversation:
-    """See the module's paragraph. `remembers`: whether what was said before belongs to what is asked; a model without a
-    chat template is asked for each text on its own."""
+    """A conversation. `remembers`: whether earlier messages are sent with the next one.
+
+    A model without a chat template is asked for each text on its own.
+    """
 
     system: str = ""
     remembers: bool = True
     _messages: list[ChatMessage] = field(default_factory=list)
 
     def take(self, line: str) -> Step | None:
-        """What a line means; None where it says nothing."""
+        """Return what a line asks for; None if it is empty."""
         text = line.strip()
         if not text:
             return None
@@ -69,7 +72,7 @@ class Conversation:
         return self._ask(text)
 
     def answered(self, asked: Ask, answer: str) -> None:
-        """The model has said this, perhaps not to its end."""
+        """Note the model's answer, which may have been stopped before its end."""
         if self.remembers and answer:
             asked_last = asked.messages[-1]
             self._messages += [asked_last, ChatMessage(role="assistant", content=answer)]
@@ -82,7 +85,7 @@ class Conversation:
         match word:
             case "/reset":
                 self._messages.clear()
-                return Tell(text="What was said is forgotten.")
+                return Tell(text="The conversation is forgotten.")
             case "/system" if not self.remembers:
                 return Tell(text="This model has no chat template, so it reads no system message.")
             case "/system":
@@ -97,4 +100,4 @@ class Conversation:
                 return Tell(text=HELP)
             case "/quit":
                 return End()
-        return Tell(text=f"There is no {word[:40]}. /help lists what there is; //TEXT says a text that begins with /.")
+        return Tell(text=f"There is no command {word[:40]}. /help lists them; //TEXT sends a text that begins with /.")

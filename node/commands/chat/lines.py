@@ -1,8 +1,9 @@
-"""Lines of standard input: of a terminal, a pipe or a file, without a thread that the end would wait for.
+"""Read lines of standard input from a terminal, a pipe or a file, without a thread that would delay the end.
 
 Invariants:
-- nothing is read before it is asked for, so that a program that follows in a pipe finds its own input;
-- a line is at most MAX_LINE_BYTES long; what is longer comes in several.
+
+- Nothing is read before it is asked for, so that the next program in a pipe finds its own input.
+- A line is at most MAX_LINE_BYTES long. A longer one comes in several parts.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from dataclasses import dataclass
 import trio
 
 MAX_LINE_BYTES = 1 << 20
-"""Of one line: more than any model reads."""
+"""Most bytes of one line: more than any model reads."""
 
 READ_BYTES = 1 << 16
 
 
 @dataclass(kw_only=True)
 class Lines:
-    """Lines of `descriptor`, which stays open and as it is."""
+    """Reads lines of `descriptor`, which stays open and unchanged."""
 
     descriptor: int = 0
     _held: bytes = b""
     _is_over: bool = False
 
     async def next(self) -> str | None:
-        """Return the next line without its end; None where there is none any more."""
+        """Return the next line without its line end; None at the end of the input."""
         while b"\n" not in self._held and len(self._held) < MAX_LINE_BYTES and not self._is_over:
             data = await self._read()
             self._held += data
@@ -38,7 +39,7 @@ class Lines:
         return line.decode(errors="replace").removesuffix("\r")
 
     def forget(self) -> None:
-        """Drop what was typed of a line and not ended."""
+        """Discard what was typed of a line that is not finished."""
         self._held = b""
 
     def _cut(self) -> tuple[bytes, bytes, bytes]:
@@ -49,7 +50,7 @@ class Lines:
     async def _read(self) -> bytes:
         try:
             await trio.lowlevel.wait_readable(self.descriptor)
-        except PermissionError:  # a file, which epoll does not watch, and which is always there
+        except PermissionError:  # a file: epoll does not watch it, and it can always be read
             await trio.lowlevel.checkpoint()
         try:
             return os.read(self.descriptor, READ_BYTES)

@@ -1,4 +1,4 @@
-"""`volery compact`: a ledger in fewer bytes, of which nothing is lost.
+"""`volery compact`: make a ledger smaller without losing anything.
 
-- `command`: packs receipts, gives the disk back what is free, and says what came of it
+- `command`: packs receipts, returns free space to the disk, and reports the result
 """

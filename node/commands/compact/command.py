@@ -1,9 +1,9 @@
-"""Pack the receipts of leases that ended long ago, and give the free space of the ledger back (`volery compact`).
+"""Pack the receipts of leases that ended long ago, and return the ledger's free space to the disk (`volery compact`).
 
 Invariants:
 
 - No learner uses the ledger meanwhile.
-- A kill or a full disk at any point loses nothing; the same command then continues.
+- A kill or a full disk at any point loses nothing. The same command then continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.core.dates import DAY_MS
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """What was done: receipts that were packed, and the ledger's size in bytes before and after."""
+    """The result: receipts that were packed, and the ledger's size in bytes before and after."""
 
     ledger: str
     keep_days: float
@@ -35,16 +35,16 @@ class Compacted:
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """Return the result in words."""
         return (
             f"Packed {counted(self.packed, 'receipt')} of leases that ended more than {self.keep_days:g} days ago. "
-            f"{self.ledger} has {size(self.after_bytes)}, and had {size(self.before_bytes)}. Nothing was lost: "
-            "receipts read as they were signed."
+            f"{self.ledger} now takes {size(self.after_bytes)}; before, it took {size(self.before_bytes)}. Nothing was "
+            "lost: packed receipts can be read as they were signed."
         )
 
 
 def compact(target: Path | None, keep_days: float | None) -> Compacted:
-    """Compact the ledger of a learner. `keep_days` None: as swarm.toml says. Raises UsageError, RunError."""
+    """Compact a learner's ledger. `keep_days` None means the value in swarm.toml. Raises UsageError, RunError."""
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(

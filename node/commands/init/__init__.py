@@ -1,4 +1,4 @@
-"""`volery init`: a commented swarm.toml with figures that its model can work with.
+"""`volery init`: write a commented swarm.toml with values that suit its model.
 
 - `command`: writes it
 """

@@ -1,7 +1,11 @@
-"""`volery init`: the swarm.toml that an operator begins with, every key explained where it stands.
+"""Write the swarm.toml that an operator begins with, with every key explained where it stands (`volery init`).
 
-What always holds: an existing file is never overwritten; the file is there whole or not at all; what is written reads
-back through `node.config.swarm_config`, and its defaults are those of the code, but for what a model is known to want.
+Invariants:
+
+- An existing file is never overwritten.
+- The file is written completely or not at all.
+- The file can be read by `node.config.swarm_config`. Its values are the defaults of the code, except for those that a
+  model needs.
 """
 
 from __future__ import annotations
@@ -26,30 +30,30 @@ from protocol.core.digest import digest_of
 from protocol.core.limits import MAX_NAME_CHARS
 
 PORTS = range(4001, 5001)
-"""Where to look for a free port: 4001 is what libp2p programs use by custom, and one of many is rarely met twice."""
+"""Ports to look for a free one: libp2p programs usually take 4001, and a thousand ports make a clash unlikely."""
 
 HEADER = """\
 # A Volery swarm. Start it:   volery learn {path}
-# It prints an invite; whoever runs   volery join INVITE   lends a machine to it.
-# Every value below is the default, but for the port and what is marked (set this) or (of the model).
+# It prints an invite. Everybody who runs   volery join INVITE   lends a machine to it.
+# Every value below is the default, except for the port and for lines marked (set this) or (of the model).
 
 """
 
 MODEL = "model"
-"""Where a model is looked for beside swarm.toml, and where the template says that it is."""
+"""Directory in which a model is looked for, beside swarm.toml, and which the template names."""
 
 MAX_NEW_TOKENS = LearnSection(steps=1).max_new_tokens
-"""The default, which wants a model that takes twice as much: a prompt needs room, too."""
+"""The default. It suits models with twice as many positions, because a prompt needs room, too."""
 
 SMALL_PARAMETERS = 100_000_000
 SMALL_RATE = 3e-4
-"""Below so many parameters the default rate, which suits models of 0.5 B and more, moves next to nothing."""
+"""Parameters below which the default rate is too low: it suits models of 0.5 B and more, and hardly moves others."""
 
 
 def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | None = None) -> Path:
-    """Write `directory`/swarm.toml and return its path. With `model`, what that wants is in it.
+    """Write `directory`/swarm.toml and return its path. With `model`, the file has the values that suit that model.
 
-    Raises UsageError when it exists or there is no model, RunError when it cannot be written.
+    Raises UsageError if the file exists or there is no model, RunError if the file cannot be written.
     """
     path = directory / "swarm.toml"
     name = name or real_path(directory).name
@@ -66,9 +70,9 @@ def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | N
         raise RunError(f"{directory} cannot be made: {error.strerror}. Choose another directory.") from None
     try:
         draft.write_text(text, encoding="utf-8")
-        os.link(draft, path)  # fails when there is one
+        os.link(draft, path)  # fails if the file exists
     except FileExistsError:
-        raise UsageError(f"{path} exists already; it was not touched. Edit it, or choose another directory.") from None
+        raise UsageError(f"{path} already exists, and was not changed. Edit it, or choose another directory.") from None
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Choose a directory you may write to.") from None
     finally:
@@ -77,13 +81,13 @@ def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | N
 
 
 def model_beside(directory: Path) -> Path | None:
-    """The model that lies where the template looks for one; None if there is none (yet)."""
+    """Return the model in the directory that the template names; None if there is none (yet)."""
     model = directory / MODEL
     return model if (model / "config.json").is_file() else None
 
 
 def template(name: str, port: int, model: Path | None = None, directory: Path = Path()) -> str:
-    """The file below its header. Raises UsageError, naming what is wrong with the model."""
+    """Return the file below its header. Raises UsageError, which names what is wrong with the model."""
     values: dict[Key, Any] = {
         ("swarm", "name"): name,
         ("network", "listen"): [f"/ip4/0.0.0.0/tcp/{port}", f"/ip6/::/tcp/{port}"],
@@ -102,7 +106,7 @@ def template(name: str, port: int, model: Path | None = None, directory: Path = 
 
 
 def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
-    """What the model wants, each with a note. Raises UsageError, naming what is wrong with it."""
+    """Yield the values that suit the model, each with a note. Raises UsageError, which names what is wrong with it."""
     from node.config.preflight import require_model
     from node.learner_role.training.footprint import read_facts
     from node.tasks.tokenizer import positions_of
@@ -131,10 +135,10 @@ def fitting_tokens(model: Path) -> int:
 
 
 def free_port(directory: Path = Path()) -> int:
-    """A port nobody listens on right now.
+    """Return a port on which no program listens now.
 
-    The search begins at a place that follows from the directory: two swarms that are founded before either is started
-    should not be given the same port.
+    The search begins at a port that depends on the directory, so that two swarms which are set up before either is
+    started should not be given the same port.
     """
     first = int.from_bytes(digest_of(str(real_path(directory)).encode())[:8], "big") % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):

@@ -1,4 +1,4 @@
-"""`volery new`: something to start from. The files of `template/` are text, with $names that are filled in.
+"""`volery new`: write a task or an environment to start from. The files in `template/` have $names to fill in.
 
-- `command`: writes a task or an environment of one's own, and a small model to try it with
+- `command`: writes the package, and a small model to try it with
 """

@@ -1,7 +1,8 @@
-"""`volery new`: a package with a task of one's own, its test, and a run with a small model.
+"""Write a package with a new task, its test, and a run with a small model (`volery new`).
 
 Invariants:
-- Nothing is overwritten: if one of the files is there already, none is written.
+
+- Nothing is overwritten: if one of the files exists, none is written.
 - A name that could not be imported, or that would hide another module, is rejected before anything is written.
 """
 
@@ -35,16 +36,16 @@ from swarm.transport.error_groups import first_cause
 TEMPLATES = Path(__file__).with_name("template")
 
 MODEL = "model"
-"""The directory of the small model, beside swarm.toml."""
+"""Directory of the small model, beside swarm.toml."""
 
 MAX_NAME_CHARS = 40
-"""Characters of a name: leases and reports show it, and it names files."""
+"""Most characters of a name: leases and reports show it, and it names files."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 
 What = Literal["task", "environment"]
-"""A task whose reward judges what was said, or one whose episodes have a state."""
+"""A task whose reward judges a completion, or an environment whose episodes have a state."""
 
 _WORDS: Mapping[What, Mapping[str, str]] = {
     "task": {
@@ -52,38 +53,38 @@ _WORDS: Mapping[What, Mapping[str, str]] = {
         "option": "letters=3",
         "turns": "",
         "steps": "60",
-        "learns": "In a minute or two it gets nearly all right.",
+        "learns": "In a minute or two it solves nearly all problems.",
     },
     "environment": {
         "title": "An environment",
         "option": "tries=3",
         "turns": "max_turns = 3\n",
         "steps": "80",
-        "learns": "In a minute it opens every box; in some more it says what is inside.",
+        "learns": "In a minute it opens every box; a few minutes later it also says what is inside.",
     },
 }
-"""What the files that both have say otherwise."""
+"""The words in which the files differ that both kinds have."""
 
 
 def write_task(name: str, directory: Path, what: What = "task") -> list[Path]:
     """Write the package of a task called `name` to `directory` and return its files.
 
-    Raises UsageError for a name that cannot be used and where one of the files exists, RunError for a disk that fails.
+    Raises UsageError if the name cannot be used or one of the files exists, RunError if the disk fails.
     """
     module = module_name(name)
     texts = {directory / file: text for file, text in files_of(name, module, free_port(directory), what).items()}
     if there := [path for path in texts if path.exists() or path.is_symlink()]:
-        raise UsageError(f"{there[0]} exists already; nothing was written. Name another directory after --at.")
+        raise UsageError(f"{there[0]} already exists; nothing was written. Choose another directory with --at.")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{directory} cannot be made: {error.strerror}. Name another directory after --at.") from None
+        raise RunError(f"{directory} cannot be made: {error.strerror}. Choose another directory with --at.") from None
     _write(texts)
     return list(texts)
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """All of them or none. Raises UsageError, RunError."""
+    """Write all of the files or none. Raises UsageError, RunError."""
     written: list[Path] = []
     try:
         for path, text in texts.items():
@@ -96,34 +97,34 @@ def _write(texts: Mapping[Path, str]) -> None:
                 path.unlink()
         if isinstance(error, FileExistsError):
             raise UsageError(
-                f"{path} exists already; nothing was written. Name another directory after --at."
+                f"{path} already exists; nothing was written. Choose another directory with --at."
             ) from None
-        raise RunError(f"{path} cannot be written: {error.strerror}. Name another directory after --at.") from None
+        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory with --at.") from None
 
 
 def module_name(name: str) -> str:
-    """The module of a task called `name`: `my_task` of `my-task`. Raises UsageError."""
+    """Return the module of a task called `name`: `my_task` for `my-task`. Raises UsageError."""
     module = name.replace("-", "_")
     where = f"NAME {name[:MAX_NAME_CHARS]!r}"
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise UsageError(
-            f"{where} cannot be a task's name. Use lower-case letters, digits, - and _, a letter first, at most "
-            f"{MAX_NAME_CHARS} of them, as in my-task."
+            f"{where} cannot be a task's name. Use lower-case letters, digits, - and _, with a letter first, at most "
+            f"{MAX_NAME_CHARS} characters, such as my-task."
         )
     other = (
         f"Choose another name, such as {name}-2." if name.startswith("my") else f"Choose another, such as my-{name}."
     )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):
-        raise UsageError(f"{where} is a word of Python's own, so that no module can be called so. {other}")
+        raise UsageError(f"{where} is a reserved word of Python, so no module can have that name. {other}")
     if module in BUILT_IN:
-        raise UsageError(f"{where} is a task that comes with this program. {other}")
+        raise UsageError(f"{where} is a built-in task. {other}")
     if module in sys.stdlib_module_names or _is_installed(module):
-        raise UsageError(f"{where}: Python has a module {module!r} already, which yours would hide. {other}")
+        raise UsageError(f"{where}: Python already has a module {module!r}, and yours would hide it. {other}")
     return module
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module of that name can be imported here; a directory without code is none."""
+    """Return whether a module of that name can be imported here. A directory without code does not count."""
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -132,7 +133,7 @@ def _is_installed(module: str) -> bool:
 
 
 def files_of(name: str, module: str, port: int, what: What = "task") -> dict[str, str]:
-    """The files of the package, by their names."""
+    """Return the texts of the package's files, by name."""
     class_name, constant = "".join(word.capitalize() for word in module.split("_")), module.upper()
     words = {
         **_WORDS[what],
@@ -140,7 +141,7 @@ def files_of(name: str, module: str, port: int, what: What = "task") -> dict[str
         "module": module,
         "dist": name.replace("_", "-"),
         "constant": constant,
-        "class_name": class_name if class_name != constant else f"{class_name}Task",  # of a name of one letter
+        "class_name": class_name if class_name != constant else f"{class_name}Task",  # for a name of one letter
         "port": str(port),
     }
     targets = {
@@ -158,7 +159,7 @@ def files_of(name: str, module: str, port: int, what: What = "task") -> dict[str
 
 
 def next_steps(directory: str) -> str:
-    """What to type next, in a shell; `directory` is quoted for it."""
+    """Return what to type next in a shell; `directory` is quoted for it."""
     return (
         f"Test it:   cd {directory} && python -m pytest\n"
         "Look:      volery tasks show\n"
@@ -167,7 +168,7 @@ def next_steps(directory: str) -> str:
 
 
 async def make_small_model(directory: Path, afterwards: str) -> int:
-    """Make a small model of random weights in `directory`/model, unless there is one, then print `afterwards`.
+    """Make a small model with random weights in `directory`/model, unless there is one, then print `afterwards`.
 
     Returns the exit code. Raises RunError.
     """
@@ -181,8 +182,8 @@ async def make_small_model(directory: Path, afterwards: str) -> int:
             await trio.to_thread.run_sync(write_character_tokenizer, model)
         except (ChildError, OSError) as error:
             raise RunError(
-                f"The small model cannot be made in {model}: {str(error).rstrip('.')}. The task is written. Name a "
-                f"model of yours in {directory / 'swarm.toml'}, or remove {directory} and try again."
+                f"The small model cannot be made in {model}: {str(error).rstrip('.')}. The task is written. Set your "
+                f"own model in {directory / 'swarm.toml'}, or remove {directory} and try again."
             ) from None
     if afterwards:
         say(afterwards)

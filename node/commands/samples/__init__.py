@@ -1,6 +1,6 @@
-"""`volery samples`: completions of a step, with their rewards.
+"""`volery samples`: completions of a training step, with their rewards.
 
-- `command`: reads and prints
-- `text`: what is printed
-- `view`: which samples are asked for
+- `command`: reads samples and prints them
+- `text`: formats samples
+- `view`: chooses the samples that were asked for
 """

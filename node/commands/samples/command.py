@@ -1,4 +1,4 @@
-"""`volery samples`: what a version was trained on, from the files of a learner that runs or ran."""
+"""Show what a version was trained on, from the files of a running or stopped learner (`volery samples`)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from protocol.core.ids import PolicyVersion
 LEDGER = "ledger.sqlite"
 
 NEIGHBOURS = 3
-"""Versions on either side of one that is not kept that are named instead."""
+"""Versions on either side that are suggested when the requested version is not kept."""
 
 _VERSION = re.compile(r"(?:(\d{1,9})\.)?(\d{1,9})", re.ASCII)
 
 
 def show(target: Path | None, *, version: str, group: int, best: int, worst: int, json: bool) -> str:
-    """What `volery samples` prints. Raises UsageError, RunError."""
+    """Return what `volery samples` prints. Raises UsageError, RunError."""
     place = find_place(target)
     if not place.is_learner:
-        raise UsageError(f"{place.state} is a rollout node's: only a learner keeps samples. Name a swarm.toml.")
+        raise UsageError(f"{place.state} is a rollout node's; only a learner keeps samples. Name a swarm.toml.")
     shown = _shown(place.state, read_sample(place.state / FILE, _wanted(place.state, version)))
     if not 0 <= group <= shown.kept:
-        raise UsageError(f"--group {group}: of version {shown.version} groups 1 to {shown.kept} are kept.")
+        raise UsageError(f"--group {group}: version {shown.version} has groups 1 to {shown.kept}.")
     shown = chosen(shown, group=group, best=best, worst=worst)
     if json:
         return as_json(shown)
@@ -46,11 +46,11 @@ def show(target: Path | None, *, version: str, group: int, best: int, worst: int
 
 
 def _wanted(state: Path, version: str) -> PolicyVersion:
-    """The version that `version` names, the newest for none."""
+    """Return the version that `version` names; the newest if it is empty."""
     path = state / FILE
     kept, history = kept_versions(path), _history(state)
     if not kept:
-        raise RunError(f"{path}: no samples are kept there{history.why_none}")
+        raise RunError(f"{path} holds no samples{history.why_none}")
     if not version:
         return kept[-1]
     named = _parsed(version)
@@ -61,22 +61,22 @@ def _wanted(state: Path, version: str) -> PolicyVersion:
     above = [one for one in kept if one.version > named[1]][:NEIGHBOURS]
     near = ", ".join(map(str, [*below, *above]))
     raise UsageError(
-        f"--version {version}: {history.why_not(*named)}. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}, the "
-        f"nearest {near}."
+        f"--version {version}: {history.why_not(*named)}. Samples of {len(kept)} versions are kept, from {kept[0]} to "
+        f"{kept[-1]}. The nearest: {near}."
     )
 
 
 def _parsed(version: str) -> tuple[int | None, int]:
-    """The incarnation, if it is said, and the step."""
+    """Return the incarnation, None if `version` does not name it, and the step."""
     found = _VERSION.fullmatch(version)
     if found is None:
-        raise UsageError(f"--version {version}: write INCARNATION.VERSION, as 1.20, or VERSION alone, as 20.")
+        raise UsageError(f"--version {version}: write INCARNATION.VERSION, such as 1.20, or only VERSION, such as 20.")
     return None if found[1] is None else int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _History:
-    """What the ledger knows of a run: the step that each incarnation began at, and the rollouts of each step."""
+    """What the ledger knows about a run: the step at which each incarnation began, and the rollouts of each step."""
 
     bases: Mapping[int, int]
     rollouts: Mapping[int, int]
@@ -86,12 +86,12 @@ class _History:
         if self.rollouts and not any(self.rollouts.values()):
             return (
                 f": all {len(self.rollouts)} training steps of this run took logs alone ([offline] share = 1.0), and "
-                "samples are of what the swarm makes. What it was trained on stands in the file of [offline] path."
+                "samples are kept only of rollouts. The file of [offline] path holds what it was trained on."
             )
-        return " (yet). A learner keeps some of every training step while [metrics] samples is above 0."
+        return " (yet). A learner keeps samples of every training step while [metrics] samples is above 0."
 
     def is_called(self, kept: PolicyVersion, incarnation: int | None, step: int) -> bool:
-        """A version that a restart went on from was published again, under the new incarnation."""
+        """Return whether `kept` has that name, or had it: a restart publishes its version under a new incarnation."""
         if step != kept.version:
             return False
         again = incarnation is not None and incarnation > kept.incarnation and self.bases.get(incarnation) == step
@@ -99,13 +99,13 @@ class _History:
 
     def why_not(self, incarnation: int | None, step: int) -> str:
         if incarnation is not None and self.bases and incarnation not in self.bases:
-            begun = ", ".join(f"{number} from step {base} on" for number, base in self.bases.items())
-            return f"there is no incarnation {incarnation}: this learner has begun {begun}"
+            begun = ", ".join(f"{number} at step {base}" for number, base in self.bases.items())
+            return f"there is no incarnation {incarnation}; this learner began incarnation {begun}"
         if self.rollouts.get(step) == 0:
-            return f"training step {step} took logs alone, and samples are of what the swarm makes"
+            return f"training step {step} took logs alone, and samples are kept only of rollouts"
         return (
-            "no sample of it is kept: training begins with version 1, old samples are thinned out, and steps that a "
-            "restart lost are gone"
+            "no sample of it is kept. The first trained version is 1, old samples are thinned out, and a restart loses "
+            "the steps after its checkpoint"
         )
 
 
@@ -139,7 +139,7 @@ def _group(ledger: LedgerReader, group: KeptGroup, number: int, decode: Decode) 
 
 
 def _decoder(store: Path) -> Decode:
-    """The tokenizer that travels with every version; token ids in digits where there is none."""
+    """Return the decoder of the tokenizer that every version carries; without one, token ids are shown in digits."""
     newest = newest_complete(store)
     if newest is not None:
         try:

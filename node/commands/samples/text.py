@@ -1,8 +1,11 @@
-"""Samples for a terminal, for a file, and for programs.
+"""Format samples for a terminal, for a file, and for programs. Pure.
 
-Pure. What always holds: no line is wider than asked, in cells of a terminal, and a completion's own text cannot move
-the cursor or look like ours, since every line of it stands behind a bar (`visible`). The JSON form, in ASCII, has the
-texts as they are, and the token ids; its keys are added to, never renamed or removed.
+Invariants:
+
+- No line is wider than requested, in terminal cells.
+- A completion's own text cannot move the cursor or look like the program's words: every line of it stands behind a bar
+  (`visible`).
+- The JSON form is ASCII, with the texts as they are and the token ids. Its keys are added to, never renamed or removed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from protocol.core.visible import visible
 FORMAT = "volery-samples/1"
 
 PROMPT_LINES = 16
-"""Of a prompt, its last lines: examples and rules come first, the question comes last. The JSON form has all."""
+"""Lines of a prompt that are shown, the last ones: rules and examples come first, the question last. JSON has all."""
 
 BAR, DOTS = "│ ", "┊ "
 """Before what the policy wrote, and before what it read."""
@@ -36,12 +39,12 @@ INDENT = "    "
 
 
 def as_terminal(shown: Shown, *, width: int, color: bool = True) -> str:
-    """For a terminal of `width` columns."""
+    """Return the samples for a terminal of `width` columns."""
     return _drawn(shown, width, (BAR, DOTS), color=color)
 
 
 def as_text(shown: Shown, *, width: int = 100) -> str:
-    """For files and pipes: no colours, bars in ASCII."""
+    """Return the samples for files and pipes: no colours, and bars in ASCII."""
     return _drawn(shown, width, (PLAIN_BAR, PLAIN_DOTS), color=False)
 
 
@@ -68,14 +71,14 @@ def _lines(shown: Shown, width: int, bars: tuple[str, str]) -> Iterator[Text]:
             for part in completion.parts:
                 yield from _quoted(part, width, bars)
         if group.kept.left_out:
-            yield from _told(f"and {group.kept.left_out} more, which were too long to be kept", width, style="dim")
+            yield from _told(f"{group.kept.left_out} more were too long to be kept", width, style="dim")
 
 
 def _heading(shown: Shown) -> str:
     at = datetime.fromtimestamp(shown.at_ms / 1000, UTC)
     whole = ""
     if shown.rollouts is not None and shown.reward is not None:
-        whole = f" on {shown.rollouts:,} rollouts of mean reward {shown.reward:.3f}"
+        whole = f" on {shown.rollouts:,} rollouts with mean reward {shown.reward:.3f}"
     groups = "1 group is" if shown.kept == 1 else f"{shown.kept} groups are"
     return f"Version {shown.version} was trained{whole} ({at:%Y-%m-%d %H:%M:%S} UTC); {groups} kept, the worst first."
 
@@ -92,20 +95,21 @@ def _completion(one: ShownCompletion) -> str:
     kept = one.kept
     advantage = "" if kept.advantage is None else f", advantage {kept.advantage:+.3f}"
     made_by = ", ".join(
-        f"{version}" if len(kept.spans) == 1 else f"{number} tokens by {version}" for number, version in kept.spans
+        f"by version {version}" if len(kept.spans) == 1 else f"{number} by version {version}"
+        for number, version in kept.spans
     )
     several = ", ".join(f"{words.plain_name(name, 64)} {_worth(value)}" for name, (value, _) in kept.rewards.items())
     named = f" ({several})" if several else ""
     reward = f"reward {kept.reward:.3f}{named}{advantage}"
-    return f"{one.number}: {reward}, {len(kept.tokens):,} tokens, by {made_by}, {one.verdict}"
+    return f"{one.number}: {reward}, {len(kept.tokens):,} tokens, {made_by}, {one.verdict}"
 
 
 def _worth(value: float | None) -> str:
-    return "cannot say" if value is None else f"{value:.3f}"
+    return "unknown" if value is None else f"{value:.3f}"
 
 
 def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
-    """Our own words, wrapped between them."""
+    """Yield the program's own text, wrapped between words."""
     line = ""
     for word in text.split(" "):
         if line and Text(f"{line} {word}").cell_len > width:
@@ -118,20 +122,20 @@ def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
 
 
 def _quoted(part: Part, width: int, bars: tuple[str, str], last: int = 0) -> Iterator[Text]:
-    """Somebody else's words behind a bar, all of them, or the `last` lines."""
+    """Yield another author's text behind a bar: all of it, or its `last` lines."""
     bar, style = (bars[0], "") if part.is_policys else (bars[1], "dim")
     pieces = [
         piece for line in visible(part.text).split("\n") for piece in chop_cells(line, max(2, width - len(bar))) or [""]
     ]
     if last and len(pieces) > last:
-        yield Text(f"{bar}({len(pieces) - last} lines before)", style="dim italic")
+        yield Text(f"{bar}({len(pieces) - last} earlier lines not shown)", style="dim italic")
         pieces = pieces[-last:]
     for piece in pieces:
         yield Text(bar + piece, style=style)
 
 
 def as_json(shown: Shown) -> str:
-    """The samples as indented JSON."""
+    """Return the samples as indented JSON."""
     told = {
         "format": FORMAT,
         "version": str(shown.version),

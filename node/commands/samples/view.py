@@ -1,7 +1,9 @@
-"""What `volery samples` shows: samples with all that is known of them, in words; and which of them were asked for.
+"""Put samples into words with all that is known about them, and choose those that `volery samples` shows. Pure.
 
-Pure. What always holds: the best are those of the highest reward, then of the highest advantage, then the first; a
-completion keeps its place in its group, whatever is chosen.
+Invariants:
+
+- Completions are ranked by the highest reward, then by the highest advantage, then by their order.
+- A completion keeps its number in its group when others are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCompletion:
-    """One completion; `number` is its place in the group, from 1, `verdict` the learner's on its record."""
+    """One completion. `number`: its place in the group, from 1. `verdict`: the learner's verdict on its record."""
 
     number: int
     kept: KeptCompletion
@@ -36,7 +38,7 @@ class ShownCompletion:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGroup:
-    """One group; `number` is its place among those kept, from 1, by mean reward."""
+    """One group. `number`: its place among the kept groups by mean reward, from 1."""
 
     number: int
     kept: KeptGroup
@@ -47,8 +49,8 @@ class ShownGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """Samples of one training step. `rollouts` and `reward` are of its whole batch, None where the ledger has no such
-    step."""
+    """Samples of one training step. `rollouts` and `reward` describe its whole batch, and are None if the ledger has no
+    such step."""
 
     version: PolicyVersion
     at_ms: int
@@ -61,7 +63,7 @@ class Shown:
 def shown_group(
     group: KeptGroup, number: int, *, decode: Decode, peer_name: str, verdicts: Mapping[int, str]
 ) -> ShownGroup:
-    """A kept group in words; `verdicts` by the index of a record in its lease."""
+    """Return a kept group in words. `verdicts` are keyed by the index of a record in its lease."""
     return ShownGroup(
         number=number,
         kept=group,
@@ -84,7 +86,7 @@ def _completion(kept: KeptCompletion, number: int, decode: Decode, verdict: str)
 
 
 def chosen(shown: Shown, *, group: int = 0, best: int = 0, worst: int = 0) -> Shown:
-    """Only the group of that number, and of what is left only so many of the best and of the worst; 0 is all."""
+    """Keep the group with that number, and of its completions only the `best` best and `worst` worst; 0 keeps all."""
     groups = tuple(one for one in shown.groups if group in (0, one.number))
     if not best and not worst:
         return replace(shown, groups=groups)

@@ -1,6 +1,6 @@
-"""`volery tasks`: which tasks there are, what a model reads of one, and whether one keeps its promises.
+"""`volery tasks`: list the tasks, show what a model reads of one, and check one.
 
-- `command`: what is asked, with the model and the settings of a swarm.toml if there is one
-- `text`: what is shown, for a terminal and for programs
-- `view`: what is shown, as values
+- `command`: takes the model and the settings from a swarm.toml if there is one
+- `text`: formats a task for a terminal and for programs
+- `view`: collects what is shown, as values
 """

@@ -1,7 +1,7 @@
-"""`volery tasks show` and `volery tasks check`: a task as its model reads it, and whether it keeps its promises.
+"""Show a task as its model reads it, and check that it keeps its promises (`volery tasks show`, `... check`).
 
-With a swarm.toml, model, seed and limits are those of the run, and so are the tasks if no spec is given. Without one,
-and without a model, prompts are written by a small tokenizer of one token a character.
+With a swarm.toml, the model, seed and limits are those of the run, and so are the tasks if no spec is given. With
+neither a swarm.toml nor a model, a small tokenizer of one token for each character encodes the prompts.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from node.tasks.tokenizer import TextCodec, limit_of
 from node.tasks.ways.model_ways import ModelWays, read_ways
 
 USUAL = LearnSection(steps=1)
-"""What a run does of which no swarm.toml says anything."""
+"""The values of a run whose swarm.toml sets none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Which tasks are looked at, and with what. Relative paths in `specs` begin at `directory`.
+    """The tasks to look at, and what they are looked at with. Relative paths in `specs` begin at `directory`.
 
-    `model` is None for the small tokenizer; `named` is the key or option that names it. `learn` is None where there is
-    no configuration: then limits are as `volery init` would set them. `held_out` is the number of prompts of each task
-    that are held out.
+    Args:
+        model: None for the small tokenizer.
+        named: the key or option that names the model.
+        learn: None without a configuration; the limits are then those that `volery init` would set.
+        held_out: number of held-out prompts of each task.
     """
 
     specs: Sequence[str]
@@ -55,14 +57,14 @@ class Setting:
     services: Services = field(default_factory=dict)
 
     def codec(self) -> TextCodec | None:
-        """The tokenizer of the model; None where there is no model. Raises TaskError that names key or option."""
+        """Return the model's tokenizer; None without a model. Raises TaskError that names the key or option."""
         if self.model is None:
             return None
         with naming(self.named):
             return TextCodec.load(self.model, self.ways)
 
     def limits(self) -> EpisodeLimits:
-        """How far an episode may go with the model. Raises TaskError."""
+        """Return the limits of an episode with the model. Raises TaskError."""
         if self.model is None:
             return episode_limits(self.learn or USUAL, None)
         learn = self.learn or LearnSection(steps=USUAL.steps, max_new_tokens=fitting_tokens(self.model))
@@ -71,9 +73,9 @@ class Setting:
 
 
 def setting_of(spec: str, *, config: Path | None, model: Path | None) -> Setting:
-    """The task of `spec`, or those of a configuration: that at `config`, or ./swarm.toml if nothing else is named.
+    """Return the task of `spec`, or those of the configuration `config`; ./swarm.toml if nothing else is named.
 
-    Raises UsageError where nothing says which task, or the configuration cannot be read.
+    Raises UsageError if nothing says which task, or the configuration cannot be read.
     """
     if config is None and DEFAULT_CONFIG.is_file() and not (spec and model):
         config = DEFAULT_CONFIG
@@ -82,8 +84,8 @@ def setting_of(spec: str, *, config: Path | None, model: Path | None) -> Setting
     if config is None:
         if not spec:
             raise UsageError(
-                "There is no swarm.toml here. Name a task, as in: volery tasks show reverse:letters=6. `volery tasks` "
-                "lists them."
+                "There is no swarm.toml here. Name a task, for example: volery tasks show reverse:letters=6. `volery "
+                "tasks` lists the tasks."
             )
         return Setting(specs=[spec], directory=Path(), model=model)
     found = read_swarm_config(config)
@@ -92,10 +94,10 @@ def setting_of(spec: str, *, config: Path | None, model: Path | None) -> Setting
 
 
 def _of_config(config: SwarmConfig, file: Path, spec: str, model: Path | None) -> Setting:
-    """As the run has it; a model that was named counts more than the run's."""
+    """Return the settings of the run, except that `model`, if given, takes precedence over the run's."""
     specs = [spec] if spec else [one.spec for one in config.task.tasks]
     if not specs:
-        raise UsageError(f"{file}: [task] names no task. Name one, as in: volery tasks show reverse:letters=6.")
+        raise UsageError(f"{file}: [task] names no task. Name one, for example: volery tasks show reverse:letters=6.")
     return Setting(
         specs=specs,
         directory=real_path(file).parent,
@@ -110,7 +112,7 @@ def _of_config(config: SwarmConfig, file: Path, spec: str, model: Path | None) -
 
 
 def show(spec: str, *, config: Path | None, model: Path | None, count: int, as_json_text: bool) -> str:
-    """What `volery tasks show` prints. Raises UsageError, TaskError."""
+    """Return what `volery tasks show` prints. Raises UsageError, TaskError."""
     setting = setting_of(spec, config=config, model=model)
     codec, limits = setting.codec() or small_codec(), setting.limits()
     tasks = [_shown(one, setting, codec, limits, count) for one in setting.specs]
@@ -124,7 +126,7 @@ def _shown(spec: str, setting: Setting, codec: TextCodec, limits: EpisodeLimits,
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What `volery tasks check` prints, and its exit code: 1 where a task breaks a promise."""
+    """What `volery tasks check` prints, and its exit code: 1 if a task breaks a promise."""
 
     text: str
     code: int
@@ -140,7 +142,7 @@ def check(
     max_reward_s: float | None,
     as_json_text: bool,
 ) -> Checked:
-    """Put the tasks to all checks. Raises UsageError, and TaskError for a model that cannot be read."""
+    """Run all checks on the tasks. Raises UsageError, and TaskError for a model that cannot be read."""
     setting = setting_of(spec, config=config, model=model)
     codec = setting.codec()
     reports = [

@@ -1,7 +1,8 @@
-"""What `volery tasks show` prints: for a terminal, and for programs.
+"""Format what `volery tasks show` prints, for a terminal and for programs.
 
 Invariants:
-- A task's own text stands behind a bar, and a line of it is never wider than the screen: it cannot look like ours.
+
+- A task's own text stands behind a bar, and no line of it is wider than the screen, so it cannot look like ours.
 - The JSON form is ASCII, and has the texts as they are. Its keys are added to, never renamed or removed.
 """
 
@@ -23,25 +24,25 @@ BAR, ANSWERED = "| ", ": "
 """Before what the model reads or says, and before what the task answers."""
 
 FIRST_LINES, LAST_LINES = 40, 20
-"""Of a long text, the lines that are shown: rules come first, the question comes last. The JSON form has all."""
+"""Lines of a long text that are shown: rules come first, the question comes last. The JSON form has all lines."""
 
 FIRST_TOKENS, LAST_TOKENS = 192, 64
-"""Likewise of its tokens."""
+"""Tokens of a long text that are shown."""
 
 INDENT = 15
-"""Columns before what a task says of itself."""
+"""Columns before a fact about a task."""
 
 LINE_CHARS = 200
-"""Of what a task says of itself, in one line."""
+"""Most characters of a fact about a task, in one line."""
 
 
 def as_text(tasks: Sequence[ShownTask], *, width: int) -> str:
-    """For a screen of `width` columns."""
+    """Return the tasks for a screen of `width` columns."""
     return "\n\n".join("\n".join(_task(task, width)) for task in tasks)
 
 
 def _task(task: ShownTask, width: int) -> Iterator[str]:
-    yield from _told("Task ", f"{one_line(task.name, LINE_CHARS)}, from {one_line(task.spec, LINE_CHARS)}", width)
+    yield from _told("Task ", f"{one_line(task.name, LINE_CHARS)} (spec {one_line(task.spec, LINE_CHARS)})", width)
     for label, value in _facts(task):
         yield from _told(f"  {label:11}  ", value, width, INDENT)
     for problem in task.problems:
@@ -50,14 +51,14 @@ def _task(task: ShownTask, width: int) -> Iterator[str]:
 
 
 def _facts(task: ShownTask) -> Iterator[tuple[str, str]]:
-    """What a task is, each with a label."""
+    """Yield the facts about a task, each with a label."""
     yield "fingerprint", one_line(task.fingerprint, LINE_CHARS)
     yield "training", _training(task)
     yield "held out", _held_out(task)
     yield "episodes", "several turns" if task.has_turns else "one turn"
-    yield "rewards", "in the node: it says that it is cheap" if task.is_cheap else "in processes of verifiers"
+    yield "rewards", "computed by the learner itself (cheap task)" if task.is_cheap else "computed by verifiers"
     yield "tokenizer", one_line(task.model, LINE_CHARS)
-    yield "stop ids", _tokens(task.stop_ids)
+    yield "stop tokens", _tokens(task.stop_ids)
     yield from (("note", one_line(note, LINE_CHARS)) for note in task.notes)
     if task.lacks:
         yield "lacks", one_line(task.lacks, 2 * LINE_CHARS)
@@ -65,8 +66,8 @@ def _facts(task: ShownTask) -> Iterator[tuple[str, str]]:
 
 def _training(task: ShownTask) -> str:
     if task.size is not None:
-        return f"{task.size:,} problems, gone through in passes"
-    return f"no end of problems, {'one level' if task.levels == 1 else f'{task.levels} levels'} of difficulty"
+        return f"{task.size:,} problems, trained on in passes"
+    return f"unlimited problems, {'one level' if task.levels == 1 else f'{task.levels} levels'} of difficulty"
 
 
 def _held_out(task: ShownTask) -> str:
@@ -82,10 +83,10 @@ def _problem(problem: ShownProblem, task: ShownTask, width: int) -> Iterator[str
     if problem.tokens:
         yield from _told("tokens: ", _tokens(problem.tokens), width, len("tokens: "))
     if problem.answer is None:
-        yield from _told("There is no reference answer. ", f"An empty one is worth {_worth(problem.empty)}.", width)
+        yield from _told("There is no reference answer. ", f"An empty one has reward {_worth(problem.empty)}.", width)
         return
     worth = f"{_worth(problem.reference or problem.empty)}, an empty one {_worth(problem.empty)}."
-    yield from _told("The reference answer is worth ", worth, width)
+    yield from _told("The reference answer has reward ", worth, width)
     for turn in problem.turns:
         yield from _quoted(turn.said, BAR, width)
         yield from _quoted(plain(turn.answered), ANSWERED, width)
@@ -98,24 +99,24 @@ def _size(problem: ShownProblem, task: ShownTask) -> str:
     if problem.has_room:
         return f"{len(problem.tokens):,} tokens"
     return (
-        f"{len(problem.tokens):,} tokens, and with [learn] max_new_tokens = {task.limits.turn_tokens} that is more "
-        f"than the {task.limits.tokens:,} that are allowed, so it is passed over"
+        f"{len(problem.tokens):,} tokens. With [learn] max_new_tokens = {task.limits.turn_tokens} that is more than "
+        f"the {task.limits.tokens:,} tokens that are allowed, so training skips the problem"
     )
 
 
 def _worth(worth: ShownWorth) -> str:
     if worth.reward is None:
-        return f"nobody knows what ({one_line(worth.why, LINE_CHARS)})"
+        return f"unknown ({one_line(worth.why, LINE_CHARS)})"
     several = ", ".join(f"{one.name} {_value(one)}" for one in worth.parts)
     return f"{worth.reward:g} ({several})" if several else f"{worth.reward:g}"
 
 
 def _value(part: RewardPart) -> str:
-    return f"{part.value:g}" if part.is_known else "cannot say"
+    return f"{part.value:g}" if part.is_known else "unknown"
 
 
 def _tokens(tokens: Sequence[Token]) -> str:
-    """Token ids with their spelling: special ones as they are, others in quotes."""
+    """Return token ids with their spelling: special tokens as they are, others in quotes."""
     left_out = len(tokens) - FIRST_TOKENS - LAST_TOKENS
     if left_out > 0:
         return f"{_tokens(tokens[:FIRST_TOKENS])} ... {left_out} more ... {_tokens(tokens[-LAST_TOKENS:])}"
@@ -123,7 +124,7 @@ def _tokens(tokens: Sequence[Token]) -> str:
 
 
 def _told(lead: str, text: str, width: int, indent: int = 4) -> Iterator[str]:
-    """Our own words behind `lead` in lines of `width` columns; those after the first are indented by so many."""
+    """Yield the program's words behind `lead`, in lines of `width` columns. Later lines are indented by `indent`."""
     line, is_begun = lead, False
     for word in visible(text).split(" "):
         joined = f"{line} {word}" if is_begun else f"{line}{word}"
@@ -137,21 +138,21 @@ def _told(lead: str, text: str, width: int, indent: int = 4) -> Iterator[str]:
 
 
 def _quoted(text: str, bar: str, width: int) -> Iterator[str]:
-    """A task's own words behind a bar, as much of them as anybody reads."""
+    """Yield a task's own text behind a bar, without the middle of a long one."""
     room = max(2, width - len(bar))
     lines = [piece for line in visible(text).split("\n") for piece in chop_cells(line, room) or [""]]
     if (left_out := len(lines) - FIRST_LINES - LAST_LINES) > 0:
-        lines = [*lines[:FIRST_LINES], f"({left_out} lines more)", *lines[-LAST_LINES:]]
+        lines = [*lines[:FIRST_LINES], f"({left_out} more lines)", *lines[-LAST_LINES:]]
     yield from (f"{bar}{line}".rstrip() for line in lines)
 
 
 def as_json(tasks: Sequence[ShownTask]) -> str:
-    """The same as indented JSON."""
+    """Return the tasks as indented JSON."""
     return json.dumps({"format": FORMAT, "tasks": [_exported(task) for task in tasks]}, indent=2)
 
 
 def _rewards(worth: ShownWorth | None) -> dict[str, Any]:
-    """Rewards with names, None where nobody can say one."""
+    """Return the named rewards; None for one that is unknown."""
     parts = worth.parts if worth else ()
     return {part.name: {"value": part.value if part.is_known else None, "weight": part.weight} for part in parts}
 

@@ -1,6 +1,6 @@
-"""What `volery tasks show` shows of a task, as values: prompts as the model reads them, and what answers are worth.
+"""Collect what `volery tasks show` shows of a task, as values: prompts as the model reads them, and rewards of answers.
 
-A text that cannot be written in tokens, or an answer that cannot be judged, is a value with the reason, so that one bad
+A text that cannot be encoded, or an answer that cannot be judged, becomes a value with the reason, so that one bad
 prompt does not hide the others. A task that cannot be opened raises TaskError.
 """
 
@@ -23,7 +23,7 @@ from node.tasks.worth import parts_of
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One token of a prompt. `text` is how it is spelled; `is_special`: the tokenizer has it beside its vocabulary."""
+    """One token of a prompt. `text`: its spelling. `is_special`: the tokenizer adds it to its vocabulary."""
 
     id: int
     text: str
@@ -32,7 +32,7 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownWorth:
-    """What an answer is worth; None where it cannot be judged, for the reason `why`. `parts`: rewards with names."""
+    """The reward of an answer; None if it cannot be judged, with the reason `why`. `parts`: the named rewards."""
 
     reward: float | None
     why: str = ""
@@ -41,11 +41,14 @@ class ShownWorth:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownProblem:
-    """A problem as the model reads it. `text` is that of all `tokens`.
+    """A problem as the model reads it.
 
-    `trouble` says why there are no tokens. `has_room` says whether a turn fits behind the prompt. `answer` is the
-    reference; `reference` and `empty` say what it and an empty answer are worth; `turns` is the episode of a policy
-    that says the reference in every turn, and `last` what it says at the end.
+    Args:
+        text: the text of all `tokens`.
+        trouble: why there are no tokens.
+        has_room: whether a turn fits behind the prompt.
+        answer: the reference answer; `reference` is its reward, and `empty` that of an empty answer.
+        turns: the episode of a policy that gives the reference answer in every turn.
     """
 
     index: int
@@ -62,8 +65,8 @@ class ShownProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownTask:
-    """A task with its first problems. `size` and `num_held_out` are None where there is no end of them. `lacks` says
-    what its rewards need and this machine does not have."""
+    """A task with its first problems. `size` and `num_held_out` are None if they are unlimited. `lacks`: what its
+    rewards need and this machine does not have."""
 
     spec: str
     name: str
@@ -84,9 +87,9 @@ class ShownTask:
 def shown_task(
     gate: Gate, spec: str, *, codec: TextCodec, limits: EpisodeLimits, count: int, held_out: int
 ) -> ShownTask:
-    """The task with its first `count` training problems and the first held-out one, of which `held_out` are asked.
+    """Return the task with its first `count` training problems and, if `held_out` is not 0, its first held-out one.
 
-    Raises TaskError where the task does not say what it is.
+    Raises TaskError if the task does not describe itself.
     """
     lacks = reason(gate.require) or reason(partial(require_services, gate))
     finite = gate.finite
@@ -111,7 +114,7 @@ def shown_task(
 
 
 def _template_notes(gate: Gate, codec: TextCodec) -> Sequence[str]:
-    """What the start of a run says of the chat template; nothing where the first prompt tells its own trouble."""
+    """Return the remarks that the start of a run makes on the chat template; none if the first prompt fails itself."""
     try:
         problem = gate.problem(Place(index=0))
         codec.encode_prompt(problem)
@@ -120,11 +123,11 @@ def _template_notes(gate: Gate, codec: TextCodec) -> Sequence[str]:
     try:
         return check_template(codec, problem, has_turns=gate.has_turns)
     except TaskError as error:
-        return (f"a run is refused: {error}",)
+        return (f"a run with this task is refused: {error}",)
 
 
 def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLimits, lacks: str) -> ShownProblem:
-    """One problem. With `lacks`, nothing is judged."""
+    """Return one problem. With `lacks`, nothing is judged."""
     try:
         problem = gate.problem(place)
     except TaskError as error:
@@ -152,7 +155,7 @@ def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLim
 
 
 def token_values(codec: TextCodec, ids: Sequence[int]) -> tuple[Token, ...]:
-    """Token ids with their spelling. A piece of a character is spelled as the vocabulary has it."""
+    """Return token ids with their spelling. A part of a character is spelled as the vocabulary has it."""
     special = {number for number, one in codec.tokenizer.get_added_tokens_decoder().items() if one.special}
     spelled = ((number, codec.decode((number,)), codec.tokenizer.id_to_token(number) or "") for number in ids)
     return tuple(
@@ -162,14 +165,14 @@ def token_values(codec: TextCodec, ids: Sequence[int]) -> tuple[Token, ...]:
 
 
 def plain(prompt: Answer) -> str:
-    """A prompt or an answer as the task has it, before any template."""
+    """Return a prompt or an answer as the task gives it, before any template."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{message.role}: {message.content}" for message in prompt)
 
 
 def reason(ask: Callable[[], object]) -> str:
-    """Why `ask` raises a TaskError; "" where it raises none."""
+    """Return why `ask` raises a TaskError; "" if it raises none."""
     try:
         ask()
     except TaskError as error:
@@ -178,7 +181,7 @@ def reason(ask: Callable[[], object]) -> str:
 
 
 def _encoded(codec: TextCodec, problem: Problem) -> tuple[tuple[int, ...], str]:
-    """The prompt's tokens, or why there are none."""
+    """Return the prompt's tokens, or why there are none."""
     try:
         return codec.encode_prompt(problem), ""
     except TaskError as error:
@@ -195,7 +198,7 @@ def _worth(
     lacks: str,
     turns: list[Turn],
 ) -> ShownWorth:
-    """What an episode is worth in which the policy says `said` in each of `most` turns at most; fills `turns`."""
+    """Return the reward of an episode in which the policy says `said` in each of at most `most` turns; fill `turns`."""
     if lacks:
         return ShownWorth(reward=None, why=lacks)
     try:

@@ -49,7 +49,7 @@ def test_commands() -> None:
     assert talk.take("/version") == TellVersion()
     assert talk.take("/quit") == End()
     assert "//TEXT" in str(talk.take("/help"))
-    assert "no /nope" in str(talk.take("/nope"))
+    assert "no command /nope" in str(talk.take("/nope"))
 
 
 @pytest.mark.parametrize("line", ["", "  \n"])

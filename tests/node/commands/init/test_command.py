@@ -169,7 +169,7 @@ def test_a_directory_with_a_strange_name_does_not_spoil_the_file(tmp_path: Path)
 
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "swarm.toml").write_text("mine")
-    with pytest.raises(UsageError, match=r"swarm\.toml exists already; it was not touched"):
+    with pytest.raises(UsageError, match=r"swarm\.toml already exists, and was not changed"):
         write_swarm_config(tmp_path, name="n", port=1)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("swarm.toml", "mine")]
 

@@ -49,12 +49,12 @@ def test_a_name_becomes_a_module(name: str, module: str) -> None:
         ("task\n", "cannot be a task's name"),
         ("tâche", "cannot be a task's name"),
         ("a" * (MAX_NAME_CHARS + 1), "at most 40"),
-        ("class", "a word of Python's own"),
-        ("match", "a word of Python's own"),
-        ("reverse", "comes with this program"),
-        ("random", "Python has a module 'random' already"),
-        ("volery", "Python has a module 'volery' already"),
-        ("pytest", "Python has a module 'pytest' already, which yours would hide. Choose another, such as my-pytest."),
+        ("class", "a reserved word of Python"),
+        ("match", "a reserved word of Python"),
+        ("reverse", "is a built-in task"),
+        ("random", "Python already has a module 'random'"),
+        ("volery", "Python already has a module 'volery'"),
+        ("pytest", "Python already has a module 'pytest', and yours would hide it. Choose another, such as my-pytest."),
     ],
 )
 def test_a_name_that_cannot_be_used(name: str, why: str, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_every_template_is_used() -> None:
 @pytest.mark.parametrize("there", ["README.md", "swarm.toml", "my_task.py"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine", encoding="utf-8")
-    with pytest.raises(UsageError, match=rf"{there} exists already; nothing was written\. Name another directory"):
+    with pytest.raises(UsageError, match=rf"{there} already exists; nothing was written\. Choose another directory"):
         write_task("my-task", tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_text(encoding="utf-8") == "mine"
@@ -97,19 +97,19 @@ def test_other_files_may_be_there(tmp_path: Path) -> None:
 
 def test_a_link_that_leads_nowhere_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README.md").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write_task("my-task", tmp_path)
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file cannot be made: .*\. Name another directory after --at\."):
+    with pytest.raises(RunError, match=r"file cannot be made: .*\. Choose another directory with --at\."):
         write_task("my-task", tmp_path / "file")
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path) -> None:
-    with file_limit(600), pytest.raises(RunError, match=r"cannot be written: .*\. Name another directory after --at\."):
+    with file_limit(600), pytest.raises(RunError, match=r"cannot be written: .*\. Choose another directory with --at\."):
         write_task("my-task", tmp_path / "full")
     assert list((tmp_path / "full").iterdir()) == []
 
@@ -173,7 +173,9 @@ def test_what_to_type_next_can_be_typed() -> None:
 
 async def test_a_small_model_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model").write_text("a file", encoding="utf-8")
-    with pytest.raises(RunError, match=r"The small model cannot be made in .*model: .*\. The task is written\. Name a"):
+    with pytest.raises(
+        RunError, match=r"The small model cannot be made in .*model: .*\. The task is written\. Set your"
+    ):
         await make_small_model(tmp_path, "done")
     assert capsys.readouterr().out == ""
 

@@ -37,7 +37,7 @@ async def train(state: Path, steps: int) -> None:
 async def test_what_a_learner_kept_is_shown(state: Path) -> None:
     await train(state, 3)
     page = show(state, **ASKED)  # type: ignore[arg-type]
-    assert page.startswith("Version 1.3 was trained on 4 rollouts of mean reward")
+    assert page.startswith("Version 1.3 was trained on 4 rollouts with mean reward")
     assert "Group 1: prompt " in page
     assert " of even, by a peer " in page
     assert "admitted" in page
@@ -67,21 +67,21 @@ async def test_a_restart_goes_on_with_the_samples(state: Path) -> None:
     with pytest.raises(UsageError) as caught:
         show(state, **ASKED | {"version": "99.1"})  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "--version 99.1: there is no incarnation 99: this learner has begun 1 from step 0 on, 2 from step 2 on. Kept "
-        "are 3, from 1.1 to 2.3, the nearest 1.1, 1.2, 2.3."
+        "--version 99.1: there is no incarnation 99; this learner began incarnation 1 at step 0, 2 at step 2. Samples "
+        "of 3 versions are kept, from 1.1 to 2.3. The nearest: 1.1, 1.2, 2.3."
     )
-    with pytest.raises(UsageError, match=r"--version 1\.: write INCARNATION\.VERSION, as 1\.20, or VERSION alone"):
+    with pytest.raises(UsageError, match=r"--version 1\.: write INCARNATION\.VERSION, such as 1\.20, or only VERSION"):
         show(state, **ASKED | {"version": "1."})  # type: ignore[arg-type]
     assert show(state, **ASKED).startswith("Version 2.3 ")  # type: ignore[arg-type]
 
 
 async def test_what_is_not_kept_is_said_with_what_is(state: Path) -> None:
-    with pytest.raises(RunError, match="no samples are kept there"):
+    with pytest.raises(RunError, match="holds no samples"):
         show(state, **ASKED)  # type: ignore[arg-type]
     await train(state, 3)
-    with pytest.raises(UsageError, match=r"Kept are 3, from 1\.1 to 1\.3, the nearest 1\.1, 1\.2, 1\.3"):
+    with pytest.raises(UsageError, match=r"of 3 versions are kept, from 1\.1 to 1\.3\. The nearest: 1\.1, 1\.2, 1\.3"):
         show(state, **ASKED | {"version": "9"})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"--group 2: of version 1\.3 groups 1 to 1 are kept"):
+    with pytest.raises(UsageError, match=r"--group 2: version 1\.3 has groups 1 to 1"):
         show(state, **ASKED | {"group": 2})  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_the_command_line_reaches_it(tmp_path: Path) -> None:
         app, ["samples", str(tmp_path), "--version", "3", "--best", "2", "--worst", "1", "--json"]
     )
     assert isinstance(done.exception, NodeError)
-    assert "no samples are kept there" in str(done.exception)
+    assert "holds no samples" in str(done.exception)
 
 
 async def test_words_of_an_environment_stand_apart(state: Path) -> None:

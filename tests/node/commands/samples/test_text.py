@@ -57,18 +57,18 @@ def shown(*groups: KeptGroup) -> Shown:
 
 
 PAGE = """\
-Version 1.5 was trained on 256 rollouts of mean reward 0.250 (2025-10-09 08:53:20 UTC); 1 group is
+Version 1.5 was trained on 256 rollouts with mean reward 0.250 (2025-10-09 08:53:20 UTC); 1 group is
     kept, the worst first.
 
 Group 1: prompt 7 of reverse, by at las f ours, lag 2, mean reward 0.500, lease 07070707
 prompt, 1 tokens
 : rev:abc=
-1: reward 1.000, advantage +0.500, 4 tokens, by 2 tokens by 1.3, 1 tokens by 1.4, admitted
+1: reward 1.000, advantage +0.500, 4 tokens, 2 by version 1.3, 1 by version 1.4, admitted
 | cba<eos>
 : look: it rains
 :
 | umbrella
-2: reward 0.000, advantage -0.500, 4 tokens, by 2 tokens by 1.3, 1 tokens by 1.4, admitted
+2: reward 0.000, advantage -0.500, 4 tokens, 2 by version 1.3, 1 by version 1.4, admitted
 | cba<eos>
 : look: it rains
 :
@@ -94,7 +94,7 @@ def test_long_prompts_are_shown_from_their_end() -> None:
     one = shown(group(1, 0.5))
     prompt = replace(one.groups[0].prompt, text="\n".join(f"line {number}" for number in range(40)))
     lines = as_text(replace(one, groups=(replace(one.groups[0], prompt=prompt),))).splitlines()
-    assert ": (24 lines before)" in lines
+    assert ": (24 earlier lines not shown)" in lines
     assert ": line 24" in lines
     assert ": line 23" not in lines
 

@@ -63,11 +63,11 @@ def test_a_spec_alone_is_shown_with_the_small_model(here: Path) -> None:
     assert "tokenizer    the small model" in told
     assert "Problem 0: 8 tokens" in told
     assert "Held-out problem 0: 8 tokens" in told
-    assert "The reference answer is worth 1, an empty one 0." in told
+    assert "The reference answer has reward 1, an empty one 0." in told
 
 
 def test_nothing_is_named_and_nothing_is_here(here: Path) -> None:
-    with pytest.raises(UsageError, match=r"There is no swarm\.toml here\. Name a task, as in: volery tasks show rev"):
+    with pytest.raises(UsageError, match=r"There is no swarm\.toml here\. Name a task, for example: volery tasks"):
         shown()
 
 
@@ -117,8 +117,8 @@ def test_all_tasks_of_a_mixture_are_shown(here: Path) -> None:
 def test_a_prompt_that_leaves_no_room_is_told(here: Path) -> None:
     write_swarm(here, 'spec = "reverse:letters=12"')
     told = " ".join(shown().split())
-    assert "17 tokens, and with [learn] max_new_tokens = 40 that is more than the 48 that are allowed" in told
-    assert "so it is passed over" in told
+    assert "17 tokens. With [learn] max_new_tokens = 40 that is more than the 48 tokens that are allowed" in told
+    assert "so training skips the problem" in told
 
 
 def test_where_nothing_is_held_out_nothing_of_it_is_shown(here: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_configuration_without_a_task(here: Path) -> None:
 def test_without_a_configuration_a_small_model_gets_the_budget_that_init_would_give_it(here: Path) -> None:
     write_swarm(here / "elsewhere")
     told = shown("reverse:letters=12", model=here / "elsewhere" / "model")
-    assert "passed over" not in told
+    assert "training skips" not in told
     assert "17 tokens" in told
 
 

@@ -54,19 +54,19 @@ def of(**changes: object) -> ShownTask:
 
 def test_a_task_as_it_is_shown() -> None:
     assert as_text([TASK], width=100) == (
-        "Task mine, from mine:letters=3\n"
+        "Task mine (spec mine:letters=3)\n"
         "  fingerprint  mine/3\n"
-        "  training     no end of problems, 2 levels of difficulty\n"
+        "  training     unlimited problems, 2 levels of difficulty\n"
         "  held out     as many problems as [task] held_out says, never trained on\n"
         "  episodes     several turns\n"
-        "  rewards      in processes of verifiers\n"
+        "  rewards      computed by verifiers\n"
         "  tokenizer    model\n"
-        "  stop ids     2:<eos>\n"
+        "  stop tokens  2:<eos>\n"
         "\n"
         "Problem 0: 2 tokens\n"
         "| <bos>g\n"
         "tokens: 1:<bos> 10:'g'\n"
-        "The reference answer is worth 1, an empty one 0.\n"
+        "The reference answer has reward 1, an empty one 0.\n"
         "| on"
     )
 
@@ -81,7 +81,7 @@ def test_rewards_with_names_stand_behind_their_sum() -> None:
     parts = (RewardPart(name="right", value=1.0), RewardPart(name="style", value=math.nan, weight=0.5))
     problem = of(reference=ShownWorth(reward=1.0, parts=parts))
     shown = as_text([problem], width=100)
-    assert "The reference answer is worth 1 (right 1, style cannot say), an empty one 0." in shown
+    assert "The reference answer has reward 1 (right 1, style unknown), an empty one 0." in shown
     told = json.loads(as_json([problem]))["tasks"][0]["problems"][0]
     assert told["reference_rewards"] == {
         "right": {"value": 1.0, "weight": 1.0},
@@ -116,7 +116,7 @@ def test_of_a_long_text_the_middle_is_left_out() -> None:
     shown = as_text([of(text="\n".join(map(str, range(1000))))], width=80)
     lines = [line for line in shown.splitlines() if line.startswith("| ")]
     assert len(lines) == FIRST_LINES + LAST_LINES + 2, "and what is left out, and the answer"
-    assert "| (940 lines more)" in lines
+    assert "| (940 more lines)" in lines
     assert "| 999" in lines
 
 

@@ -109,7 +109,10 @@ def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path) -> None:
-    with file_limit(600), pytest.raises(RunError, match=r"cannot be written: .*\. Choose another directory with --at\."):
+    with (
+        file_limit(600),
+        pytest.raises(RunError, match=r"cannot be written: .*\. Choose another directory with --at\."),
+    ):
         write_task("my-task", tmp_path / "full")
     assert list((tmp_path / "full").iterdir()) == []
 

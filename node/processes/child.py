@@ -1,4 +1,4 @@
-"""A child: a process with one framed pipe (`protocol.core.pipe`) that is there whenever it can be.
+"""Supervise a child: a process with one framed pipe (`protocol.core.pipe`) that is restarted when it ends.
 
 The engine and the trainer run as children, so that neither torch nor an out-of-memory kill reaches the node. The
 conversation:
@@ -8,11 +8,15 @@ conversation:
                     {"id": n, "ok": true, ...} | {"id": n, "ok": false, "kind": word, "error": sentence}
                     {"event": "ready", ...} once, when its imports are done; other events as it likes
 
-What always holds: one that dies is started again, as patiently as its spec says, but not while it rests; each life is
-as `node.processes.child_process` has it; none is left when `open_child` is, and nothing of its temporary files. A child
-sits in a session of its own: Ctrl-C in the terminal reaches the node alone, which ends its children in order. A child
-must exit when its stdin ends, so that it cannot outlive a node that was killed. (PR_SET_PDEATHSIG would not do: it
-fires when the *thread* that forked ends, and trio starts processes in worker threads that come and go.)
+A child has a session of its own: Ctrl-C in the terminal reaches only the node, which ends its children in order. A
+child must exit when its stdin ends, so that it cannot outlive a node that was killed. (PR_SET_PDEATHSIG would not do:
+it fires when the *thread* that forked ends, and trio starts processes in worker threads that come and go.)
+
+Invariants:
+
+- A child that dies is started again within the limits of its spec, but not while it rests.
+- Each process keeps the invariants of `node.processes.child_process`.
+- No process and no temporary file is left when the scope of `open_child` ends.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from protocol.core.pipe import Arrays, Header
 
 
 class SupervisedChild:
-    """A child that is there whenever it can be. Obtained from `open_child`; calls during a restart wait for it."""
+    """A child that is restarted when it ends. `open_child` creates it. Calls during a restart wait for it."""
 
     def __init__(self, spec: ChildSpec, prepare: Prepare | None, on_event: OnEvent, on_frame: OnFrame) -> None:
         self._spec = spec
@@ -60,7 +64,7 @@ class SupervisedChild:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child in service; None while there is none."""
+        """Return the process id of the child in service; None while there is none."""
         return None if self._life is None else self._life.pid
 
     async def call(
@@ -72,13 +76,14 @@ class SupervisedChild:
         silence_s: float | None = None,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
-        """Send one request and return the reply's header and arrays. Callers may be many; replies come in any order.
+        """Send a request and return the reply's header and arrays. Many callers may call at once, and replies come in
+        any order.
 
-        `silence_s`: how long the child may send nothing while it owes this reply, if its spec bounds that and this call
-        has another bound. `sent` is called once the request has its place before all that are made later.
+        `silence_s`: seconds that the child may send nothing while it owes this reply, in place of the spec's limit.
+        `sent` is called once the request has its place before all later ones.
 
-        Raises ChildRefused, ChildCrashed (the call may be made again), ChildGaveUp. A cancelled call leaves the pipe
-        sound: its reply is thrown away when it comes.
+        Raises ChildRefused, ChildCrashed (the call may be repeated), ChildGaveUp. A cancelled call leaves the pipe
+        sound: its reply is discarded when it comes.
         """
         while self._life is None:
             if self._gave_up is not None:
@@ -87,21 +92,22 @@ class SupervisedChild:
         return await self._life.call(op, header, arrays, silence_s=silence_s, sent=sent)
 
     def end(self, reason: str) -> None:
-        """Kill the process in service, all of its group with it, if there is one; it is started again as after any
-        other end."""
+        """Kill the process in service with its whole group, if there is one. It is started again as after any other
+        end."""
         if self._life is not None:
             self._life.condemn(reason)
             self._announce(None)
 
     async def wait_in_service(self) -> None:
-        """Return when it can be called: at once, unless it is being restarted. Never, once it was given up."""
+        """Return when the child can be called: at once, unless it is being restarted; never, once it was given up."""
         while self._life is None:
             await self._changed.wait()
 
     async def rest(self) -> None:
-        """End the process, so that its memory is free, and leave it ended until `wake`; returns when it is gone.
+        """End the process, so that its memory is free, until `wake`. Return when it is gone.
 
-        Calls in flight raise ChildCrashed, later ones wait until it is awake again. One that was given up stays so.
+        Calls in flight raise ChildCrashed; later ones wait until the child is awake. A child that was given up stays
+        so.
         """
         if self._wanted.is_set():
             self._wanted = trio.Event()
@@ -111,11 +117,11 @@ class SupervisedChild:
             await self._changed.wait()
 
     def wake(self) -> None:
-        """Start it again after `rest`; does nothing without one."""
+        """Start the child again after `rest`; do nothing without a rest."""
         self._wanted.set()
 
     async def _supervise(self) -> None:
-        """Keep a child alive until it has crashed too often, or at once if it never came into service."""
+        """Keep a child alive until it has crashed too often. End at once if it never came into service."""
         restarts: list[float] = []
         while True:
             while not self._wanted.is_set():
@@ -128,7 +134,7 @@ class SupervisedChild:
             if rests:
                 continue
             if not self._settled.is_set():
-                # A child that cannot start even once is misconfigured: trying again would only hide the message.
+                # A child that cannot start even once is misconfigured: another try would only hide the message.
                 self._stillborn = exit
                 self._settled.set()
                 return
@@ -144,7 +150,7 @@ class SupervisedChild:
             restarts.append(trio.current_time())
 
     async def _live(self) -> ChildExit:
-        """Run one process from start to end."""
+        """Run one process from its start to its end."""
         started = trio.current_time()
         try:
             await self._scratch(scratch.make_empty)
@@ -152,7 +158,7 @@ class SupervisedChild:
         except OSError as error:
             return ChildExit(name=self._spec.name, returncode=None, reason=f"could not start: {error}", stderr_tail=())
         life = self._process = ChildProcess(self._spec, process, self._on_event, self._on_frame)
-        if not self._wanted.is_set():  # told to rest while it was started
+        if not self._wanted.is_set():  # `rest` was called while it was started
             life.dismiss()
 
         async def enter_service() -> None:
@@ -170,7 +176,7 @@ class SupervisedChild:
                 await self._scratch(scratch.remove)
 
     async def _scratch(self, do: Callable[[Path], None]) -> None:
-        """Do it to the directory of the child's temporary files, if it has one."""
+        """Apply `do` to the directory of the child's temporary files, if it has one."""
         if self._spec.scratch is not None:
             await trio.to_thread.run_sync(do, self._spec.scratch)
 
@@ -188,9 +194,9 @@ async def open_child(
     on_event: OnEvent = lambda event: None,
     on_frame: OnFrame = lambda header, arrays: None,
 ) -> AsyncIterator[SupervisedChild]:
-    """Start a child, wait until it is ready and prepared, yield it, end it when the scope is left.
+    """Start a child, wait until it is ready and prepared, yield it, and end it when the scope is left.
 
-    Raises ChildCrashed at once when it ends before it was first ready; later crashes restart it, see `RestartLimits`.
+    Raises ChildCrashed at once if it ends before it was first ready. Later crashes restart it: see `RestartLimits`.
     """
     child = SupervisedChild(spec, prepare, on_event, on_frame)
     with _plain_exceptions():
@@ -205,7 +211,7 @@ async def open_child(
 
 @contextmanager
 def _plain_exceptions() -> Iterator[None]:
-    """Unwrap the nursery's group of one: our tasks raise nothing of their own, so it is the body's own exception."""
+    """Unwrap the nursery's group of one. Our tasks raise nothing of their own, so it is the exception of the body."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,9 +1,12 @@
-"""One process of a child, from its start until it is buried.
+"""Run one process of a child, from its start until it is gone.
 
-What always holds: a frame is written whole or not at all, whoever is cancelled, because one task does all the writing;
-every request gets one reply, an error or `ChildCrashed`, also when the process hangs, if its spec says how long it may
-be silent; the process and all of its group are gone when `run` returns,
-within `grace_s` + `TERM_S` + `KILL_S` of being told to end.
+Invariants:
+
+- A frame is written whole or not at all, no matter which caller is cancelled, because one task does all the writing.
+- Every request gets one reply, an error or `ChildCrashed`. That holds for a process that hangs, too, if its spec limits
+  how long it may send nothing.
+- The process and its whole group are gone when `run` returns, at most `grace_s` + `TERM_S` + `KILL_S` after the request
+  to end.
 """
 
 from __future__ import annotations
@@ -29,17 +32,18 @@ from protocol.core.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, e
 from protocol.core.visible import visible
 
 MAX_STDERR_LINE_BYTES = 4096
-"""A longer line is cut into several; a progress bar without newlines must not grow without bound."""
+"""Bytes after which a line is cut, so that a progress bar without newlines cannot grow without bound."""
 READ_BYTES = 1 << 20
-"""Largest single read from a pipe; Linux hands out at most the pipe's 64 KiB anyway unless it was enlarged."""
+"""Largest single read from a pipe. Linux returns at most the pipe's 64 KiB unless the pipe was enlarged."""
 TERM_S = 1.0
-"""Between SIGTERM and SIGKILL. With the default grace of 2 s a child is gone in 3 s; the promise to people is 5 s."""
+"""Seconds between SIGTERM and SIGKILL. With the default grace of 2 s a child is gone in 3 s; people are promised 5
+s."""
 LOOK_S = 5.0
-"""How often it is asked at most whether the child hangs."""
+"""Most seconds between checks whether the child hangs."""
 LOOKS = 4
-"""At least so many times is it asked before a child is found to hang."""
+"""Least number of checks before a child counts as hanging."""
 KILL_S = 1.0
-"""For the kernel to bury a killed process, and to drain what it last wrote on stderr."""
+"""Seconds for the kernel to remove a killed process, and to drain what it last wrote on stderr."""
 
 Stream = TypeVar("Stream")
 
@@ -55,7 +59,7 @@ async def open_process(spec: ChildSpec) -> trio.Process:
     )
     if spec.nice:
         with suppress(ProcessLookupError):
-            # Never nicer than we are ourselves: the kernel does not let us take that back.
+            # Never below our own niceness: the kernel does not let us take that back.
             os.setpriority(os.PRIO_PGRP, process.pid, max(spec.nice, os.getpriority(os.PRIO_PROCESS, 0)))
     if spec.yields_memory:
         offer_first(process.pid)
@@ -64,7 +68,8 @@ async def open_process(spec: ChildSpec) -> trio.Process:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A caller of this life, who allows so much silence. `reply` stays None when the child ended first."""
+    """A caller that waits for this process, and how many seconds without a frame it allows. `reply` stays None if the
+    process ended first."""
 
     silence_s: float
     replied: trio.Event = field(default_factory=trio.Event)
@@ -107,7 +112,7 @@ class ChildProcess:
         silence_s: float | None = None,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
-        """As `SupervisedChild.call`, to this process only."""
+        """Do the same as `SupervisedChild.call`, for this process only."""
         request = next(self._ids)
         frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
         waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)
@@ -126,11 +131,11 @@ class ChildProcess:
         return reply, reply_arrays
 
     async def _send(self, request: int, frame: bytes, silence_s: float) -> _Waiting:
-        """Hand `frame` to the writer. The slot taken here is given back when the reply comes, not when the caller
+        """Give `frame` to the writer. The slot taken here is released when the reply comes, not when the caller
         leaves."""
         await self._slots.acquire()
         if not self._waiting:
-            self._silent_s = 0.0  # it owed nothing
+            self._silent_s = 0.0  # it owed no reply
         waiting = self._waiting[request] = _Waiting(silence_s)
         with ExitStack() as stack:
             stack.callback(self._give_up, request)
@@ -146,13 +151,13 @@ class ChildProcess:
             self._slots.release()
 
     def _tell_cancelled(self, request: int) -> None:
-        # Advice to stop early: when the writer is busy just now, the child may as well finish.
+        # Advice to stop early: if the writer is busy now, the child may as well finish.
         if self._spec.cancel_op is not None:
             with suppress(trio.WouldBlock, trio.BrokenResourceError):
                 self._outgoing.send_nowait(encode_frame({"op": self._spec.cancel_op, "target": request}))
 
     async def become_ready(self, prepare: Prepare | None) -> bool:
-        """Wait for the ready event, then run `prepare`. False, and the process is condemned, when either fails."""
+        """Wait for the ready event, then run `prepare`. If either fails, condemn the process and return False."""
         with trio.move_on_after(self._spec.ready_timeout_s) as scope:
             await self._ready.wait()
         if scope.cancelled_caught:
@@ -168,8 +173,8 @@ class ChildProcess:
         return True
 
     async def run(self, enter_service: Callable[[], Awaitable[None]]) -> ChildExit:
-        """Carry frames until the child ends or we are cancelled; either way it is gone on return, and its callers were
-        told."""
+        """Carry frames until the child ends or we are cancelled, and return its end. The process is then gone, and its
+        callers were told."""
         try:
             async with trio.open_nursery() as outer:
                 outer.start_soon(self._read_stderr)
@@ -187,7 +192,7 @@ class ChildProcess:
                     nursery.cancel_scope.cancel()
                 wait_s = self._spec.grace_s if self._dismissed else self._spec.dying_s
                 if not await _end_process(self._process, wait_s) and not self._dismissed:
-                    # Our own signal is not what ended it: it had gone away before.
+                    # Our own signal did not end it: it had closed its pipe before.
                     self._reason = self._reason or f"it closed its pipe, and had not ended {wait_s:g} s later"
                 with trio.move_on_after(KILL_S):
                     await self._stderr_ended.wait()
@@ -200,7 +205,7 @@ class ChildProcess:
         return self._end()
 
     def dismiss(self) -> None:
-        """End the process in order: `run` returns when it is gone."""
+        """End the process in an orderly way. `run` returns when it is gone."""
         self._dismissed = True
         if self._carrying is not None:
             self._carrying.cancel()
@@ -213,11 +218,12 @@ class ChildProcess:
         every_s = min(LOOK_S, self._spec.silence_s / LOOKS)
         while True:
             await trio.sleep(every_s)
-            # Looks are counted: while the machine slept, or this process was stopped, nobody could be heard.
+            # Checks are counted, not seconds: while the machine slept, or this process was stopped, nothing could
+            # arrive.
             self._silent_s += every_s
             allowed_s = max((waiting.silence_s for waiting in self._waiting.values()), default=math.inf)
             if self._silent_s >= allowed_s:
-                self.condemn(f"it owed replies, and was silent for {allowed_s:g} s: it hangs")
+                self.condemn(f"it owed replies, and sent nothing for {allowed_s:g} s: it hangs")
 
     def _end(self) -> ChildExit:
         if self._exit is None:
@@ -235,18 +241,18 @@ class ChildProcess:
         self._waiting.clear()
 
     def condemn(self, reason: str) -> None:
-        """Kill it, and have its end say why."""
+        """Kill the process, and report `reason` as its end."""
         self._reason = self._reason or reason
         _signal_group(self.pid, signal.SIGKILL)
 
     async def _write_frames(self) -> None:
-        """Consumes frames from callers, one at a time; ends when the child closes its stdin (it is ending then)."""
+        """Write callers' frames, one at a time, until the child closes its stdin, which it does when it ends."""
         with suppress(trio.BrokenResourceError):
             async for frame in self._to_write:
                 await self._stdin.send_all(frame)
 
     async def _read_frames(self) -> None:
-        """Consumes the child's frames until its stdout ends; one that we cannot read condemns it."""
+        """Read the child's frames until its stdout ends. A frame that cannot be read condemns the child."""
         try:
             while (prefix := await self._read_exactly(PREFIX.size)) is not None:
                 head_size, body_size = frame_sizes(prefix)
@@ -258,7 +264,7 @@ class ChildProcess:
             self.condemn(f"it does not speak the pipe's format ({error}); is something printing on its stdout?")
 
     async def _read_exactly(self, size: int) -> bytes | None:
-        """Return `size` bytes, or None when the stream ends before."""
+        """Return `size` bytes, or None if the stream ends before."""
         data = bytearray()
         while len(data) < size:
             part = await self._stdout.receive_some(min(size - len(data), READ_BYTES))
@@ -302,7 +308,8 @@ class ChildProcess:
 
 
 Prepare = Callable[[ChildProcess], Awaitable[None]]
-"""Runs after every start, before others may call this life. May raise ChildError: that ends it, as a crash would."""
+"""Runs after every start, before others may call the process. May raise ChildError, which ends the process like a
+crash."""
 
 
 def _piped(stream: Stream | None) -> Stream:
@@ -311,8 +318,8 @@ def _piped(stream: Stream | None) -> Stream:
 
 
 async def _end_process(process: trio.Process, grace_s: float) -> bool:
-    """End a process and whatever it left in its group: close stdin and wait, then SIGTERM and wait, then SIGKILL.
-    Return whether it ended without a signal of ours."""
+    """End a process and the rest of its group: close stdin and wait, then SIGTERM and wait, then SIGKILL. Return
+    whether it ended without a signal of ours."""
     await _piped(process.stdin).aclose()
     by_itself = True
     for wait_s, then in ((grace_s, signal.SIGTERM), (TERM_S, signal.SIGKILL), (KILL_S, signal.SIGKILL)):
@@ -321,7 +328,7 @@ async def _end_process(process: trio.Process, grace_s: float) -> bool:
             break
         by_itself = False
         _signal_group(process.pid, then)
-    # A trainer's ranks or a data loader's workers may have outlived the process that was to end them.
+    # A trainer's ranks or a data loader's workers may outlive the process that should end them.
     _signal_group(process.pid, signal.SIGKILL)
     return by_itself
 

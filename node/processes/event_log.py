@@ -1,4 +1,4 @@
-"""Which moments of a child's life are events of the program."""
+"""Write the moments of a child's life as events of the program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from node.runtime.events import EventLog
 
 
 def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:
-    """A child's life as events, under the name it has for people."""
+    """Return a function that emits a child's events, under the name that people know."""
 
     def on_event(event: ChildEvent) -> None:
         match event:

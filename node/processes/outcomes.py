@@ -1,7 +1,9 @@
-"""What becomes of a child process: its end, what that means for who called it, and for who watches.
+"""Describe what happened to a child process: its end, errors for its callers, and events for those who watch it.
 
-Errors are for callers, events for the others. What always holds: each names the child, and an end comes with the last
-that the child said, which can do nothing to a terminal.
+Invariants:
+
+- Each error and event names the child.
+- An end comes with the child's last words, cleaned so that they can do nothing to a terminal.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from node.processes.spec import RestartLimits
 from protocol.core.pipe import Arrays, Header
 
 QUOTED_LINES = 20
-"""Lines of stderr that a crash report quotes: a Python traceback's end and the message."""
+"""Lines of stderr that a crash report quotes: the end of a Python traceback, and the message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildExit:
-    """How a child ended: `returncode` as in subprocess (negative: a signal), `reason` if we ended it ourselves, last
-    stderr lines."""
+    """How a child ended. `returncode` as in subprocess (negative: a signal); `reason` if we ended it ourselves; the
+    last lines of its stderr."""
 
     name: str
     returncode: int | None
@@ -32,24 +34,24 @@ class ChildExit:
         words = " / ".join(self.last_words)
         told = f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"
         own = f"{self.name}: ", FATAL
-        # What stands in the sentence above need not be said again.
+        # Lines that the sentence above already contains are not repeated.
         quoted = [line for line in self.stderr_tail[-QUOTED_LINES:] if not line.startswith(own)]
         return "\n".join([told, *(f"  | {line}" for line in quoted)])
 
     @property
     def told(self) -> str:
-        """How it ended, to be said of it; and why, if it said that itself."""
+        """Return how it ended, as a predicate, and why, if the child said that itself."""
         return f"{self._how()}: {self._words.cause}" if self._words.cause else self._how()
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """What it said last, a few lines that are not blank."""
+        """Return the last few lines of the child that are not blank."""
         return self._words.quoted
 
     @property
     def _words(self) -> LastWords:
-        """Its own word on why it ended: the last lines, as far as they begin with its name, as a launcher's do; or what
-        dying processes say."""
+        """Return the child's own account of its end: the last lines, as far as they begin with its name, as a
+        launcher's do; otherwise what the exit code and the last lines tell."""
         name = f"{self.name}: "
         own = list(takewhile(lambda line: line.startswith(name), reversed(self.stderr_tail)))[: LAST_WORDS + 1]
         if own:
@@ -64,11 +66,11 @@ class ChildExit:
 
 
 class ChildError(Exception):
-    """Base of what a call to a child raises."""
+    """Base of the errors that a call to a child raises."""
 
 
 class ChildCrashed(ChildError):
-    """The child ended under this call, or before it was first ready. It is being restarted unless the error says
+    """The child ended during this call, or before it was first ready. It is being restarted unless the error says
     otherwise."""
 
     def __init__(self, exit: ChildExit) -> None:
@@ -77,16 +79,16 @@ class ChildCrashed(ChildError):
 
 
 class ChildGaveUp(ChildError):
-    """The child crashed too often and is not restarted any more; `exit` is its last end."""
+    """The child crashed too often and is no longer restarted. `exit` is its last end."""
 
     def __init__(self, exit: ChildExit, limits: RestartLimits) -> None:
         often = f"restarted {limits.max_restarts} times in {limits.window_s:.0f} s and given up"
-        super().__init__(f"{exit}\n{often}; mend the cause above, then start the node again")
+        super().__init__(f"{exit}\n{often}; fix the cause above, then start the node again")
         self.exit = exit
 
 
 class ChildRefused(ChildError):
-    """The child answered that it cannot do this; `kind` is for programs, `error` for people."""
+    """The child answered that it cannot do this. `kind` is for programs, `error` for people."""
 
     def __init__(self, kind: str, error: str) -> None:
         super().__init__(error)
@@ -105,7 +107,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSaid:
-    """One line on the child's stderr."""
+    """A line on the child's stderr."""
 
     name: str
     line: str
@@ -121,7 +123,7 @@ class ChildDied:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildRestarting:
-    """It will be started again after `delay_s`; `attempt` counts from 1."""
+    """The child will be started again after `delay_s`; `attempt` counts from 1."""
 
     name: str
     delay_s: float
@@ -130,7 +132,7 @@ class ChildRestarting:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildAbandoned:
-    """It crashed too often; every call raises ChildGaveUp from now on."""
+    """The child crashed too often. Every later call raises ChildGaveUp."""
 
     name: str
     exit: ChildExit
@@ -140,4 +142,5 @@ ChildEvent = ChildStarted | ChildSaid | ChildDied | ChildRestarting | ChildAband
 
 OnEvent = Callable[[ChildEvent], None]
 OnFrame = Callable[[Header, Arrays], None]
-"""Receives the child's own events but "ready", in the order they and the replies were sent; must not block or raise."""
+"""Receives the child's events except "ready", in the order in which they and the replies were sent. Must not block or
+raise."""

@@ -1,7 +1,11 @@
-"""How a child process is to be run: its command, its environment, how patiently it is started again.
+"""Describe how to run a child process: its command, its environment, and how often it is restarted.
 
-Pure. What always holds: no library in a child looks for anything on the network, and all use as many threads as the
-spec says.
+Pure.
+
+Invariants:
+
+- No library in a child looks for anything on the network.
+- All libraries use as many threads as the spec says.
 """
 
 from __future__ import annotations
@@ -22,23 +26,23 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Nothing leaves the swarm: weights come as chunks, and no library may phone home."""
+"""Settings that keep libraries offline: weights come as chunks, and no library may phone home."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 READY_S = 300.0
-"""How long a child may take to be ready: its imports. vLLM's take 8 to 16 s on a fast disk; from a cold, slow one they
-were seen to take minutes."""
+"""Seconds that a child may take until it is ready, for its imports. vLLM's take 8 to 16 s on a fast disk; from a cold,
+slow one they were seen to take minutes."""
 
 
 DYING_S = 10.0
-"""How long a child that closed its pipe unasked may take to end, before it is ended: an interpreter that has an
-exception to tell frees a GPU first, or waits for threads, and what it says last would be lost."""
+"""Seconds that a child may take to end after it closed its pipe unasked; then it is ended. An interpreter with an
+exception to report first frees a GPU, or waits for threads, and its last words would be lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestartLimits:
-    """How patiently a crashing child is restarted: after `max_restarts` restarts within `window_s` we give up.
+    """Limits of restarting a child that crashes: after `max_restarts` restarts within `window_s` it is given up.
 
     The delay doubles with every restart in the window, from `first_delay_s` to `max_delay_s`.
     """
@@ -50,7 +54,7 @@ class RestartLimits:
 
 
 def restart_delay(limits: RestartLimits, restarts: Sequence[float], now: float) -> float | None:
-    """Return how long to wait before the next restart, or None to give up; `restarts` are the times of those before."""
+    """Return the seconds until the next restart, or None to give up. `restarts`: the times of those before."""
     recent = sum(1 for at in restarts if now - at < limits.window_s)
     if recent >= limits.max_restarts:
         return None
@@ -59,15 +63,22 @@ def restart_delay(limits: RestartLimits, restarts: Sequence[float], now: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """What to run and how.
+    """How to run a child.
 
-    `argv` starts with an executable; `env` is added to ours; `nice` 0..19; `max_in_flight` requests may be unanswered
-    at a time, those of cancelled callers included, and further callers wait; `cancel_op`: tell the child when a caller
-    is cancelled. A child that holds more than `memory_bytes` with all below it is ended as if it had crashed
-    (`node.processes.memory_limit`); None: no bound. One that `yields_memory` is what the kernel ends first when memory
-    runs out. One that closes its pipe unasked has `dying_s` to end, and one that is asked to has `grace_s`. Its
-    temporary files lie in `scratch` (`node.processes.temp_directory`); None: where the system has them. One that owes a
-    reply and sends no frame for `silence_s` hangs, and is ended as if it had crashed; a call may allow it more.
+    Args:
+        argv: the command, which begins with an executable.
+        env: variables that are added to ours.
+        nice: niceness, 0 to 19.
+        max_in_flight: most requests without a reply, those of cancelled callers included; further callers wait.
+        cancel_op: the request that tells the child that a caller was cancelled; None: it is not told.
+        memory_bytes: most memory of the child and all below it (`node.processes.memory_limit`). A child that holds more
+            is ended as if it had crashed; None: no limit.
+        yields_memory: whether the kernel should end this child first when memory runs out.
+        dying_s: seconds in which a child that closed its pipe unasked must end.
+        grace_s: seconds in which a child that is asked to end must end.
+        scratch: directory of its temporary files (`node.processes.temp_directory`); None: the system's.
+        silence_s: seconds after which a child that owes a reply and sends no frame counts as hanging. It is ended as if
+            it had crashed. A call may allow more.
     """
 
     name: str
@@ -88,7 +99,7 @@ class ChildSpec:
 
 
 def child_environment(spec: ChildSpec, base: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` with offline settings, the thread count, the place of temporary files and the spec's additions, the
-    latter winning."""
+    """Return `base` with offline settings, the thread count, the directory of temporary files and the spec's own
+    variables, which win."""
     threads = dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
     return {**base, **ENVIRONMENT, **threads, **scratch.environment(spec.scratch), **spec.env}

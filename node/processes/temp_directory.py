@@ -1,8 +1,11 @@
-"""The directory of a child's temporary files: empty whenever the child starts, gone once it has ended.
+"""Manage the directory of a child's temporary files: empty whenever the child starts, gone once it has ended.
 
-What always holds: what a kill left there, of the child or of the node, goes before the next child starts; nothing
-outside the directory is touched, whatever links lie in it. Where it is, is for one child alone: whoever opens the child
-holds the lock of the state directory around it.
+The directory belongs to one child alone, because the caller that opens the child holds the lock of the state directory.
+
+Invariants:
+
+- Files that a killed child or node left there go before the next child starts.
+- Nothing outside the directory is touched, even if links in it lead there.
 """
 
 from __future__ import annotations
@@ -12,26 +15,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = "tmp"
-"""Within a state directory; in it, one directory for each child that has temporary files."""
+"""Folder in a state directory. It has a directory for each child with temporary files."""
 
 
 def make_empty(directory: Path) -> None:
-    """Make `directory` anew, for us alone. Raises OSError when that cannot be.
+    """Create `directory` empty, for this user only. Raises OSError if that is impossible.
 
-    A child of before may live a moment longer than its node, and write: what it adds meanwhile goes the next time.
+    The previous child may live, and write, a moment longer than its node. Files that it adds then are removed the next time.
     """
     remove(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def remove(directory: Path) -> None:
-    """Remove `directory` and what is in it, as far as that can be done."""
+    """Remove `directory` and what is in it, as far as possible."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def environment(directory: Path | None) -> Mapping[str, str]:
-    """What tells libraries to put their temporary files there, and workers of ours, whose libraries may not, by
-    VOLERY_SCRATCH; nothing when there is no such directory."""
+    """Return variables that direct temporary files there: TMPDIR for libraries, and VOLERY_SCRATCH for our workers,
+    whose libraries may not use it. Empty without a directory."""
     if directory is None:
         return {}
     return dict.fromkeys(("TMPDIR", "VOLERY_SCRATCH"), str(directory.absolute()))

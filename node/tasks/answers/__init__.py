@@ -1,10 +1,10 @@
-"""The answer in a completion: where it stands, how it is spelled, and whether it equals the reference.
+"""Find the answer in a completion, normalise its spelling, and decide whether it equals the reference.
 
-- `code_blocks`: the program in a completion
-- `extraction`: where in a text the answer stands
-- `math_comparison`: asks math-verify, behind walls
-- `math_comparison_program`: the program behind those walls
-- `math_equality`: whether two expressions are equal
-- `numbers`: numbers as people write them
-- `spelling`: one spelling for each answer
+- `code_blocks`: find the program in a completion
+- `extraction`: find the answer in a text
+- `math_comparison`: ask math-verify, in a sandbox
+- `math_comparison_program`: the program in that sandbox
+- `math_equality`: decide whether two expressions are equal
+- `numbers`: read numbers as people write them
+- `spelling`: give each answer one spelling
 """

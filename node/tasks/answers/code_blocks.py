@@ -1,11 +1,12 @@
-"""Find the program in what a policy says: a block between fences, as Markdown has them.
+"""Find the program in what a policy says: a fenced block of Markdown.
 
-Models write fences in many ways: with tildes, with the line ends of Windows, in a list or a quotation. Many show an
-output behind the program.
+Models write fences in many ways: with tildes, with the line ends of Windows, in a list or a quotation. Many show the
+program's output in another block after it.
 
 Invariants:
-- Time grows with the length of a text alone, whatever a stranger wrote.
-- Every line of a block loses what stood before the fence, an indent or the mark of a quotation, and nothing else.
+
+- The time depends only on the length of a text, whatever a stranger wrote.
+- Every line of a block loses what stood before the fence, an indent or a quotation mark, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import warnings
 from collections.abc import Iterator
 
 MAX_BLOCKS = 16
-"""Blocks, from the last one back, that are looked at for the program: reading one takes time."""
+"""Blocks to look at for the program, from the last one back, because parsing one takes time."""
 
 MAX_FENCE_INDENT = 3
-"""Spaces by which the end of a block may stand further to the right than its beginning, as in CommonMark."""
+"""Spaces by which the end of a block may be further to the right than its beginning, as in CommonMark."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _QUOTE = re.compile(r"[ \t]{0,3}>[ ]?")
@@ -37,11 +38,11 @@ _PYTHON = frozenset({"python", "python3", "py", "py3", "python2", "ipython"})
 
 
 def program_of(text: str, *, bare: bool = False) -> str | None:
-    """Return the program in a text; None where there is no block, or with `bare` the text itself.
+    """Return the program in a text. If there is no block, return None, or with `bare` the text itself.
 
-    Blocks that name Python are looked at; where there is none, those that name no language. The last one that does
-    something as a program is it, else the last one: an output in a block behind it is no program ("1 2"), or one that
-    does nothing ("3").
+    Considers the blocks that name Python, or, if there are none, those that name no language. Returns the last one that
+    does something as a program, or else the last one. A block with output after it is either not a program ("1 2"), or
+    one that does nothing ("3").
     """
     blocks = [(language.lower(), program) for language, program in _blocks(text)]
     named = [program for language, program in blocks if language in _PYTHON]
@@ -52,10 +53,10 @@ def program_of(text: str, *, bare: bool = False) -> str | None:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (language, content) of each block, as CommonMark has it but for its depth of indents.
+    """Yield (language, content) of each block, as in CommonMark except for its depth of indents.
 
-    In one pass: a regular expression would look for the end of every block that has none, which takes minutes where a
-    policy has written nothing but beginnings.
+    It takes one pass. A regular expression would search for the end of every unclosed block, which takes minutes if a
+    policy has written nothing but openings.
     """
     begun: re.Match[str] | None = None
     inside: list[str] = []
@@ -70,8 +71,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends(line: str, begun: re.Match[str]) -> bool:
-    """Whether a line ends the block: a fence alone, as long, and hardly further to the right than that which began it.
-    One inside a program's text, which is further to the right, ends nothing."""
+    """Return whether a line ends the block: only a fence, as long as the opening one, and hardly further to the right.
+    A fence inside a program's text is further to the right, and ends nothing."""
     line = _quoted(line, begun)
     fence, indent = line.strip(" \t"), _indent_of(line)
     opened = begun["fence"]
@@ -80,7 +81,7 @@ def _ends(line: str, begun: re.Match[str]) -> bool:
 
 
 def _without_indent(line: str, begun: re.Match[str]) -> str:
-    """A line of a block, without what stood before the fence: the indent of a list, the mark of a quotation."""
+    """Return a line of a block without what stood before the fence: the indent of a list, the mark of a quotation."""
     line = _quoted(line, begun)
     return line[min(_indent_of(line), len(begun["indent"])) :]
 
@@ -94,15 +95,15 @@ def _indent_of(line: str) -> int:
 
 
 def _does_something(program: str) -> bool:
-    """Whether a text is a program in Python with at least one statement that is no mere value."""
+    """Return whether a text is a Python program with at least one statement that is more than a value."""
     try:
         with warnings.catch_warnings(action="ignore"):
             statements = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser's limits on what strangers nest
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser's limits on nested code of strangers
         return False
     return any(not isinstance(one, ast.Expr) or _calls(one.value) for one in statements)
 
 
 def _calls(value: ast.expr) -> bool:
-    """Whether an expression calls something, as print() does. Names and numbers alone are an output."""
+    """Return whether an expression calls something, like print(). Only names and numbers are an output."""
     return any(isinstance(one, ast.Call | ast.Await | ast.Yield | ast.NamedExpr) for one in ast.walk(value))

@@ -1,14 +1,15 @@
-r"""Find where in a text the answer stands: the same for references and for what a policy says.
+r"""Find the answer in a text, in the same way for references and for what a policy says.
 
-Data sets and models mark it. MATH uses \boxed{}, GSM8K a line that begins with ####, and models that converse write
-"The answer is ..." or "Answer: ...". A box is meant for nothing else, so whatever is in the last one is the answer,
-also if it is none. A heading in Markdown can begin with #### as well, and a sentence can go on after "is" in any way,
-so for these the caller says what can be an answer.
+Data sets and models mark it. MATH uses \boxed{}, GSM8K a line that begins with ####, and chat models write "The answer
+is ..." or "Answer: ...". A box has no other purpose, so the content of the last one is the answer, even if it looks
+like none. A Markdown heading can also begin with ####, and a sentence can go on after "is" in any way. For these two,
+the caller says what can be an answer.
 
 Invariants:
-- Boxes may hold braces, and are found in one pass, so a text of a million beginnings takes no longer than another.
-- Boxes that stand side by side ("\boxed{2} and \boxed{3}") are one answer, of two parts: a policy cannot try its luck
-  with several.
+
+- Boxes may contain braces. They are found in one pass, so a text of a million openings takes no longer than another.
+- Boxes side by side ("\boxed{2} and \boxed{3}") are one answer of two parts, so that a policy cannot try its luck with
+  several answers.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import re
 from collections.abc import Callable
 
 MAX_ANSWER_CHARS = 2048
-"""Of what is marked. Answers have a line; a proof that somebody boxed need not be read."""
+"""Maximum characters of a marked answer. Answers have a line; a proof in a box need not be read."""
 
 MAX_LINES = 16
-"""Marked lines that are looked at from the last one back: the others are headings."""
+"""Marked lines to look at, from the last one back. The others are headings."""
 
 _BRACE = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 _BESIDE = re.compile(
@@ -33,16 +34,16 @@ _SENTENCE_END = re.compile(r"[.;!?](?=\s|$)")
 
 
 def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
-    """Return what a text marks as its answer, None where it marks nothing.
+    """Return the answer that a text marks, or None if it marks none.
 
-    The last box counts, or the last line with #### that `can_be` an answer, whichever comes later. Without both, the
-    end of the last sentence with "answer is" or "answer:" counts, if it `can_be` an answer.
+    The last box counts, or the last line with #### that `can_be` an answer, whichever comes later. If there is neither,
+    the end of the last sentence with "answer is" or "answer:" counts, if it `can_be` an answer.
     """
     place, box = find_box(text)
     for found in _last(_LINE, text):
         if found.start() < place:
             break
-        # A heading begins with a word, or its number, and something follows it.
+        # A heading begins with a word or a number, and text follows it.
         if (not _HEADING.match(found[1]) or not text[found.end() :].strip()) and can_be(found[1]):
             return found[1].strip()
     if box is not None:
@@ -55,7 +56,7 @@ def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
 
 
 def find_box(text: str) -> tuple[int, str | None]:
-    """(where it begins, what is in it) of the last box, or of the last ones that stand side by side; (-1, None)."""
+    """Return (begin, content) of the last box, or of the last boxes side by side; (-1, None) if there is no box."""
     boxes = _boxes(text)
     if not boxes:
         return -1, None
@@ -70,8 +71,8 @@ def find_box(text: str) -> tuple[int, str | None]:
 
 
 def _boxes(text: str) -> list[tuple[int, int, int, int]]:
-    """(begin, end, begin and end of what is in it) of the boxes that are closed, by their beginnings. Places, since
-    boxes in boxes have most of their content in common; of what is in one, MAX_ANSWER_CHARS at most."""
+    """Return (begin, end, begin of content, end of content) of all closed boxes, sorted by begin. These are positions,
+    because nested boxes share most of their content. A content has at most MAX_ANSWER_CHARS."""
     places = [place for place in (text.find("\\boxed"), text.find("\\fbox")) if place >= 0]
     if not places:
         return []
@@ -88,5 +89,5 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
 
 
 def _last(mark: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """The last MAX_LINES places of a mark, the last one first."""
+    """Return the last MAX_LINES matches of a mark, the last one first."""
     return [*mark.finditer(text)][: -MAX_LINES - 1 : -1]

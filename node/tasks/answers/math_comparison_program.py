@@ -1,10 +1,10 @@
-"""Compare texts by math-verify: the program that `node.tasks.answers.math_comparison` has run behind walls.
+"""Compare texts by math-verify: the program that `node.tasks.answers.math_comparison` runs in a sandbox.
 
-A topic is the reference, {"reference": text}; the judgement is whether a text is equal to it. math-verify reads LaTeX
-into sympy, which compiles some of it: a sum without end has its terms evaluated by generated Python, in which symbols
-stand as they are named (`sympy.core.evalf.hypsum`), and a text may name them.
+A topic is the reference, {"reference": text}. The judgement is whether a text equals it. The sandbox is needed because
+math-verify turns LaTeX into sympy, and sympy compiles some of it. It evaluates the terms of an infinite sum by generated
+Python (`sympy.core.evalf.hypsum`). Symbols have their own names in that code, and a text can choose these names.
 
-It stands alone: nothing of this package is visible where it runs.
+The program stands alone, because nothing of this package is visible where it runs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ USUAL = (
     (r"\boxed{\sin(2x) + \pi}", r"\boxed{2 \sin(x) \cos(x) + \log_2{3}}"),
     ("7", "The answer is 3 + 4, or 7."),
 )
-"""Compared once at the start: patterns, tables of the parser and what sympy remembers are then there for each text,
-which takes a third of a second otherwise."""
+"""Compared once at the start, so that patterns, the parser's tables and sympy's caches exist for every text. Otherwise
+the first one takes a third of a second."""
 
 
 def load() -> None:
-    """Import the library, and have it do once what it does seldom."""
-    logging.disable(logging.CRITICAL)  # it warns that its own limits are off
+    """Import the library, and make it do its one-time work."""
+    logging.disable(logging.CRITICAL)  # it warns that its own timeouts are off
     for reference, said in USUAL:
         _are_equal(reference, said)
 
 
 def prepare(topic: Any) -> Callable[[str], bool]:
-    """What says whether a text is equal to the reference. The reference is read with each text: it may take for ever,
-    too, and there it is ended."""
+    """Return a function that says whether a text equals the reference. It reads the reference with each text, because
+    reading that may also take for ever, and there it is ended."""
     return partial(_are_equal, topic["reference"])
 
 

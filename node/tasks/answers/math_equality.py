@@ -1,16 +1,18 @@
 r"""Decide whether two texts give the same answer in mathematics.
 
-They do if they are worded alike, or if math-verify takes both for equal: it knows fractions, intervals, sets, matrices
-and equations. This module decides what the answer of a reference is, since math-verify looks for mathematics in prose:
-of "10\sqrt{3} \text{ meters}" it would find the 10. A reference is an answer as a whole, with its words and signs of
-money, unless it marks one (`node.tasks.answers.extraction`). An answer that is worded like the reference is right,
-whatever math-verify can read. Where it would read a part of a reference, or a value that this does not have, the
-wording alone decides; numbers with a word of scale, and tiny ones, are compared by `node.tasks.answers.numbers`.
+They do if they have the same wording, or if math-verify takes both for equal: it knows fractions, intervals, sets,
+matrices and equations. This module decides what the answer of a reference is, because math-verify searches prose for
+mathematics: in "10\sqrt{3} \text{ meters}" it would find the 10. Unless a reference marks an answer
+(`node.tasks.answers.extraction`), all of it is the answer, with its words and currency signs. An answer with the
+wording of the reference is right, whatever math-verify can read. If math-verify would read only a part of a reference,
+or a value that the reference does not have, only the wording counts. Numbers with a scale word, and tiny ones, are
+compared by `node.tasks.answers.numbers`.
 
 Invariants:
-- Every comparison ends, whatever is asked, and what a text has math-verify execute, it executes in a sandbox
+
+- Every comparison ends. Whatever a text makes math-verify execute runs in a sandbox
   (`node.tasks.answers.math_comparison`).
-- A text that cannot be read is no answer: nothing that a policy says raises.
+- A text that cannot be read is no answer: nothing that a policy says raises an exception.
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ from node.tasks.answers.spelling import THIN, plain
 from node.tasks.api.interface import TaskError
 
 MAX_CHARS = 8192
-"""Of the end of a text that marks nothing, where its answer is: what is read takes time with the square of its
-length."""
+"""Characters to read at the end of a text without a mark, where its answer is. Reading takes time that grows with the
+square of the length."""
 
 MAX_WORDS = 3
-"""Of a sentence after "the answer is", unless it begins with something else than a word: longer ones explain."""
+"""Maximum words of a sentence after "the answer is", unless it begins with something else. Longer ones explain."""
 
 MAX_PROSE_WORDS = 20
-"""Of a reference that marks nothing: longer ones are solutions, of which no completion repeats every word."""
+"""Maximum words of a reference without a mark. Longer ones are solutions, which no completion repeats word for word."""
 
 MAX_DEPTH = 64
-"""Brackets in brackets of an answer: math-verify takes minutes over thousands, and mathematics has ten."""
+"""Maximum depth of brackets in an answer. math-verify takes minutes over thousands; mathematics has about ten."""
 
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 
@@ -47,29 +49,29 @@ _LETTERS_ALONE = re.compile(r"[^\W\d_]{2,}+(?:[\s,'-]++[^\W\d_]++)*+")
 _BETWEEN_NO_WORDS = re.compile(r"(?<!\w) | (?!\w)")
 _OPTION = re.compile(r"\(?([A-Z])[).:](?:\s|$)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\[,;: ]|[\u00a0\u2007\u2009\u202f])\d{3})+(?!\d)")
-"""Digits that something parts which parts nothing else; math-verify would add the 1 and the 234 of 1\\,234."""
+"""Digits with a separator that has no other meaning. math-verify would add the 1 and the 234 of 1\\,234."""
 
 _DISPLAYED = re.compile(r"(?<!\\)\$\$?+([^$]++)\$\$?+|\\\(((?:[^\\]|\\(?!\)))*+)\\\)|\\\[((?:[^\\]|\\(?!\]))*+)\\\]")
-"""Mathematics between dollars, or brackets that LaTeX knows."""
+"""Mathematics between dollar signs, or between the brackets of LaTeX."""
 
 _MORE = re.compile(
     r"[\d=<>+^_]|\b(?:and|or|not|if|when|where|no|none|except|never)\b|(?<!\bthe )\bonly\b"
     rf"|(?:^\s*+|\bfor\s+)(?:all|any|every|each)\b|\b(?:all|any|every|each)(?:\s+(?!is\b|are\b)\w+)?\s*{PIECE}",
     re.IGNORECASE,
 )
-"""In the prose around a piece of mathematics: the piece alone is not what the sentence says."""
+"""If one of these is in the prose around a piece of mathematics, the piece alone is not what the sentence says."""
 
 _SCALED = re.compile(
     rf"\d\}}?+\s*+\$?+\**+(?:\\[,;: ]|~|\s)*+(?:\\text\w*+\s*+\{{\s*+)?+(?:{'|'.join(SCALES)})s?\b", re.IGNORECASE
 )
-"""A number with a word of scale, of which math-verify reads the number."""
+"""A number with a scale word, of which math-verify reads only the number."""
 
 _DIGIT = re.compile(r"\d")
 _RUN = re.compile(r"\\(?:text(?:rm|bf|it|normal)?|mathrm|mbox)\s*+\{([^{}]*+)\}")
 _RAISED = re.compile(r"[\^_]\s*+(?:\{[^{}]*+\}|\S)")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]++|.)")
 _JOINS = frozenset(("and", "or", ""))
-"""Words between parts that math-verify reads all."""
+"""Words between parts that math-verify reads completely."""
 
 _CONDITION = re.compile(r"\b(?:if|when|where|unless|otherwise)\b", re.IGNORECASE)
 _MODULUS = re.compile(r"\\(?:pmod|bmod|mod)(?![a-zA-Z])")
@@ -77,55 +79,55 @@ _MODULI = re.compile(r"\\pmod\s*+(?:\{([^{}]*+)\}|(\w))")
 _NO_VALUE = re.compile(
     r"\d\s*+_\s*+\{?\s*+\w|\d\s*+:\s*+\d|(?<!\d)\d{4}-\d\d?-\d\d?(?!\d)|(?<![\d/])\d\d?/\d\d?/\d\d(?:\d\d)?(?![\d/])"
 )
-"""Numerals in another base, ratios and times, dates: math-verify would take the base away, divide and subtract."""
+"""Numbers in another base, ratios, times and dates: math-verify would drop the base, divide, or subtract."""
 
 _LETTERS = re.compile(r"[A-Z]{2,}|(?=(?:[^\W\d_][\s,'-]*+){3})[^\W\d_]{2,}+(?:[\s,'-]++[^\W\d_]++)*+")
-"""Letters that are a word or a list of options, which math-verify would multiply: CAT is not ACT."""
+"""Letters that form a word or a list of options. math-verify would multiply them, and take CAT for ACT."""
 
 _WORDS_BEHIND = re.compile(r"(?<=[\d}$*])\**+\s++([^\W\d_]{3,}+(?:[\s-]++[^\W\d_]++)*+)\.?\**$")
-"""What an answer counts, outside of LaTeX: math-verify would multiply the letters of 18 people."""
+"""The words after a number, outside LaTeX, such as 18 people. math-verify would multiply their letters."""
 
 _EXPONENT = re.compile(r"(?<![\w.])(?:((?:\d++\.\d*+|\.\d++|1))[eE]([-+]?\d++)|(\d++)[eE](\d++|[-+]0\d++))(?![\w.]\w)")
-"""An exponent as programs write it. 2e-5 can be twice e, and 5 less: a decimal, or 1e-5, can not."""
+"""An exponent as programs write it. 2e-5 can also mean twice e, minus 5; a decimal number or 1e-5 cannot."""
 
 TINY = Fraction(1, 1000)
-"""Below it few of the 6 decimal places that math-verify compares are left."""
+"""Below this value, few of the 6 decimal places that math-verify compares are left."""
 
 RELATIVE = Fraction(1, 10**6)
-"""How near to a tiny reference a number must be: as near as math-verify has it for 1."""
+"""Relative difference to a tiny reference that still counts as equal: what math-verify allows at 1."""
 
 _MONEY = re.compile(r"(?<!\\)\$")
 _BEGINS_WITH_WORD = re.compile(r"\s*[^\W\d_]{2,}")
 
 
 def require_math_verify() -> None:
-    """Raises TaskError, with what to type, where math-verify is not installed, or no sandbox for it can be had."""
+    """Raise TaskError, with the command to type, if math-verify is not installed or there is no sandbox for it."""
     if find_spec("math_verify") is None:
         raise TaskError("match=math needs math-verify, which is not installed here. Run: pip install 'volery[tasks]'.")
     MATH_VERIFY.require()
 
 
 def reference_of(text: str) -> str:
-    """The answer that a reference gives: what it marks, else all of it. Raises ValueError where that reads as nothing,
-    or is no answer but prose."""
+    """Return the answer that a reference gives: the one that it marks, or else all of it. Raises ValueError if that
+    reads as nothing, or is prose instead of an answer."""
     marked = answer_in(text, _can_be)
     answer = _unmarked(text) if marked is None else marked
     if not wording(answer):
         raise ValueError(f"`answer` reads as nothing: {text[:40]!r}")
     if not _is_balanced(answer) or _depth(answer) > MAX_DEPTH:
-        raise ValueError(f"`answer` has braces without their other halves, or too many: {answer[:40]!r}")
+        raise ValueError(f"`answer` has unmatched braces, or too many nested brackets: {answer[:40]!r}")
     return answer
 
 
 def marks_answer(said: str) -> bool:
-    """Whether `said` marks an answer that can be read, as \\boxed{...} or after ####; see docs/tasks.md."""
+    """Return whether `said` marks a readable answer, as \\boxed{...} or after ####; see docs/tasks.md."""
     marked = answer_in(said, _can_be)
     return marked is not None and bool(wording(marked[-MAX_ANSWER_CHARS:])) and _depth(marked) <= MAX_DEPTH
 
 
 def _unmarked(text: str) -> str:
-    """The answer of a reference that marks none: all of it, or in a sentence, its only piece of mathematics. Raises
-    ValueError for other prose."""
+    """Return the answer of a reference without a mark: all of it, or the only piece of mathematics in a sentence.
+    Raises ValueError for other prose."""
     inside = [piece for pieces in _DISPLAYED.findall(text) for piece in pieces if piece]
     around = plain(_DISPLAYED.sub(f" {PIECE} ", text))
     words = _WORDS.findall(around)
@@ -134,12 +136,12 @@ def _unmarked(text: str) -> str:
             return text
     elif len(inside) == 1 and not _MORE.search(around):
         return str(inside[0])
-    raise ValueError(f"`answer` is prose in which no answer is marked, as \\boxed{{...}} or after ####: {text[:40]!r}")
+    raise ValueError(f"`answer` is prose that marks no answer, as \\boxed{{...}} or after ####: {text[:40]!r}")
 
 
 def same_mathematics(answer: str, said: str) -> bool:
-    """Whether `said` ends with what equals the reference `answer`. Raises TaskError where math-verify cannot be
-    started, and ValueError as `reference_of`."""
+    """Return whether the answer in `said` equals the reference `answer`. Raises TaskError if math-verify cannot be
+    started, and ValueError like `reference_of`."""
     reference = reference_of(answer)
     marked = answer_in(said, _can_be)
     found = said[-MAX_CHARS:] if marked is None else marked
@@ -154,21 +156,21 @@ def same_mathematics(answer: str, said: str) -> bool:
     if (decided := _by_value(reference, found, marks=marked is not None)) is not None:
         return decided
     behind = _WORDS_BEHIND.search(reference)
-    units = behind is None or len(behind[1].split()[0]) > 3  # those of 2 abc are unknowns
+    units = behind is None or len(behind[1].split()[0]) > 3  # the letters in 2 abc are unknowns
     if marked is None:
         return MATH_VERIFY.are_equal(_boxed(reference, units=units), found)
     return not _is_of_parts(found) and MATH_VERIFY.are_equal(_boxed(reference, units=units), _boxed(found, units=units))
 
 
 def _is_worded(reference: str) -> bool:
-    """Whether only what is worded like the reference is right: math-verify would read a part of it, or a value that it
-    does not have."""
+    """Return whether only the wording of the reference is right, because math-verify would read a part of it, or a
+    value that it does not have."""
     said = plain(reference).strip(" \n\t.*_()")
     return _is_of_parts(reference) or _NO_VALUE.search(said) is not None or _LETTERS.fullmatch(said) is not None
 
 
 def _is_of_parts(answer: str) -> bool:
-    """Whether words stand between parts of an answer, of which math-verify would read the first."""
+    """Return whether words stand between parts of an answer, of which math-verify would read only the first."""
     if _MODULUS.search(answer):
         return True
     before, *parts = _RUN.split(_RAISED.sub("", answer))
@@ -184,8 +186,8 @@ def _is_of_parts(answer: str) -> bool:
 
 
 def _by_value(reference: str, found: str, *, marks: bool) -> bool | None:
-    """Whether two numbers are equal, of which math-verify knows too little: those with a word of scale, and tiny ones.
-    None where it knows enough."""
+    """Return whether two numbers are equal that math-verify cannot compare well: those with a scale word, and tiny
+    ones. None if math-verify can compare them."""
     wanted, value = whole_number(reference), whole_number(found) if marks else last_number(found)
     scaled = [one.end() for one in _SCALED.finditer(found)][-1:]
     if _SCALED.search(reference) or any(marks or not _DIGIT.search(found, end) for end in scaled):
@@ -196,10 +198,10 @@ def _by_value(reference: str, found: str, *, marks: bool) -> bool | None:
 
 
 def wording(text: str) -> str:
-    """Return what a text says, without what tells only how it looks.
+    """Return a text without what only changes its looks.
 
-    Spaces, signs of money, brackets around one word or letter, and the end of a sentence are gone. Words are in small
-    letters; in mathematics capitals are other letters.
+    Removes spaces, currency signs, brackets around one word or letter, and the end of a sentence. Words become lower
+    case; in mathematics a capital is another letter, and stays.
     """
     said = _MODULI.sub(lambda one: f"(\\bmod {(one[1] or one[2] or '').strip()})", plain(text))
     said = re.sub(r"_\{\s*(\w)\s*\}", r"_\1", said)
@@ -212,14 +214,14 @@ def wording(text: str) -> str:
 
 
 def _can_be(text: str) -> bool:
-    """Whether what follows "####" or "the answer is" can be an answer: mathematics, or a few words."""
+    """Return whether the text after "####" or "the answer is" can be an answer: mathematics, or a few words."""
     if len(text) > MAX_ANSWER_CHARS or not wording(text):
         return False
     return not _BEGINS_WITH_WORD.match(plain(text)) or len(_WORDS.findall(text)) <= MAX_WORDS
 
 
 def _depth(text: str) -> int:
-    """How many brackets are open at once, at most."""
+    """Return the largest number of brackets that are open at once."""
     depth = deepest = 0
     for bracket in re.findall(r"[()\[\]{}]", text):
         depth += 1 if bracket in "([{" else -1
@@ -228,7 +230,7 @@ def _depth(text: str) -> int:
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether every brace has its other half."""
+    """Return whether every brace has its counterpart."""
     depth = 0
     for brace in re.findall(r"\\.|[{}]", text):
         depth += {"{": 1, "}": -1}.get(brace, 0)
@@ -238,12 +240,13 @@ def _is_balanced(text: str) -> bool:
 
 
 def _is_unit(word: str) -> bool:
-    """Whether a word behind a number says what it counts, as no unknown, no month and no word of mathematics does."""
+    """Return whether a word after a number says what is counted. An unknown, a month or a word of mathematics does
+    not."""
     return word.islower() and word not in NOT_AROUND and (len(word) > 1 or word == "a")
 
 
 def _boxed(answer: str, *, units: bool = True) -> str:
-    """The answer as math-verify reads it whole; with `units`, words behind a number are those."""
+    """Return the answer so that math-verify reads all of it. With `units`, words after a number are units."""
     answer = answer.strip().strip("*")
     behind = _WORDS_BEHIND.search(answer) if units else None
     if behind and all(_is_unit(word) for word in re.split(r"[\s-]+", behind[1])):

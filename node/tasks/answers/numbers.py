@@ -1,19 +1,20 @@
 r"""Read the number that a text gives as its answer, as people write numbers.
 
-The rule, which docs/tasks.md tells to operators:
+The rule, which docs/tasks.md gives to operators:
 
-1. What is marked as the answer (`node.tasks.answers.extraction`) is read as a whole. It is one number, perhaps with a
-   sign, a currency, a unit or words around it, and after the last "="; or it is none. "\sqrt{12}", "2\pi", "3 or 4" and
-   "5x" are none: nothing is calculated, and no number is taken out of what is more than a number.
-2. Where a policy marks nothing, the last number of its text counts, unless that is a part of what is none. A reference
-   that marks nothing is read as a whole.
+1. A marked answer (`node.tasks.answers.extraction`) is read as a whole. It may be one number, perhaps with a sign, a
+   currency, a unit or words around it, and after the last "=". Anything else is no number: "\sqrt{12}", "2\pi",
+   "3 or 4", "5x". Nothing is calculated, and no number is taken out of something larger.
+2. If a policy marks nothing, the last number of its text counts, unless that is a part of something that is no number.
+   A reference that marks nothing is read as a whole.
 3. A number is "1234.5", grouped by commas or LaTeX's spaces ("1,234.5", "1{,}234", "1\,234"), a fraction ("3/4",
-   "\frac{3}{4}", "\frac34"), mixed ("3 1/2", "3\frac12"), or has an exponent ("1.2e6", "1.2 \times 10^6") or a word
-   of scale ("1.2 million"). "50 %" is 50: a percent sign is a unit.
+   "\frac{3}{4}", "\frac34"), mixed ("3 1/2", "3\frac12"), or has an exponent ("1.2e6", "1.2 \times 10^6") or a scale
+   word ("1.2 million"). "50 %" is 50: a percent sign is a unit.
 
 Invariants:
-- A value is exact, and reading one takes little time and memory whatever a stranger wrote: no expression goes back over
-  what it has read.
+
+- A value is exact.
+- Reading a value takes little time and memory, whatever a stranger wrote: no regular expression backtracks.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from node.tasks.answers.spelling import VULGAR, plain
 
 MAX_NUMERAL_CHARS = 64
 MAX_EXPONENT = 99
-"""Larger numerals are no answers: 1e999999999 as an exact fraction would take all memory, and strangers write them."""
+"""Larger exponents are no answers. 1e999999999 as an exact fraction would take all memory, and strangers write it."""
 
 LOOKED_AT = 512
-"""Characters before and behind the last digit of a text that marks nothing: what belongs to its last number."""
+"""Characters to read before and after the last digit of a text that marks nothing, to find what belongs to it."""
 
 DIGITS = "0123456789" + VULGAR
 
 LOOKED_BACK = 8
-"""Tokens before an exponent: a unit has a few words."""
+"""Tokens to look at before an exponent. A unit has a few words."""
 
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-"""Words of scale, in small or capital letters, also in the plural. One belongs to its number, a second to none."""
+"""Scale words, in any case, also in the plural. A number may have one of them, not two."""
 
 _UNITS = """
     m g s h d l L J N W V A K C F T t cm mm dm km nm in ft yd mi kg mg lb lbs oz ml mL cl dl ms min hr hrs sec Hz kHz
     MHz GHz kW kWh kJ kN Pa kPa mol rad deg mph kph KB MB GB TB cents am pm
 """
 UNITS = frozenset(_UNITS.split())
-"""Units that may follow a number without a space, or have one letter. Other letters are unknowns, as in 5x."""
+"""Units that may follow a number without a space, or that have one letter. Other letters are unknowns, as in 5x."""
 
 _NOT_AROUND = """
     and or plus minus times over pi sqrt root log ln sin cos tan cot csc exp mod choose squared cubed factorial not
@@ -54,7 +55,7 @@ _NOT_AROUND = """
     fourths fifths sixths sevenths eighths ninths tenth tenths hundredth hundredths thousandth thousandths
 """
 NOT_AROUND = frozenset(_NOT_AROUND.split()) | SCALES.keys() | {f"{scale}s" for scale in SCALES}
-"""Words that make a number beside them a part of something else."""
+"""Words beside a number that make it a part of something else."""
 
 _TRAILING = """
     plus minus pi choose squared cubed factorial half halves third thirds fourths fifths sixths
@@ -62,14 +63,14 @@ _TRAILING = """
 """
 LEADING = frozenset(("minus", "negative", "plus", "times", "sqrt", "log", "ln", "sin", "cos", "tan"))
 TRAILING = frozenset(_TRAILING.split())
-"""Those that do so also where nothing is marked, before a number and behind it: other words belong to the sentence."""
+"""Words before and after a number that do this even if nothing is marked. Other words belong to the sentence."""
 
 SIGNS_BEFORE, SIGNS_BEHIND = frozenset("√∛∜±∓÷"), frozenset("√∛∜±∓÷π∞")
-"""Characters that make a number a part of something else wherever they stand beside it."""
+"""Characters that make a number beside them a part of something else."""
 
 OPERATORS_BEFORE, OPERATORS_BEHIND = frozenset("+*/"), frozenset("+-*/")
-"""These do so between two operands: before the first they are a sign, an item of a list, or Markdown. The dash before a
-number is that of 5-6 days as well."""
+"""These do so only between two operands. Before the first operand they are a sign, a list item, or Markdown. A dash
+before a number can also be that of 5-6 days."""
 
 _NEUTRAL = r"""
     approx therefore because implies Rightarrow Longrightarrow rightarrow longrightarrow to iff Leftrightarrow ldots
@@ -119,25 +120,25 @@ Token = re.Match[str]
 
 
 def last_number(text: str) -> Fraction | None:
-    """The value that a text gives as its answer, exactly; None when it gives none."""
+    """Return the exact value that a text gives as its answer, or None if it gives none."""
     marked = answer_in(text, _can_be)
     return _of_sentences(text) if marked is None else whole_number(marked)
 
 
 def reference_number(text: str) -> Fraction | None:
-    """The value of a reference, which marks its answer or is nothing else; None where that is no number."""
+    """Return the value of a reference, which marks its answer or is only the answer; None if that is no number."""
     marked = answer_in(text, _can_be)
     return whole_number(text if marked is None else marked)
 
 
 def whole_number(text: str) -> Fraction | None:
-    """The value of a text that is one number, perhaps with words and units around it; None where it is more or less."""
+    """Return the value of a text that is one number, perhaps with words and units around it; None if it is not."""
     return _whole_number(text) if len(text) <= MAX_ANSWER_CHARS else None
 
 
 @lru_cache(maxsize=4096)
 def _whole_number(text: str) -> Fraction | None:
-    """`whole_number` of a text that is short enough to be kept."""
+    """Return the same for a text that is short enough to be cached."""
     *left, right = _SIDES.split(_plain(text))
     if any(_SEVERAL.search(side) for side in left):
         return None
@@ -158,7 +159,7 @@ def _whole_number(text: str) -> Fraction | None:
 
 
 def _plain(text: str) -> str:
-    """`text` in one spelling, with a letter that scales money, as in $5K, as a command that is not known."""
+    """Return `text` in one spelling. A letter that scales money, as in $5K, becomes an unknown command."""
     return plain(_MONEY_SCALED.sub(r"\1\\scaled ", text))
 
 
@@ -167,7 +168,7 @@ def _can_be(text: str) -> bool:
 
 
 def _of_sentences(text: str) -> Fraction | None:
-    """The last number of a text in which nothing is marked."""
+    """Return the last number of a text that marks nothing."""
     end = max(text.rfind(digit) for digit in DIGITS)
     tokens = [*_TOKEN.finditer(_plain(text[max(0, end - LOOKED_AT) : end + LOOKED_AT]))] if end >= 0 else []
     for place in range(len(tokens) - 1, -1, -1):
@@ -182,12 +183,12 @@ def _of_sentences(text: str) -> Fraction | None:
     return None
 
 
-# --- what stands beside a number --------------------------------------------------------------------------------------
+# --- Tokens beside a number -------------------------------------------------------------------------------------------
 
 
 def _near(tokens: Sequence[Token], place: int, step: int) -> tuple[Token | None, bool]:
-    """The next token to the left (step -1) or right (1), and whether spaces are between. None: there is none, or it is
-    on another line."""
+    """Return the next token to the left (step -1) or right (1), and whether there are spaces between. The token is None
+    if there is none, or if it is on another line."""
     place += step
     spaced = 0 <= place < len(tokens) and tokens[place]["space"] is not None
     if spaced and "\n" in tokens[place][0]:
@@ -197,7 +198,7 @@ def _near(tokens: Sequence[Token], place: int, step: int) -> tuple[Token | None,
 
 
 def _is_name(tokens: Sequence[Token], place: int) -> bool:
-    """Whether the number belongs to a word, as in 3rd, 3D or 4x4, and counts nothing."""
+    """Return whether the number is part of a word, as in 3rd, 3D or 4x4, and is no quantity."""
     after, spaced = _near(tokens, place, 1)
     if after is None or spaced or not after["word"] or _is_unit(after[0]):
         return False
@@ -205,7 +206,7 @@ def _is_name(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_part(tokens: Sequence[Token], place: int) -> bool:
-    """Whether the number is a part of something that is more, or other, than a number."""
+    """Return whether the number is a part of something that is not just a number."""
     (before, apart), (after, spaced) = _near(tokens, place, -1), _near(tokens, place, 1)
     if any(one is not None and _is_more(one) for one in (before, after)):
         return True
@@ -225,7 +226,7 @@ def _is_part(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_operand(tokens: Sequence[Token], place: int, before: Token | None, after: Token | None) -> bool:
-    """Whether signs or words beside the number calculate with it, or say that it has no end."""
+    """Return whether signs or words beside the number calculate with it, or say that it has no end."""
     if before is not None and (before[0] in SIGNS_BEFORE or before[0].lower() in LEADING):
         return True
     behind = "" if after is None else after[0]
@@ -243,31 +244,31 @@ def _is_operand(tokens: Sequence[Token], place: int, before: Token | None, after
 
 
 def _is_letter(token: Token) -> bool:
-    """Whether it is an unknown: one letter that is neither a word nor a unit."""
+    """Return whether the token is an unknown: one letter that is neither a word nor a unit."""
     return token["word"] is not None and len(token[0]) == 1 and token[0] not in "aAI" and not _is_unit(token[0])
 
 
 def _is_more(token: Token) -> bool:
-    """Whether it is a command that does not leave what stands beside it as it is."""
+    """Return whether the token is a command that changes the meaning of the token beside it."""
     return token["command"] is not None and token["command"][1:].strip() not in NEUTRAL
 
 
 def _is_joined(tokens: Sequence[Token], sign: int, other: int) -> bool:
-    """Whether a sign without spaces joins the number to another one, as in 3:45, 1,2345 and 1/2/2024."""
+    """Return whether a sign without spaces joins the number to another one, as in 3:45, 1,2345 and 1/2/2024."""
     if not (0 <= other < len(tokens) and 0 <= sign < len(tokens)) or tokens[sign][0] not in ",:./":
         return False
     return tokens[other]["number"] is not None or (tokens[sign][0] == "/" and tokens[other]["command"] is not None)
 
 
 def _opens_more(tokens: Sequence[Token], place: int) -> bool:
-    """Whether the braces that open before the number belong to a power, an index or a command."""
+    """Return whether the braces that open before the number belong to a power, an index or a command."""
     while place > 0 and (tokens[place - 1]["space"] or tokens[place - 1][0] == "{"):
         place -= 1
     return place > 0 and (tokens[place - 1]["command"] is not None or tokens[place - 1][0] in "^_")
 
 
 def _raises_unit(tokens: Sequence[Token], place: int) -> bool:
-    """Whether an exponent is that of a unit: the words before it lead back to a number, as in 18 square m^2."""
+    """Return whether an exponent belongs to a unit: the words before it lead back to a number, as in 18 square m^2."""
     back = [token for token in reversed(tokens[max(0, place - LOOKED_BACK) : place]) if not token["space"]]
     if not back or not back[0]["word"] or not (_is_unit(back[0][0]) or len(back[0][0]) > 1):
         return False
@@ -276,12 +277,12 @@ def _raises_unit(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_unit(word: str) -> bool:
-    """Whether a word is a unit's symbol, perhaps with its square or cube: m, m2."""
+    """Return whether a word is the symbol of a unit, perhaps squared or cubed: m, m2."""
     return word in UNITS or (word[-1:] in "23" and word[:-1] in UNITS)
 
 
 def _are_words(tokens: Sequence[Token], place: int) -> bool:
-    """Whether all but the number at `place` are words, units, and what stands between those."""
+    """Return whether everything but the number at `place` is words, units, and what may stand between them."""
     return all(
         one == place or tokens[one]["space"] or _is_beside(tokens, one, behind=one > place)
         for one in range(len(tokens))
@@ -289,7 +290,7 @@ def _are_words(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _is_beside(tokens: Sequence[Token], place: int, *, behind: bool) -> bool:
-    """Whether the token may stand beside a whole answer, before the number or `behind` it."""
+    """Return whether the token may stand beside a whole answer, before the number or `behind` it."""
     token = tokens[place]
     (before, _), (after, _) = _near(tokens, place, -1), _near(tokens, place, 1)
     if word := token["word"]:
@@ -315,11 +316,11 @@ def _is_beside(tokens: Sequence[Token], place: int, *, behind: bool) -> bool:
             return False
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- Values -----------------------------------------------------------------------------------------------------------
 
 
 def _value(tokens: Sequence[Token], place: int) -> Fraction | None:
-    """The value of the number at `place` with the sign before it; None where it is too large, or divides by 0."""
+    """Return the value of the number at `place` with its sign; None if it is too large or divides by 0."""
     token = tokens[place]
     if any(len(part) > MAX_NUMERAL_CHARS for part in token.groupdict("").values()):
         return None
@@ -360,7 +361,7 @@ def _scaled(value: Fraction, exponent: str) -> Fraction | None:
 
 
 def _mixed(whole: str | None, part: Fraction) -> Fraction | None:
-    """A whole number with a fraction beside it, which is a proper one: 3 and 5/2 are multiplied, or nothing."""
+    """Return a fraction plus the whole number before it, if any. None if they do not go together, as 3 and 5/2."""
     if whole is None:
         return part
     return _read(whole) + part if 0 < part < 1 else None

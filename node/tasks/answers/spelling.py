@@ -1,9 +1,9 @@
-r"""Bring the ways in which people and models spell one answer together: LaTeX's commands for how things look, money,
-spaces, raised characters.
+r"""Give each answer one spelling: remove LaTeX's formatting commands and currency signs, unify spaces and superscripts.
 
 Invariants:
-- What is left says the same; what only tells how it looks is gone.
-- Time grows with the length of a text alone: no expression goes back over what it has read.
+
+- The result says the same as the text; only its looks are removed.
+- The time depends only on the length of a text: no regular expression backtracks.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 import unicodedata
 
 THIN = "\N{THIN SPACE}"
-"""Stands for every space that is not between words: LaTeX's, and those that typesetters put between digits."""
+"""Stands for every space that does not separate words: those of LaTeX, and those of typesetters between digits."""
 
 VULGAR = "\u00bc\u00bd\u00be" + "".join(map(chr, range(0x2150, 0x215F)))
-"""Fractions that are one character: a half, three quarters, ..."""
+"""Characters that are fractions: a half, three quarters and so on."""
 
 MAX_DEPTH = 3
-"""Of commands around letters, one inside the other: \\textbf{\\text{...}}."""
+"""Maximum nesting of commands around letters, as in \\textbf{\\text{...}}."""
 
 _LETTERS = re.compile(
     r"\\(?:text|textrm|textbf|textit|texttt|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathtt|mbox|hbox|"
@@ -27,7 +27,7 @@ _LETTERS = re.compile(
 _RAISED = {ord(raised): plain for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)}
 _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]++")
 _EN_DASH_MINUS = re.compile(r"(?<![\w)\]}.%])\N{EN DASH}(?=\.?\d|\\?\$|\\[dt]?frac)")
-"""The sign of a number: between two words or numbers it is a dash."""
+"""A dash that is the sign of a number. Between two words or numbers it is a dash."""
 _VULGAR = re.compile(f"[{VULGAR}]")
 
 _SPELLED = [
@@ -45,7 +45,7 @@ _SPELLED = [
 
 
 def plain(text: str) -> str:
-    """`text` without what only tells how it looks, on one line or several as before."""
+    """Return `text` without what only changes its looks. Lines stay lines."""
     for _ in range(MAX_DEPTH):
         text = _LETTERS.sub(r" \1 ", text)
     text = text.replace("\N{MINUS SIGN}", "-").replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")

@@ -1,6 +1,7 @@
-"""One question to a task, whether it folds its turns or has environments: these are made anew and told what was said.
+"""Ask a task one question, whether it computes its turns or has environments.
 
-A question about an environment tells in which format the policy's calls are read, as the learner's does.
+Environments are made again and given the earlier turns. The question names the format of the policy's tool calls, like
+a question of the learner.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from node.tasks.tokenizer import TextCodec
 def answer_turn(
     gate: Gate, codec: TextCodec, place: Place, problem: Problem, turns: Sequence[Turn], said: str
 ) -> Answer | None:
-    """What the task answers to `said`; None at the end. Raises TaskError."""
+    """Return the task's answer to `said`, or None at the end of the episode. Raises TaskError."""
     if not gate.has_environments:
         return gate.answer_turn(place, problem, turns, said)
     completion = Completion(text=said, finished=True, turns=tuple(turns))
     answered = grade(gate, _asked(codec, place, problem, completion, wants_reward=False))
-    assert not isinstance(answered, float), "an answer was asked"
+    assert not isinstance(answered, float), "the question asked for an answer"
     return answered
 
 
 def reward(gate: Gate, codec: TextCodec, place: Place, problem: Problem, completion: Completion) -> float:
-    """What the completion is worth. Raises TaskError."""
+    """Return the reward of the completion. Raises TaskError."""
     if not gate.has_environments:
         return gate.reward(place, problem, completion)
     worth = grade(gate, _asked(codec, place, problem, completion, wants_reward=True))
-    assert isinstance(worth, float), "a reward was asked"
+    assert isinstance(worth, float), "the question asked for a reward"
     return worth
 
 

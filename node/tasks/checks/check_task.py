@@ -1,9 +1,10 @@
-"""All checks of a task, one after the other.
+"""Run all checks of a task.
 
 Invariants:
-- The task is asked through its gate (`node.tasks.gate`), as the learner asks it.
-- A check that a task cannot be put to says why, and is no fault. What a task raises is one.
-- Times are reported. They are a fault only above a limit that the author gave.
+
+- The task is called through its gate (`node.tasks.gate`), like in the learner.
+- A check that does not apply to a task says why, and is no fault. An exception of the task is a fault.
+- Times are reported. They are a fault only if they exceed a limit that the author gave.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from node.tasks.tokenizer import TextCodec
 from protocol.core.visible import one_line
 
 Check = Callable[[Trial], Iterator[str]]
-"""Yields what is wrong, in sentences. Raises LeftOut, TaskError."""
+"""Yields each fault as a sentence. Raises LeftOut or TaskError."""
 
 CHECKS: Mapping[str, tuple[str, Check]] = {
     "problems": ("an index names the same problem every time", problems.same_again),
     "elsewhere": ("another process has the same problems", problems.same_elsewhere),
     "held-out": ("no held-out prompt is trained on, whatever the seed", problems.apart),
     "fingerprint": ("it stays the same, and changes with the problems", problems.fingerprint),
-    "numbers": ("every answer is worth a number, also one that makes no sense", rewards.numbers),
-    "pure": ("the same answer is worth the same again, in any order", rewards.pure),
-    "reference": ("the reference answer is worth most, an empty one less", rewards.reference),
-    "answers": ("the same words are answered alike again", turns.turns_pure),
+    "numbers": ("every completion gets a number as its reward, even a senseless one", rewards.numbers),
+    "pure": ("the same completion gets the same reward again, in any order", rewards.pure),
+    "reference": ("the reference answer gets the highest reward, an empty one less", rewards.reference),
+    "answers": ("the same turns get the same answer again", turns.turns_pure),
     "end": ("an episode ends if the policy says nothing useful", turns.turns_end),
     "transcripts": ("every turn's transcript begins with the one before", turns.transcripts_grow),
     "tokens": ("every prompt can be written in tokens", tokens.encodes),
 }
-"""Every check but those of opening and of time, by its name, with what a task promises."""
+"""All checks except those of opening and of times, by name, each with the promise of a task that it tests."""
 
-OPENS = ("opens", "it has what every task has, and what it needs is on this machine")
+OPENS = ("opens", "it has what every task needs, and this machine has what the task needs")
 TIMES = ("times", "problems and rewards take no longer than their limits")
 
 NAMES = (OPENS[0], *CHECKS, TIMES[0])
 
 SLOW_CHEAP_S = 1e-3
-"""A reward of a task that says it is cheap holds up the node's own threads for as long."""
+"""Seconds above which a reward is too slow for a task that says it is cheap: it blocks the node's own threads."""
 
 INDEXES = 32
 MAX_TURNS = 64
@@ -65,22 +66,23 @@ def check_task(
     max_reward_s: float | None = None,
     only: str = "",
 ) -> Report:
-    """Try the task's promises out and return what was found; it raises AssertionError where one is broken.
+    """Check the promises of a task, and return the results. Raises AssertionError if one is broken.
 
     Args:
         task: a spec as in `[task] spec`, which allows all checks; a `TaskKind`, built with its default options; or a
-            task itself, which can only be asked again.
-        indexes: how many training problems are asked.
-        directory: what relative paths of a spec are relative to; the working directory by default.
+            task object, which cannot be opened a second time.
+        indexes: number of training problems to try.
+        directory: where relative paths of a spec start; the working directory by default.
         seed: orders the training problems.
-        model: the directory of the model that is to be trained. By default a small tokenizer of one token a character,
-            and what it cannot write is no fault.
-        max_turns: after so many turns an episode has to be over in which the policy says nothing useful.
-        max_problem_s, max_reward_s: seconds that no problem and no reward may take; by default they are only reported.
-        only: the name of the one check to make; "" makes all.
+        model: the directory of the model that will be trained. By default a small tokenizer with one token for each
+            character; a text that it cannot write is no fault.
+        max_turns: the number of turns after which an episode must be over if the policy says nothing useful.
+        max_problem_s, max_reward_s: seconds that one problem and one reward may take; by default they are only
+            reported.
+        only: the name of the one check to run; "" runs all.
 
     Raises:
-        AssertionError: a promise is broken; the message says which, where, and what to do.
+        AssertionError: a promise is broken. The message says which, where, and what to do.
         TaskError: the model cannot be read.
     """
     report = try_task(
@@ -111,10 +113,10 @@ def try_task(
     only: str = "",
     services: Services | None = None,
 ) -> Report:
-    """The same with a model that was read already, None for the small one, and with the
-    services of a swarm.toml. Nothing is raised for a broken promise."""
+    """Run the same checks, and return the results without raising for a broken promise. `codec`: of a model that was
+    read already, None for the small tokenizer. `services`: the sections of swarm.toml about reward services."""
     if only and only not in NAMES:
-        raise ValueError(f"there is no check {only!r}; there are {', '.join(NAMES)}")
+        raise ValueError(f"there is no check {only!r}; the checks are {', '.join(NAMES)}")
     try:
         source = None
         if isinstance(task, str | TaskKind):
@@ -127,7 +129,7 @@ def try_task(
     results = [Result(name=OPENS[0], promise=OPENS[1])]
     chosen = {name: check for name, check in CHECKS.items() if only in ("", name)}
     results += [_result(name, promise, check, trial) for name, (promise, check) in chosen.items()]
-    if only == TIMES[0]:  # nothing was timed by the others
+    if only == TIMES[0]:  # no other check has measured times
         _result("numbers", *CHECKS["numbers"], trial)
     seconds = {what: Timing.of(found) for what, found in trial.stopwatch.seconds.items()}
     limits = {"problem": max_problem_s, "reward": max_reward_s}
@@ -146,7 +148,7 @@ def try_task(
 def _trial(
     task: Task | TaskKind | str, source: Source | None, codec: TextCodec | None, indexes: int, max_turns: int
 ) -> Trial:
-    """The task, and those like it that can be opened. Raises TaskError."""
+    """Return the task, with the variants of it that can be opened. Raises TaskError."""
     plain = Trial(
         gate=source.open() if source is not None else Gate(_object(task)),
         again=source.open() if source is not None else Gate(_object(task)),
@@ -160,13 +162,13 @@ def _trial(
         return plain
     varied = {}
     for what, other in source.varied():
-        with suppress(TaskError):  # not every value goes with the others
+        with suppress(TaskError):  # some values do not fit the other options
             varied[what] = other.open()
     return replace(plain, reseeded=source.reseeded().open(), varied=varied)
 
 
 def _object(task: Task | TaskKind | str) -> Task:
-    assert not isinstance(task, str | TaskKind), "what has a name has a source"
+    assert not isinstance(task, str | TaskKind), "a spec or kind has a source"
     return task
 
 
@@ -184,7 +186,7 @@ def _result(name: str, promise: str, check: Check, trial: Trial) -> Result:
 
 def _times(seconds: Mapping[str, Timing], limits: Mapping[str, float | None]) -> Result:
     faults = [
-        f"a {what} took {seconds[what].longest_s:.3g} s, and {limit:g} s were allowed."
+        f"a {what} took {seconds[what].longest_s:.3g} s; the limit is {limit:g} s."
         for what, limit in limits.items()
         if limit is not None and seconds[what].longest_s > limit
     ]
@@ -194,11 +196,11 @@ def _times(seconds: Mapping[str, Timing], limits: Mapping[str, float | None]) ->
 
 def _notes(trial: Trial, reward: Timing) -> Iterator[str]:
     if trial.gate.is_cheap and reward.median_s > SLOW_CHEAP_S:
-        yield "The task says that it is cheap, and a reward takes more than a millisecond. Leave `is_cheap` out."
+        yield "The task says that it is cheap, but a reward takes more than a millisecond. Leave `is_cheap` out."
 
 
 def _unopened(task: object, indexes: int, why: str) -> Report:
-    """The report of a task that cannot be asked anything."""
+    """Return the report on a task that cannot be opened."""
     name = task if isinstance(task, str) else str(getattr(task, "name", type(task).__name__))
     return Report(
         task=one_line(name, 64),

@@ -1,6 +1,6 @@
-"""What a process says of a task, to compare two: `python -m node.tasks.checks.description_program`.
+"""Describe a task, so that two processes can be compared: `python -m node.tasks.checks.description_program`.
 
-It reads one JSON object on standard input and writes one, behind MARK.
+It reads one JSON object from standard input and writes one, after MARK.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from node.tasks.gate import Gate, Place
 from node.tasks.registry import open_task
 
 MARK = "volery-task: "
-"""Begins our line of the output: a task's libraries may print what they like."""
+"""Begins our line of the output, because a task's libraries may print anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """What a process says of a task: its fingerprint, and a digest of each of the first problems."""
+    """What a process says about a task: its fingerprint, and a digest of each of the first problems."""
 
     fingerprint: str
     problems: Sequence[str]
 
 
 def describe(gate: Gate, count: int) -> Answered:
-    """What this process says of a task's first problems. Raises TaskError."""
+    """Return this process's description of the task's first `count` problems. Raises TaskError."""
     digests = [_digest(gate, index) for index in range(count)]
     return Answered(fingerprint=gate.fingerprint, problems=digests)
 

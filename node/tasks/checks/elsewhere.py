@@ -1,7 +1,7 @@
-"""The same task in another process, with other hashes.
+"""Describe the same task in another process, with another hash seed.
 
-A task whose problems follow from `hash`, from the order of a
-set or from a clock is another one there, and would be another one in a verifier's process and after a restart.
+A task whose problems depend on `hash`, on the order of a set or on a clock has other problems there. It would also have
+other problems in a verifier's process and after a restart.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from node.tasks.checks.trial import Source
 
 START_S = 120.0
-"""To import a task's libraries takes seconds; what takes longer hangs."""
+"""Seconds that the other process may take. Importing a task's libraries takes seconds; a longer one hangs."""
 
 
 def ask_elsewhere(source: Source, count: int) -> Answered:
-    """What another process says of the task. Raises TaskError where that process fails."""
+    """Return another process's description of the task. Raises TaskError if that process fails."""
     request = {
         "spec": source.spec,
         "directory": str(source.arguments.directory.resolve()),
@@ -52,6 +52,6 @@ def ask_elsewhere(source: Source, count: int) -> Answered:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with other hashes, and with all places that modules are found in here."""
+    """Return our environment with another hash seed, and with all places where modules are found here."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
     return {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

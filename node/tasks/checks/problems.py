@@ -1,4 +1,4 @@
-"""Checks of problems and of the fingerprint."""
+"""Check problems and the fingerprint."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from node.tasks.gate import Gate, Place
 
 
 def same_again(trial: Trial) -> Iterator[str]:
-    """The same index asks the same, whatever was asked before, also of the task opened anew."""
+    """Check that an index gives the same problem in any order, and when the task is opened a second time."""
     first = trial.problems()
     for index in reversed(range(trial.indexes)):
         later = trial.again.problem(Place(index=index))
         if asked(later) != asked(first[index]):
             yield (
                 f"index {index} asked {shown(first[index].prompt)} at first and {shown(later.prompt)} later. Let "
-                "`problem` depend on the options, the seed and the index alone."
+                "`problem` depend only on the options, the seed and the index."
             )
     if trial.gate.finite is not None:
         size = trial.gate.finite.size
         for index, problem in enumerate(first[:size]):
             if asked(trial.gate.problem(Place(index=index + size))) != asked(problem):
-                yield f"`size` is {size}, and index {index + size} asks something else than index {index}."
+                yield f"`size` is {size}, but index {index + size} asks something else than index {index}."
 
 
 def same_elsewhere(trial: Trial) -> Iterator[str]:
-    """Another process has the same problems: rewards are computed in processes of their own, and again after years."""
+    """Check that another process has the same problems, because rewards are computed in other processes, even after
+    years."""
     if trial.source is None or not trial.source.spec:
-        raise LeftOut("the task was not given as a spec, so that another process cannot open it")
+        raise LeftOut("the task was not given as a spec, so another process cannot open it")
     here = describe(trial.gate, trial.indexes)
     there = ask_elsewhere(trial.source, trial.indexes)
     yield from _differences(here, there)
 
 
 def _differences(here: Answered, there: Answered) -> Iterator[str]:
-    cause = "Depend on no `hash`, no order of a set, no clock and no random numbers without a seed."
+    cause = "It must not depend on `hash`, the order of a set, a clock, or random numbers without a seed."
     if here.fingerprint != there.fingerprint:
         yield f"the fingerprint is {here.fingerprint!r} here and {there.fingerprint!r} in another process. {cause}"
     for index, (ours, theirs) in enumerate(zip(here.problems, there.problems, strict=True)):
@@ -48,24 +49,24 @@ def _differences(here: Answered, there: Answered) -> Iterator[str]:
 
 
 def apart(trial: Trial) -> Iterator[str]:
-    """What is held out is never trained on, and is the same for every seed."""
+    """Check that held-out problems are never trained on, and are the same for every seed."""
     held_out = _held_out(trial.gate, trial.indexes)
     reseeded = [] if trial.reseeded is None else _problems(trial.reseeded, trial.indexes)
     places = {repr(problem.prompt): place for place, problem in enumerate(held_out)}
     for index, problem in chain(enumerate(trial.problems()), enumerate(reseeded)):
         if (place := places.get(repr(problem.prompt))) is not None:
             yield (
-                f"index {index} asks what the held-out index {place} asks, {shown(problem.prompt)}. Decide by the "
+                f"index {index} asks the same as the held-out index {place}, {shown(problem.prompt)}. Decide from the "
                 "prompt itself which problems are held out."
             )
     if trial.reseeded is not None:
         for place, (one, other) in enumerate(zip(held_out, _held_out(trial.reseeded, trial.indexes), strict=False)):
             if asked(one) != asked(other):
-                yield f"the held-out index {place} asks something else with another seed. Leave the seed out there."
+                yield f"the held-out index {place} asks something else with another seed. Do not use the seed there."
 
 
 def _held_out(gate: Gate, count: int) -> list[Problem]:
-    """The first held-out problems. Raises LeftOut where there is none, TaskError where the task fails otherwise."""
+    """Return the first held-out problems. Raises LeftOut if there are none, TaskError if the task fails."""
     if gate.finite is not None:
         count = min(count, gate.finite.num_held_out)
     if count == 0:
@@ -84,11 +85,11 @@ def _problems(gate: Gate, count: int) -> list[Problem]:
 
 
 def fingerprint(trial: Trial) -> Iterator[str]:
-    """The fingerprint stays while the problems do, and changes with them."""
+    """Check that the fingerprint stays the same, and changes with the problems."""
     if trial.gate.fingerprint != trial.again.fingerprint:
         yield (
-            f"it is {trial.gate.fingerprint!r} at first and {trial.again.fingerprint!r} later. Make it of the options, "
-            "the seed and the content of files alone."
+            f"it is {trial.gate.fingerprint!r} at first and {trial.again.fingerprint!r} later. Make it only from the "
+            "options, the seed and the content of files."
         )
     ours = describe(trial.gate, trial.indexes).problems
     others = {**({"seed": trial.reseeded} if trial.reseeded is not None else {}), **trial.varied}

@@ -1,4 +1,4 @@
-"""The checks as tests of pytest: a class to make a subclass of."""
+"""Offer the checks as pytest tests: a class for authors to subclass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from node.tasks.checks.check_task import INDEXES, MAX_TURNS, check_task
 
 
 class TaskChecks:
-    """A test for each promise of a task. Make a subclass in a test file, and say which task:
+    """A pytest test for each promise of a task. Make a subclass in a test file, and name the task:
 
         class TestMyTask(TaskChecks):
             task = "python:my_task:MY_TASK"
 
-    The other attributes are arguments of `check_task`, and may be set as well. Other tests of yours can stand in the
-    same class. A promise that this task cannot be held to, such as of turns where it has one, is skipped.
+    The other attributes are arguments of `check_task`, and may be set as well. You may add your own tests to the class.
+    A promise that does not apply to this task, such as those about turns for a task of one turn, is skipped.
     """
 
     task: ClassVar[Task | TaskKind | str]

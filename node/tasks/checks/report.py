@@ -1,8 +1,9 @@
-"""What was found about a task, as values and as text.
+"""Hold the results of the checks of a task, as values and as text.
 
 Invariants:
-- A result either holds, has faults, or was left out for a reason. Only faults make a report fail.
-- The text names the promise, so that an author can read it without the documents.
+
+- A result holds, has faults, or was left out for a reason. Only faults make a report fail.
+- The text names the promise, so an author can read it without the documents.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import dataclass
 from statistics import median
 
 MAX_FAULTS = 3
-"""Faults of one check that are told: the others are most often the same mistake at other indexes."""
+"""Maximum faults of one check to report. The others are usually the same mistake at other indexes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How long calls of one kind took, in seconds; zeros where there was none."""
+    """How long calls of one kind took, in seconds; zeros if there was none."""
 
     count: int = 0
     median_s: float = 0.0
@@ -25,13 +26,13 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """The timing of calls that took so many seconds each."""
+        """Return the timing of calls that took these seconds."""
         if not seconds:
             return cls()
         return cls(count=len(seconds), median_s=median(seconds), longest_s=max(seconds))
 
     def __str__(self) -> str:
-        return f"{_seconds(self.median_s)} in the median, {_seconds(self.longest_s)} at most, of {self.count} calls"
+        return f"{_seconds(self.median_s)} (median), {_seconds(self.longest_s)} (longest), for {self.count} calls"
 
 
 def _seconds(value: float) -> str:
@@ -40,9 +41,9 @@ def _seconds(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one check found. `promise` says what a task promises; `faults` say where this task breaks it.
+    """The result of one check. `promise`: what a task promises. `faults`: where this task breaks the promise.
 
-    `left_out` says why the check was not made; "" if it was.
+    `left_out`: why the check was not made; "" if it was.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What `check_task` found. `problem` and `reward` say how long the task takes for each."""
+    """The results of `check_task`. `problem`, `reward`: how long the task takes for one."""
 
     task: str
     fingerprint: str
@@ -79,7 +80,7 @@ class Report:
         return tuple(f"{one.name}: {fault}" for one in self.results for fault in one.faults)
 
     def require(self) -> None:
-        """Raises AssertionError, with all faults, unless the task has passed."""
+        """Raise AssertionError, with all faults, unless the task has passed."""
         if not self.passed:
             raise AssertionError("\n".join([f"task {self.task!r} breaks promises:", *self.faults]))
 

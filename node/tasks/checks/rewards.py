@@ -1,4 +1,4 @@
-"""Checks of rewards: what many answers are worth, the reference answer among them."""
+"""Check the rewards of many completions, the reference answer among them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from node.tasks.api.interface import Completion, Problem, TaskError
 from node.tasks.checks.trial import TRIED, LeftOut, Trial, shown
 
 LONG = 10_000
-"""Characters of the longest made-up answer: more than most completions have."""
+"""Characters of the longest made-up completion: more than most completions have."""
 
 ODD = "\x00\x1b[2J\u202e\ufffd\N{SLIGHTLY SMILING FACE}"
-"""What a policy may say that knows nothing yet: controls, a direction turned, what no decoder knows."""
+"""What an untrained policy may say: control characters, reversed text direction, unknown characters."""
 
 
 def made_up(problem: Problem, other: Problem) -> list[Completion]:
-    """Answers that a policy could give to `problem`, but for its reference as it is; `other` is another problem."""
+    """Return completions that a policy could give to `problem`, without the exact reference. `other` is another
+    problem."""
     texts = ["", " ", "0", "a", "I do not know.", "\n" * 8, "9" * LONG, ODD]
     if problem.answer:
         texts += [f"{problem.answer}x", problem.answer * 2, problem.answer[::-1], problem.answer[:-1]]
@@ -27,8 +28,8 @@ def made_up(problem: Problem, other: Problem) -> list[Completion]:
 
 
 def numbers(trial: Trial) -> Iterator[str]:
-    """Every answer is worth a number within MAX_REWARD, also one that makes no sense, or nobody can say; and of some
-    somebody can."""
+    """Check that every completion gets a number within MAX_REWARD or CANNOT_SAY, even a senseless one, and that at
+    least one gets a number."""
     is_known = False
     for index, problem, completion in _cases(trial):
         try:
@@ -37,24 +38,24 @@ def numbers(trial: Trial) -> Iterator[str]:
             is_known = True
             yield str(error)
     if not is_known:
-        yield "`reward` could not say of a single answer what it is worth. See whether what it asks is there."
+        yield "`reward` returned CANNOT_SAY for every completion. Check that everything that it needs is available."
 
 
 def pure(trial: Trial) -> Iterator[str]:
-    """An answer is worth the same again, in another order, also of the task opened anew."""
+    """Check that a completion gets the same reward in any order, and when the task is opened a second time."""
     cases = _cases(trial)
     first = [trial.reward(*case) for case in cases]
     for (index, _, completion), before in zip(reversed(cases), reversed(first), strict=True):
         after = trial.reward_again(index, completion)
         if after != before and not (math.isnan(after) and math.isnan(before)):
             yield (
-                f"at index {index} {shown(completion.text)} was worth {before:g} at first and {after:g} later. Let "
-                "`reward` depend on the problem and the completion alone."
+                f"at index {index} {shown(completion.text)} got the reward {before:g} at first and {after:g} later. "
+                "Let `reward` depend only on the problem and the completion."
             )
 
 
 def reference(trial: Trial) -> Iterator[str]:
-    """The reference answer is worth more than an empty one, and no made-up one is worth more."""
+    """Check that the reference answer gets more than an empty one, and no made-up completion gets more than it."""
     problems = trial.problems()
     known = [(index, problem) for index, problem in enumerate(problems) if problem.answer is not None]
     if not known:
@@ -63,7 +64,7 @@ def reference(trial: Trial) -> Iterator[str]:
         best, empty = _said(trial, index, problem, problem.answer or ""), _said(trial, index, problem, "")
         if best <= empty:
             yield (
-                f"at index {index} the reference answer {shown(problem.answer)} is worth {best:g}, and an empty one "
+                f"at index {index} the reference answer {shown(problem.answer)} gets {best:g}, and an empty one "
                 f"{empty:g}. Let `reward` accept `Problem.answer` as it stands."
             )
         if index >= TRIED:
@@ -72,19 +73,19 @@ def reference(trial: Trial) -> Iterator[str]:
             worth = trial.reward(index, problem, completion)
             if worth > best:
                 yield (
-                    f"at index {index} {shown(completion.text)}{'' if completion.finished else ', unfinished,'} is "
-                    f"worth {worth:g}, and the reference answer {shown(problem.answer)} {best:g}."
+                    f"at index {index} {shown(completion.text)}{'' if completion.finished else ', unfinished,'} gets "
+                    f"{worth:g}, but the reference answer {shown(problem.answer)} only {best:g}."
                 )
 
 
 def _said(trial: Trial, index: int, problem: Problem, text: str) -> float:
-    """What an episode is worth in which the policy says `text` in every turn."""
+    """Return the reward of an episode in which the policy says `text` in every turn."""
     completion = trial.episode(index, problem, text) if trial.gate.has_turns else None
     return trial.reward(index, problem, completion or Completion(text=text, finished=True))
 
 
 def _cases(trial: Trial) -> list[tuple[int, Problem, Completion]]:
-    """Problems with answers to them, the reference answers among these."""
+    """Return problems with completions, the reference answers among them."""
     problems = trial.problems(TRIED)
     cases = []
     for index, problem in enumerate(problems):

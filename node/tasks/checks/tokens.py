@@ -1,4 +1,4 @@
-"""Checks of prompts as token ids: with the author's model, or with the small one that writes a token a character."""
+"""Check prompts as token ids, with the author's model or a small tokenizer with one token for each character."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from node.tasks.checks.trial import LeftOut, Trial
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 SMALL = Path("the small model")
-"""What messages call the directory of the tokenizer that is made on the spot."""
+"""The name of the small tokenizer's directory in messages."""
 
 
 def small_codec() -> TextCodec:
-    """The tokenizer of the small model that `volery new task` makes: lower case, digits, some signs."""
+    """Return the tokenizer of the small model that `volery new task` makes: lower case, digits, some signs."""
     with tempfile.TemporaryDirectory() as directory:
         write_character_tokenizer(Path(directory))
         return replace(TextCodec.load(Path(directory)), directory=SMALL)
 
 
 def written(trial: Trial, encode: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
-    """What `encode` gives. Raises LeftOut where the small model has no token for it, TaskError with the author's."""
+    """Return what `encode` returns. If a token is missing, raises LeftOut with the small tokenizer, else TaskError."""
     try:
         return encode()
     except TaskError as error:
         if trial.own_model:
             raise
-        raise LeftOut(f"{error}. Name the directory of your model to have this checked") from None
+        raise LeftOut(f"{error}. Name the directory of your model to check this") from None
 
 
 def encodes(trial: Trial) -> Iterator[str]:
-    """Every prompt can be written in tokens."""
+    """Check that every prompt can be written in tokens."""
     for index, problem in enumerate(trial.problems()):
         try:
             written(trial, partial(trial.codec.encode_prompt, problem))

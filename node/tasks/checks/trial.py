@@ -1,7 +1,7 @@
-"""The task under test, and others like it: the same opened again, with another seed, with other options.
+"""Hold the task under test, and variants of it: opened again, with another seed, with other options.
 
-A task that is given as an object can only be asked again. One that is given as a kind can be built again, and one that
-is given as a spec can also be opened in another process.
+A task that is given as an object can only be asked again. One that is given as a kind can be built again. One that is
+given as a spec can also be opened in another process.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from protocol.core.visible import one_line
 T = TypeVar("T")
 
 SHOWN_CHARS = 60
-"""Characters of a text that a fault repeats: enough to find it."""
+"""Characters of a text to repeat in a fault, enough to find it."""
 
 TRIED = 8
-"""Problems whose rewards are asked for many answers: rewards may run programs, and take seconds."""
+"""Problems to try many completions on. Rewards may run programs, and take seconds."""
 
 OTHER_SEED = 1_000_003
-"""Added to the seed for a task that is ordered otherwise."""
+"""Added to the seed for a task with another order."""
 
 
 class LeftOut(Exception):
-    """A check cannot be made for this task; the message says why."""
+    """A check does not apply to this task; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a task comes from: a kind with its arguments, and the spec that named it, "" if none did."""
+    """Where a task comes from: a kind with its arguments, and the spec, or "" if there was none."""
 
     kind: TaskKind
     arguments: TaskArguments
     spec: str = ""
 
     def open(self) -> Gate:
-        """The task, opened anew. Raises TaskError."""
+        """Open the task again. Raises TaskError."""
         return Gate(build_task(self.kind, self.arguments))
 
     def reseeded(self) -> Source:
-        """The same with another seed."""
+        """Return the same source with another seed."""
         return self._with(seed=self.arguments.seed + OTHER_SEED)
 
     def varied(self) -> Iterator[tuple[str, Source]]:
-        """The same with another value of one option, for each option that has another; each with "key=value"."""
+        """Yield the source with another value of one option, for each option that has one; each with "key=value"."""
         for option in self.kind.options:
             value = _other(option, self.arguments.options[option.key])
             if value is not None:
@@ -75,11 +75,11 @@ class Source:
 
 
 def source_of(task: TaskKind | str, *, directory: Path, seed: int, services: Services | None = None) -> Source:
-    """Where the task of a kind with its default options, or of a spec, comes from. Raises TaskError."""
+    """Return the source of a spec, or of a kind with its default options. Raises TaskError."""
     if isinstance(task, str):
         kind, arguments = read_spec(task, directory=directory, seed=seed, services=services)
         if kind is PYTHON and (within := kind_within(arguments)) is not None:
-            kind, arguments = within  # whose options are known
+            kind, arguments = within  # its options are known
         return Source(kind=kind, arguments=arguments, spec=task)
     if task.argument is not None:
         raise TaskError(f"task {task.name!r} needs {task.argument}. Give a spec: {task.name}:{task.argument}.")
@@ -88,7 +88,7 @@ def source_of(task: TaskKind | str, *, directory: Path, seed: int, services: Ser
 
 
 def _other(option: Option, value: OptionValue) -> OptionValue | None:
-    """Another value of the option, near by; None if it has none that is known."""
+    """Return a near-by other value of the option, or None if no other value is known."""
     if isinstance(value, str):
         return next((choice for choice in option.choices if choice != value), None)
     return next((near for near in (value + 1, value - 1) if option.minimum <= near <= option.maximum), None)
@@ -96,12 +96,12 @@ def _other(option: Option, value: OptionValue) -> OptionValue | None:
 
 @dataclass(kw_only=True)
 class Stopwatch:
-    """Seconds that each call took, by what was asked."""
+    """The seconds that each call took, by kind of call."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"problem": [], "reward": []})
 
     def timed(self, what: str, ask: Callable[[], T]) -> T:
-        """What `ask` gives; its time is kept."""
+        """Return what `ask` returns, and record its time."""
         began = time.perf_counter()
         try:
             return ask()
@@ -111,11 +111,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A task under test, of which `indexes` problems are asked.
+    """A task under test, of which `indexes` problems are tried.
 
-    `again` is the same task, opened once more where that is possible. `reseeded` has another seed, None where there is
-    none. `varied` have another value of one option, by "key=value". `codec` writes prompts in tokens; `own_model`: it
-    belongs to a model that the author named. `max_turns`: after so many turns an episode has to be over.
+    `again`: the same task opened a second time, if that is possible. `reseeded`: with another seed, if possible.
+    `varied`: with another value of one option, by "key=value". `codec`: writes prompts in tokens; `own_model`: it
+    belongs to a model that the author named. `max_turns`: turns after which an episode must be over.
     """
 
     gate: Gate
@@ -130,15 +130,15 @@ class Trial:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def problem(self, index: int) -> Problem:
-        """The training problem of `index`; its time is kept. Raises TaskError."""
+        """Return the training problem of `index`, and record the time. Raises TaskError."""
         return self.stopwatch.timed("problem", lambda: self.gate.problem(Place(index=index)))
 
     def problems(self, most: int | None = None) -> list[Problem]:
-        """The first training problems."""
+        """Return the first training problems."""
         return [self.problem(index) for index in range(min(self.indexes, most or self.indexes))]
 
     def reward(self, index: int, problem: Problem, completion: Completion) -> float:
-        """What the completion is worth, NaN where nobody can say; its time is kept. Raises TaskError that repeats what
+        """Return the completion's reward, NaN for CANNOT_SAY, and record the time. Raises TaskError, which repeats what
         the policy said."""
         place = Place(index=index)
         try:
@@ -149,14 +149,14 @@ class Trial:
             raise TaskError(f"{error} What the policy said: {shown(completion.text)}.") from error
 
     def answer_turn(self, index: int, problem: Problem, turns: tuple[Turn, ...], said: str) -> Answer | None:
-        """What the task answers. Raises TaskError that repeats what the policy said."""
+        """Return the task's answer. Raises TaskError, which repeats what the policy said."""
         try:
             return answer_turn(self.gate, self.codec, Place(index=index), problem, turns, said)
         except TaskError as error:
             raise TaskError(f"{error} What the policy said: {shown(said)}.") from error
 
     def reward_again(self, index: int, completion: Completion) -> float:
-        """What the task that was opened once more says, NaN where nobody can say. Raises TaskError."""
+        """Return the reward by the second instance of the task, NaN for CANNOT_SAY. Raises TaskError."""
         place = Place(index=index)
         try:
             return reward(self.again, self.codec, place, self.again.problem(place), completion)
@@ -164,12 +164,13 @@ class Trial:
             return math.nan
 
     def answer_again(self, index: int, turns: tuple[Turn, ...], said: str) -> Answer | None:
-        """What the task that was opened once more answers. Raises TaskError."""
+        """Return the answer of the second instance of the task. Raises TaskError."""
         place = Place(index=index)
         return answer_turn(self.again, self.codec, place, self.again.problem(place), turns, said)
 
     def episode(self, index: int, problem: Problem, said: str) -> Completion | None:
-        """What a policy does that says the same in every turn; None if it is still not over after `max_turns`."""
+        """Return the episode of a policy that says the same in every turn; None if it is not over after
+        `max_turns`."""
         turns: tuple[Turn, ...] = ()
         while len(turns) < self.max_turns:
             answered = self.answer_turn(index, problem, turns, said)
@@ -180,12 +181,12 @@ class Trial:
 
 
 def asked(problem: Problem) -> tuple[object, ...]:
-    """All of a problem that the policy or a reward could depend on, and that can be compared."""
+    """Return all parts of a problem that the policy or a reward can depend on, for comparison."""
     return problem.prompt, problem.answer, problem.chat
 
 
 def shown(value: object) -> str:
-    """A text or a prompt in one line, as a fault repeats it."""
+    """Return a text or a prompt on one line, to repeat it in a fault."""
     if isinstance(value, tuple):
         value = " / ".join(f"{message.role}: {message.content}" for message in value)
     return repr(one_line(str(value), SHOWN_CHARS)) if isinstance(value, str) else str(value)

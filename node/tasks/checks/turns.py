@@ -1,4 +1,4 @@
-"""Checks of episodes of several turns. A task of one turn is left out."""
+"""Check episodes of several turns. The checks do not apply to a task of one turn."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from node.tasks.checks.tokens import written
 from node.tasks.checks.trial import TRIED, LeftOut, Trial, shown
 
 PLAYED = 4
-"""Turns of an episode that are asked again: a mistake shows in the first of them."""
+"""Turns of an episode to ask a second time. A mistake shows in the first ones."""
 
 USELESS = ("", "i do not know.", "?")
-"""What a policy says that knows nothing yet, in letters that the small model has."""
+"""What an untrained policy says, in letters that the small tokenizer has."""
 
 Asked = tuple[int, Problem, tuple[Turn, ...], str]
 """(index, its problem, the turns before, what was said): the arguments of one question."""
 
 
 def turns_pure(trial: Trial) -> Iterator[str]:
-    """The same words get the same answer again, in another order, also of the task opened anew."""
+    """Check that the same turns get the same answer in any order, and when the task is opened a second time."""
     _require_turns(trial)
     questions = [one for index, problem in enumerate(trial.problems(TRIED)) for one in _played(trial, index, problem)]
     first = [trial.answer_turn(*one) for one in questions]
@@ -29,12 +29,12 @@ def turns_pure(trial: Trial) -> Iterator[str]:
         if after != before:
             yield (
                 f"at index {index}, turn {len(turns) + 1}, {shown(said)} was answered {shown(before)} at first and "
-                f"{shown(after)} later. Let `answer_turn` depend on its arguments alone."
+                f"{shown(after)} later. Let `answer_turn` depend only on its arguments."
             )
 
 
 def turns_end(trial: Trial) -> Iterator[str]:
-    """An episode ends, and is worth a number, if the policy says nothing useful."""
+    """Check that an episode ends and gets a reward if the policy says nothing useful."""
     _require_turns(trial)
     for index, problem in enumerate(trial.problems(TRIED)):
         for said in (*USELESS, *filter(None, [problem.answer])):
@@ -49,7 +49,7 @@ def turns_end(trial: Trial) -> Iterator[str]:
 
 
 def transcripts_grow(trial: Trial) -> Iterator[str]:
-    """Every turn's transcript begins with the one before, token for token, when all of it is played anew."""
+    """Check that every turn's transcript begins with the one before, token for token, when all turns are replayed."""
     _require_turns(trial)
     for index, problem in enumerate(trial.problems(TRIED)):
         for said in (*USELESS, *filter(None, [problem.answer])):
@@ -61,13 +61,13 @@ def transcripts_grow(trial: Trial) -> Iterator[str]:
                 if transcript[: len(before)] != before:
                     yield (
                         f"at index {index} the transcript of turn {number} does not begin with that of turn "
-                        f"{number - 1}, where the policy said {shown(said)}. An answer that was given may not change."
+                        f"{number - 1}, where the policy said {shown(said)}. An earlier answer must not change."
                     )
                 before = transcript
 
 
 def _transcript(trial: Trial, index: int, problem: Problem, said: str, number: int) -> tuple[int, ...] | None:
-    """The tokens of the first turns of an episode, played anew; None if it is over before. Raises LeftOut."""
+    """Return the tokens of the first `number` turns of an episode, replayed; None if it ends before. Raises LeftOut."""
     turns: tuple[Turn, ...] = ()
     tokens = written(trial, partial(trial.codec.encode_prompt, problem))
     for _ in range(number):
@@ -81,7 +81,7 @@ def _transcript(trial: Trial, index: int, problem: Problem, said: str, number: i
 
 
 def _played(trial: Trial, index: int, problem: Problem) -> Iterator[Asked]:
-    """The questions of some short episodes."""
+    """Yield the questions of some short episodes."""
     for said in (*USELESS, *filter(None, [problem.answer])):
         turns: tuple[Turn, ...] = ()
         for _ in range(PLAYED):

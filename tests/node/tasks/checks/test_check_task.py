@@ -179,7 +179,7 @@ def test_a_finite_task_that_does_not_begin_anew() -> None:
         notes: tuple[str, ...] = ()
         pass_rates: tuple[float, ...] | None = None
 
-    assert "`size` is 5, and index 5 asks something else than index 0." in found(Broken(), "problems")
+    assert "`size` is 5, but index 5 asks something else than index 0." in found(Broken(), "problems")
 
 
 def test_a_held_out_prompt_that_is_trained_on() -> None:
@@ -188,7 +188,7 @@ def test_a_held_out_prompt_that_is_trained_on() -> None:
         def held_out(self, index: int) -> Problem:
             return self.problem(index + 3)
 
-    assert "index 3 asks what the held-out index 0 asks, '12*2='" in found(Broken(), "held-out")
+    assert "index 3 asks the same as the held-out index 0, '12*2='" in found(Broken(), "held-out")
 
 
 def test_a_held_out_prompt_that_another_seed_trains_on() -> None:
@@ -197,7 +197,7 @@ def test_a_held_out_prompt_that_another_seed_trains_on() -> None:
         def problem(self, index: int) -> Problem:
             return Problem(prompt=f"{2 * index + (self.seed > 0)}*2=", answer="4")
 
-    assert "asks what the held-out index 0 asks" in found(kind_of(Broken), "held-out")
+    assert "asks the same as the held-out index 0" in found(kind_of(Broken), "held-out")
 
 
 def test_held_out_problems_that_follow_from_the_seed() -> None:
@@ -290,7 +290,7 @@ def test_a_reward_that_remembers() -> None:
             self.asked += 1
             return float(self.asked)
 
-    assert "Let `reward` depend on the problem and the completion alone." in found(Broken(), "pure")
+    assert "Let `reward` depend only on the problem and the completion." in found(Broken(), "pure")
 
 
 def test_a_reference_answer_that_is_worth_nothing() -> None:
@@ -299,7 +299,7 @@ def test_a_reference_answer_that_is_worth_nothing() -> None:
         def reward(self, problem: Problem, completion: Completion) -> float:
             return float(completion.text == f"#### {problem.answer}")
 
-    assert "at index 1 the reference answer '8' is worth 0, and an empty one 0. Let" in found(Broken(), "reference")
+    assert "at index 1 the reference answer '8' gets 0, and an empty one 0. Let" in found(Broken(), "reference")
 
 
 def test_an_answer_that_is_worth_more_than_the_reference() -> None:
@@ -308,7 +308,7 @@ def test_an_answer_that_is_worth_more_than_the_reference() -> None:
         def reward(self, problem: Problem, completion: Completion) -> float:
             return min(float(len(completion.text)), 100.0)
 
-    assert "is worth 100, and the reference answer '0' 1." in found(Broken(), "reference")
+    assert "gets 100, but the reference answer '0' only 1." in found(Broken(), "reference")
 
 
 def test_an_unfinished_answer_that_is_worth_more() -> None:
@@ -317,7 +317,7 @@ def test_an_unfinished_answer_that_is_worth_more() -> None:
         def reward(self, problem: Problem, completion: Completion) -> float:
             return (2.0 - completion.finished) * (completion.text == problem.answer)
 
-    assert "'0', unfinished, is worth 2, and the reference answer '0' 1." in found(Broken(), "reference")
+    assert "'0', unfinished, gets 2, but the reference answer '0' only 1." in found(Broken(), "reference")
 
 
 def test_a_task_without_reference_answers_is_not_at_fault() -> None:
@@ -338,7 +338,7 @@ def test_a_task_that_answers_otherwise_the_second_time() -> None:
             self.asked += 1
             return None if len(turns) >= 3 else f"{self.asked}"
 
-    assert "Let `answer_turn` depend on its arguments alone." in found(Broken(), "answers")
+    assert "Let `answer_turn` depend only on its arguments." in found(Broken(), "answers")
     grown = found(Broken(), "transcripts")
     assert "at index 0 the transcript of turn 2 does not begin with that of turn 1" in grown
 
@@ -389,7 +389,7 @@ def test_a_task_that_takes_longer_than_it_may() -> None:
     report = try_task(Sound(), 4, max_problem_s=0.0, max_reward_s=1000.0)
     [fault] = report.faults
     assert fault.startswith("times: a problem took ")
-    assert fault.endswith(", and 0 s were allowed.")
+    assert fault.endswith("; the limit is 0 s.")
     assert outcomes(try_task(Sound(), 4, max_problem_s=1000.0, only="times")) == {"opens": "holds", "times": "holds"}
 
 
@@ -405,5 +405,5 @@ def test_a_cheap_task_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_check_that_there_is_none_of() -> None:
-    with pytest.raises(ValueError, match="there is no check 'rewards'; there are opens, problems"):
+    with pytest.raises(ValueError, match="there is no check 'rewards'; the checks are opens, problems"):
         try_task(Sound(), only="rewards")

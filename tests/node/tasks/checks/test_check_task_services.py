@@ -47,7 +47,7 @@ def test_a_reward_that_is_async_and_not_always_said_keeps_its_promises() -> None
 def test_one_that_says_nothing_at_all_is_told() -> None:
     report = try_task(Awaited())
     assert not report.passed
-    assert "could not say of a single answer" in str(report)
+    assert "returned CANNOT_SAY for every completion" in str(report)
 
 
 def grade(number: int, heard: Heard) -> Reply:

@@ -49,7 +49,7 @@ def test_a_task_that_is_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_a_problem_that_follows_from_a_hash(tmp_path: Path) -> None:
     said = found(tmp_path, "elsewhere_hash", PROMPT="hash('word') % 1000000007")
-    assert "elsewhere: index 0 asks something else in another process. Depend on no `hash`" in said
+    assert "elsewhere: index 0 asks something else in another process. It must not depend on `hash`" in said
 
 
 def test_a_fingerprint_that_follows_from_the_order_of_a_set(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_date_that_is_missing_is_named_with_what_is_there(tmp_path: Path, writ
         ("math", "$$", "`gold`"),
         ("math", r"\boxed{}", "`gold`"),
         ("math", r"\frac{1}{2", "`gold`"),
-        ("math", "There is no such $n$.", "`gold` is prose in which no answer is marked"),
+        ("math", "There is no such $n$.", "`gold` is prose that marks no answer"),
         ("exact", "  ", "`gold` is empty"),
     ],
 )

@@ -1,19 +1,19 @@
-"""The rollout node: it leases prompts, generates with the newest version it holds, signs and delivers.
+"""Run a rollout node: lease prompts, generate with the newest version here, sign records and deliver them.
 
-- `app`: opens what the services stand on, and runs them
+- `app`: opens state, network and engine, and runs the services
 - `availability`: whether the node may work now
 - `command`: `volery join`, and how Ctrl-C ends it
 - `dry_run`: `volery join --dry-run`
-- `owner_control`: what its owner asks
-- `patience`: how long it goes on trying what fails
+- `owner_control`: the owner's pause, resume and drain
+- `patience`: how long the node retries what fails
 - `proof_client`: proofs that records were trained on
-- `receipt_revisions`: verdicts that were revised
-- `resource_limits`: how much of the machine it may take
-- `services`: builds the services of a node, and says who is given what
+- `receipt_revisions`: verdicts that the learner revised
+- `resource_limits`: how much of the machine the node may use
+- `services`: builds the services of a node, and connects them
 - `serving_version`: which version is in service
-- `session_records`: how long it was at work, and what it moved
+- `session_records`: how long the node was at work, and how many bytes it moved
 - `teaching`: a node that scores with a teacher, and generates nothing
-- `work_line_news`: what the learner said on the work line: whom to dial, what to log, what to drop
-- `worker`: leases, generates, signs and delivers, and how it leaves
-- `yield_to_programs`: makes room for programs of its owner
+- `work_line_news`: the learner's messages beside leases: introductions, recalls, revised receipts
+- `worker`: leases, generates, signs and delivers, and leaves the swarm
+- `yield_to_programs`: pauses the node while programs of its owner run
 """

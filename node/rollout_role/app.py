@@ -1,7 +1,9 @@
-"""A rollout node, composed: key, store, transport, engine, and the loops that use them.
+"""Compose a rollout node: key, store, transport, engine, and the loops that use them.
 
-What always holds on the way out: the engine's process ends; the store keeps what it has, and the next start goes on
-from there.
+Invariants:
+
+- The engine's process ends with the node.
+- The store keeps its chunks, and the next start continues with them.
 """
 
 from __future__ import annotations
@@ -57,18 +59,19 @@ from swarm.transport.interface import ListenFailed, Transport
 from swarm.work.client import KeyInUse, NotWelcome, RunFinished
 
 VERSION_WAIT_S = 600.0
-"""For a first version, whose size says which format of the weights fits: a learner loads its model for minutes."""
+"""Seconds to wait for a first version, whose size decides which format of the weights fits. A learner needs minutes to
+load its model."""
 
 LOOK_S = 2.0
-"""Between two questions for it."""
+"""Seconds between two requests for it."""
 
 OpenTransport = Callable[[bytes, NodeNetworkSection, EventLog], AbstractAsyncContextManager[Transport]]
-"""Makes the presence among others of a key."""
+"""A function that opens the transport of a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOutcome:
-    """How a node's part in a run ended, and what it did since it started."""
+    """Why a node's part in a run ended, and what the node did since its start."""
 
     state: Path
     reason: str
@@ -86,12 +89,12 @@ async def run_rollout(
     signals: OwnerSignals,
     transport: OpenTransport = open_transport,
 ) -> RolloutOutcome:
-    """Play the rollout role until the learner says that the run is over, or its owner has it drained.
+    """Run a rollout node until the learner says that the run is over, or until its owner has drained it.
 
-    `wait_s` is how long to try to reach the learner for the first time; `transport` makes the presence among others, of
-    the node's key. Raises UsageError or RunError; cancel to stop.
+    `wait_s`: seconds to try to reach the learner for the first time. `transport` opens the transport of the node's key.
+    Raises UsageError or RunError. Cancel to stop.
     """
-    if config.teacher.directory:  # which the engine on transformers alone can score with
+    if config.teacher.directory:  # only the engine on transformers can score with a teacher
         config = msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, kind="transformers"))
     choice = choose_engine(config.engine, look(config.engine))
     config = msgspec.structs.replace(config, engine=choice.section)
@@ -120,10 +123,10 @@ async def run_rollout(
         return RolloutOutcome(state=home.root, reason=str(ended), counts=node.role.counts)
     except KeyInUse:
         raise UsageError(
-            f"Another node that runs now has the key of this one, {home.key}, and was here first. One key is one peer. "
-            f"If {home.root} was copied from another machine, remove node.key from the copy, and "
-            f"receipts.sqlite and {ABOUT_FILE}, which are of the same peer: the next start makes new ones. Else "
-            "end the other node."
+            f"Another node that runs now has the key of this one, {home.key}, and joined first. Each peer needs its "
+            f"own key. If {home.root} was copied from another machine, remove node.key, receipts.sqlite and "
+            f"{ABOUT_FILE} from the copy, which belong to that peer: the next start makes new ones. Otherwise end the "
+            "other node."
         ) from None
     except NotWelcome as refused:
         raise UsageError(f"The learner refused this node: {refused}") from None
@@ -136,7 +139,7 @@ async def run_rollout(
 
 @dataclass(frozen=True, kw_only=True)
 class _Opening:
-    """What a node is opened from. What is opened is closed with `stack`."""
+    """Everything that is needed to open a node. `stack` closes what is opened."""
 
     stack: AsyncExitStack
     invite: Invite
@@ -149,7 +152,7 @@ class _Opening:
     transport: OpenTransport
 
     async def engine(self, config: NodeConfig) -> PolicyEngine:
-        """The engine that `config` names, opened."""
+        """Open and return the engine that `config` names."""
         opened = open_engine(
             config.engine,
             self.events,
@@ -163,7 +166,7 @@ class _Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reached:
-    """What every node has open once it has found the learner, and what that told of itself."""
+    """The resources of every node once it has found the learner, and the learner's answers."""
 
     receipts: Receipts
     loop: LoopWatch
@@ -174,7 +177,7 @@ class _Reached:
 
 
 async def _reach(opening: _Opening) -> _Reached:
-    """Open the books and the network, and find the learner. Raises what opening does, and UsageError."""
+    """Open the receipts and the network, and find the learner. Raises what opening does, and UsageError."""
     stack, invite, events = opening.stack, opening.invite, opening.events
     receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
@@ -189,7 +192,7 @@ async def _reach(opening: _Opening) -> _Reached:
 
 
 async def _open(opening: _Opening) -> RolloutServices:
-    """Open what the services stand on, until `stack` is closed, and build them. Raises what opening does."""
+    """Open store, network and engine until `stack` is closed, and build the services. Raises what opening does."""
     invite, config, events, home = opening.invite, opening.config, opening.events, opening.home
     quota_bytes = round(config.store.quota_gb * GB)
     store = opening.stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
@@ -219,7 +222,7 @@ async def _open(opening: _Opening) -> RolloutServices:
 
 
 async def _open_teaching(opening: _Opening) -> TeachingServices:
-    """The same for a node that scores with a teacher. The model is compared with the learner's before it is loaded."""
+    """Do the same for a teacher node. The model is compared with the learner's teacher before it is loaded."""
     invite, config, events = opening.invite, opening.config, opening.events
     directory = Path(config.teacher.directory)
     require_model(directory, "[teacher] directory")
@@ -227,15 +230,15 @@ async def _open_teaching(opening: _Opening) -> TeachingServices:
     wanted = b"" if line.terms is None else line.terms.ext.get(TEACHER, b"")
     if not wanted:
         raise UsageError(
-            "This swarm takes no scores of teacher nodes ([distill] nodes in its swarm.toml). Join without --teacher, "
-            "or ask its operator."
+            "This swarm accepts no scores of teacher nodes ([distill] nodes in its swarm.toml). Join without "
+            "--teacher, or ask its operator."
         )
     digest = await trio.to_thread.run_sync(model_digest, directory)
     if digest != wanted:
         raise UsageError(
-            f"[teacher] directory: {directory} is another model ({digest.hex()[:16]}) than the teacher of this swarm "
-            f"({wanted.hex()[:16]}): config.json and the weights must be the same to the byte. Ask the operator where "
-            "to get it."
+            f"[teacher] directory: the model in {directory} ({digest.hex()[:16]}) is not this swarm's teacher "
+            f"({wanted.hex()[:16]}). config.json and the weights must be the same to the byte: ask the operator where "
+            "to get them."
         )
     events.emit("swarm_found", name=read_genesis(line.genesis)[0].name, swarm=invite.swarm.hex()[:16])
     engine = await opening.engine(config)
@@ -261,7 +264,7 @@ async def _open_teaching(opening: _Opening) -> TeachingServices:
 async def _wait_newest(
     transport: Transport, learner: PeerId, invite: Invite, events: EventLog
 ) -> SignedManifest | None:
-    """The newest version, of which a node can do nothing before there is one; None after VERSION_WAIT_S."""
+    """Return the newest version, waiting for a first one; None after VERSION_WAIT_S."""
     newest = await find_newest(transport, learner, invite)
     if newest is None:
         events.emit("format_waits", seconds=VERSION_WAIT_S)
@@ -273,7 +276,7 @@ async def _wait_newest(
 
 
 def _write_about(home: RolloutStateDir, config: NodeConfig) -> None:
-    """What reports say of this node."""
+    """Write the facts that reports show of this node."""
     about = {
         "name": config.name,
         "engine": config.engine.kind,

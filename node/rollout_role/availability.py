@@ -1,8 +1,12 @@
-"""Whether a machine's owner lends it just now: within the hours, and while nobody holds it back (a pause, a program).
+"""Track whether the owner lends the machine now: within the hours, and while no hold is in force (a pause, a program).
 
-For those who wait for that, or must stop. What always holds: all see the same at the same moment, since it changes only
-when the clock is looked at (`look`), which `run` does when hours should end or begin and every LOOK_S, or when somebody
-begins or ends a hold; what is done under `until_over` is cancelled when it is lent no more.
+Tasks can wait for a change, or be cancelled by one.
+
+Invariants:
+
+- All tasks see the same state at the same moment. It changes only when a hold begins or ends, and in `look`, which
+  reads the clock. `run` calls `look` when hours should begin or end, and every LOOK_S.
+- Code under `until_over` is cancelled when the machine is no longer lent.
 """
 
 from __future__ import annotations
@@ -16,11 +20,11 @@ import trio
 from node.config.daily_hours import ALWAYS, Hours
 
 LOOK_S = 30.0
-"""A wall clock that was set, a machine that slept, or the change to summer time is noticed within so long."""
+"""Seconds within which a clock that was set, a machine that slept, or the change to summer time is noticed."""
 
 
 class Availability:
-    """See the module's paragraph. `local_now`: what the wall clock shows."""
+    """Whether the machine is lent, from its hours and holds. `local_now` returns the time of the wall clock."""
 
     def __init__(self, hours: Hours = ALWAYS, local_now: Callable[[], datetime] = datetime.now) -> None:
         self._hours = hours
@@ -33,29 +37,27 @@ class Availability:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is lent, as of the last look."""
+        """Return whether the machine is lent, as of the last look."""
         return self._began.is_set()
 
     @property
     def held(self) -> str:
-        """Why it is not lent although the hours may go on, for its owner to read: who holds it back; empty if nobody
-        does.
-        """
+        """Return the reasons of the holds in force, for the owner to read; empty if there is none."""
         return ", and ".join(self._holds.values())
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until it is lent no more, 0 while it is not, None if there is no such end."""
+        """Return the seconds until the machine is no longer lent, 0 while it is not, None if there is no such end."""
         return self._hours.left_s(self._local_now()) if self.is_on else 0.0
 
     @property
     def turns_at(self) -> str:
-        """The time of day at which the hours end or begin, as HH:MM; empty if never."""
+        """Return the time of day at which the hours next end or begin, as HH:MM; empty if never."""
         now = self._local_now()
         return self._hours.end(now) or self._hours.begin(now)
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Follow the clock until cancelled; `changed` is called at every change, and at once if it is not lent now."""
+        """Follow the clock until cancelled. Calls `changed` at every change, and at once if it is not lent now."""
         self._changed = changed
         if not self.is_on:
             changed()
@@ -67,25 +69,25 @@ class Availability:
             await trio.sleep(min(LOOK_S, self._hours.left_s(now) or self._hours.begin_in_s(now)))
 
     def hold(self, holder: str, why: str) -> None:
-        """Until `release(holder)` it is not lent: its owner reads that by `why`, a clause."""
+        """Stop lending until `release(holder)`. `why` is a clause that the owner reads."""
         if self._holds.get(holder) != why:
             self._holds[holder] = why
             self._turn(is_on=False, anew=True)
 
     def release(self, holder: str) -> None:
-        """`holder` holds it back no more; does nothing if it did not."""
+        """End the hold of `holder`, if there is one."""
         if self._holds.pop(holder, None) is not None:
             self._turn(is_on=self._is_free(), anew=True)
 
     def look(self) -> None:
-        """What does the clock show now?"""
+        """Read the clock, and note whether the machine is lent now."""
         self._turn(is_on=self._is_free(), anew=False)
 
     def _is_free(self) -> bool:
         return not self._holds and self._hours.left_s(self._local_now()) != 0
 
     def _turn(self, *, is_on: bool, anew: bool) -> None:
-        """It is lent now, or not; `anew`: if not, the reason is another."""
+        """Note whether the machine is lent. `anew`: if it is not, the reason has changed."""
         if is_on == self.is_on:
             if anew and not is_on:
                 self._changed()
@@ -101,18 +103,18 @@ class Availability:
         self._changed()
 
     async def wait_on(self) -> None:
-        """Wait until it is lent; at once if it is."""
+        """Wait until the machine is lent. Return at once if it is."""
         while not self.is_on:
             await self._began.wait()
 
     async def wait_off(self) -> None:
-        """Wait until it is not; at once if it is not."""
+        """Wait until the machine is not lent. Return at once if it is not."""
         while self.is_on:
             await self._ended.wait()
 
     @contextmanager
     def until_over(self) -> Iterator[None]:
-        """What is inside is cancelled when it is lent no more."""
+        """Cancel the code inside when the machine is no longer lent."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:

@@ -1,4 +1,4 @@
-"""`volery join`: run a rollout node to its end."""
+"""Run `volery join`: a rollout node, to its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from node.ui.view_updates import follow
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the command line says, which goes before the file: None, or "", where it says nothing."""
+    """Options of the command line, which override the file. None or "" if an option is not given."""
 
     name: str = ""
     price: float | None = None
@@ -95,7 +95,7 @@ async def join(
 
 
 def adjust(config: NodeConfig, given: Overrides) -> NodeConfig:
-    """The configuration with what the command line says on top. Raises UsageError naming the option."""
+    """Return the configuration with the command line's options in it. Raises UsageError that names the option."""
     changes: dict[str, Any] = {}
     if given.name:
         changes["name"] = given.name
@@ -115,9 +115,9 @@ def adjust(config: NodeConfig, given: Overrides) -> NodeConfig:
 
 
 def work_of(counts: RolloutCounts, state: Path, *, teaches: bool = False) -> str:
-    """What a node did since it started, and where more is told."""
+    """Return what a node did since its start, and the command for its report."""
     what = "scored group" if teaches else "rollout"
     return (
-        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.refused)} refused. "
+        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.refused)} rejected. "
         f"Its report: volery report {shlex.quote(str(state))}"
     )

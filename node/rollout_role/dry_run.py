@@ -1,10 +1,14 @@
-"""`volery join --dry-run`: who the operator is, what would run here, within which limits, and what would be sent.
+"""Show what joining would mean (`volery join --dry-run`): operator, work, limits, and the data that would be sent.
 
-What always holds: nothing is leased, installed, fetched or written, no engine is started, and the node's own key is not
-used: the learner sees an address and a key that is forgotten afterwards, and nobody has joined. How others reach this
-machine is found out as by `volery doctor`: for some seconds it listens, and its router may be asked for a port, which
-it gets back. What the operator claims is told apart from what was checked. A wrong invite is refused in the same words
-as by `volery join`.
+How others reach this machine is found out as by `volery doctor`. It listens for some seconds, and may ask its router
+for a port, which it gives back.
+
+Invariants:
+
+- Nothing is leased, installed, fetched or written, and no engine is started.
+- The node's own key is not used, and nobody has joined. The learner sees an address, and a key that is then forgotten.
+- The output separates what was checked from what the operator claims.
+- A wrong invite gives the same message as in `volery join`.
 """
 
 from __future__ import annotations
@@ -47,21 +51,21 @@ from protocol.versions.manifest import SignedManifest
 from protocol.work import EXPERTS
 
 ABOUT_CHARS, FILES_SHOWN = 160, 8
-"""Of what an operator says of a task, and of a model's files: what fits a line or two."""
+"""Most characters shown of the operator's text about a task, and most files of a model: what fits a line or two."""
 
 REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
-NO_TEACHERS = "this swarm takes no scores of nodes: leave --teacher and [teacher] directory out"
-NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
+NO_TEACHERS = "this swarm accepts no scores of nodes: leave out --teacher and [teacher] directory"
+NOT_TOLD = "not told before joining: the learner runs an older volery, or the connection broke"
 
 
 async def look(invite: Invite, config: NodeConfig, wait_s: float) -> Found:
-    """Ask the learner that `invite` names. Raises UsageError or RunError, as joining would."""
+    """Ask the learner that `invite` names, and return its answers. Raises UsageError or RunError, as joining would."""
     _, contact = await _examine(invite, config, None, wait_s)
     return contact.found
 
 
 async def _examine(invite: Invite, config: NodeConfig, state: Path | None, wait_s: float) -> tuple[Findings, Contact]:
-    """What `volery doctor` finds out as well, but for rates. Raises UsageError or RunError, as joining would."""
+    """Return the findings of `volery doctor`, without rates. Raises UsageError or RunError, as joining would."""
     findings = await examine(invite, config, state=state, wait_s=wait_s, is_thorough=False)
     if isinstance(findings.contact, Contact) and not findings.failure:
         return findings, findings.contact
@@ -71,7 +75,7 @@ async def _examine(invite: Invite, config: NodeConfig, state: Path | None, wait_
 async def show_join(
     invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float, as_json: bool = False
 ) -> str:
-    """Return what joining would mean, for people or as JSON. Raises UsageError or RunError."""
+    """Return what joining would mean, as text or as JSON. Raises UsageError or RunError."""
     if state is not None:
         require_node(state)
     choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
@@ -99,7 +103,7 @@ async def show_join(
 def story(
     found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str, held_why: str = ""
 ) -> Iterator[str]:
-    """Yield the lines of it; the arguments are those of `paragraphs`."""
+    """Yield the lines of the text. The arguments are those of `paragraphs`."""
     yield "Nothing was leased, fetched or written, and this node has not joined."
     for title, rows in paragraphs(found, invite, config, state=state, why=why, held_why=held_why):
         yield from _paragraph(title, rows)
@@ -108,7 +112,10 @@ def story(
 def paragraphs(
     found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str, held_why: str = ""
 ) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
-    """Yield titles with rows; `why` the engine of `config` was chosen, and `held_why` the format of its weights."""
+    """Yield titles with rows.
+
+    `why` says why the engine of `config` was chosen, and `held_why` why the format of its weights was.
+    """
     yield "Operator and swarm, checked", _who(found, invite)
     yield "What would run, as the operator says", _claims(found.terms)
     yield "The model, from the signed manifest", _model(found.newest, config)
@@ -145,7 +152,7 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
         share = f"{100 * task.share:.0f} % of the prompts"
         rows.append(("task", f"{plain_name(task.name)}, {share}: {plain_name(task.about, ABOUT_CHARS)}"))
     if not terms.tasks:
-        rows.append(("task", "none: this learner trains on logs, and leases nothing"))
+        rows.append(("task", "none: this learner trains on logs, and grants no leases"))
     turns = f", in up to {terms.max_turns} turns" if terms.max_turns > 1 else ""
     tokens = f"at most {terms.max_new_tokens} tokens"
     rows.append(("work", f"{terms.group_size} completions of a prompt, of {tokens}{turns}"))
@@ -153,7 +160,7 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
     if dtypes := accepted_dtypes(terms.ext):
         engines += f", computing in {plain_name(dtypes[0])}"
     if EXPERTS in terms.ext:
-        engines += ", that tell the experts they used"
+        engines += ", that report the experts they used"
     rows.append(("engines", engines))
     rows.append(("run", f"training step {terms.step} of {terms.steps}, staleness window {terms.staleness}"))
     return rows
@@ -161,7 +168,7 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
 
 def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str, str]]:
     if newest is None:
-        return [("version", "none is published yet, so its size is not known")]
+        return [("version", "none is published yet, so the size is not known")]
     manifest = newest.manifest
     values: Counter[str] = Counter()
     for tensor in manifest.tensors:
@@ -207,20 +214,20 @@ def _node(
         *([("", f"{in_words(form)}{refused or (f' ({held_why})' if held_why else '')}")] if is_told else []),
         *([("teacher", f"{teacher}: {scores if takes_scores else NO_TEACHERS}")] if teacher else []),
         *([("", f'compute_dtype "{dtype}"{REFUSED_DTYPE.format(plain_name(dtypes[0]))}')] if odd else []),
-        ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
+        ("listens", ", ".join(config.network.listen) or "nowhere: the node only dials out"),
     ]
 
 
 def _sent(config: NodeConfig) -> list[tuple[str, str]]:
     price = config.price
     addresses = ", ".join(config.network.announce) or "those you listen on"
-    joules = ", joules that the machine took while lent" if config.energy.report else ""
+    joules = ", joules that the machine used while lent" if config.energy.report else ""
     return [
         ("to the learner", f"name {config.name!r}, price {price.per_hour:g} {price.currency} an hour,"),
         ("", f"engine {config.engine.kind!r} and how its weights are quantised, machine {machine_name()!r};"),
-        ("", "every few seconds what is installed, work pending, bytes moved, seconds of generation,"),
-        ("", f"tokens per second of a first trial, for how long your hours go on{joules};"),
-        ("", "completions with log probabilities and timings, and who gave you which chunks, signed"),
+        ("", "every few seconds: installed version, pending work, bytes moved, seconds of generation,"),
+        ("", f"tokens per second of a first test, time left of your hours{joules};"),
+        ("", "signed completions with log probabilities and timings, and signed receipts for relayed chunks"),
         ("to every member", f"your peer id, IP address and addresses ({addresses}); chunks of the model that you hold"),
         ("to nobody", "anything else: no telemetry, no model hub, none of your files"),
     ]

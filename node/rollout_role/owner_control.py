@@ -1,8 +1,10 @@
-"""The owner of a machine, as its rollout node hears and answers them: pause, resume and drain carried out, and told.
+"""Carry out the owner's orders (pause, resume, drain), and show the node's status.
 
-What always holds: a node that is paused when it starts makes nothing first; while it drains it can still be paused, and
-then what it had not made goes back at once, and be told another end; what commands on this machine read
-(`node.state.status_file`) is at most LOOK_S old.
+Invariants:
+
+- A node that is paused when it starts generates nothing before it is resumed.
+- A draining node can still be paused, which returns its unfinished leases at once, or be given a new deadline.
+- The status that commands on this machine read (`node.state.status_file`) is at most LOOK_S old.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from protocol.core.ids import LeaseId
 from swarm.work.client import WorkClient
 
 PAUSED = "owner"
-"""Who holds the shift while the node is paused by its owner."""
+"""The holder of the shift while the owner has paused the node."""
 
 
 class NodeWorker(Protocol):
-    """What a node does, as its owner stops it: `RolloutWorker`, or the worker of a teacher node."""
+    """The parts of a worker that its owner's orders need: of `RolloutWorker`, or of a teacher node's worker."""
 
     shift: Availability
     patience: Patience
@@ -43,7 +45,7 @@ class NodeWorker(Protocol):
 
     @property
     def has_freed_memory(self) -> bool:
-        """Whether the engine's memory is free while the machine is not lent."""
+        """Return whether the engine's memory is free while the machine is not lent."""
 
     async def drain(self, within_s: float | None) -> int: ...
 
@@ -51,19 +53,21 @@ class NodeWorker(Protocol):
 
 
 class Drained(Exception):
-    """Nothing is leased any more, as the owner wished. The message says what became of what was."""
+    """Raised when the node is drained, as the owner ordered. The message says what became of its leases."""
 
 
 @dataclass(kw_only=True)
 class Owner:
-    """See the module's paragraph.
+    """Reads the owner's orders and carries them out.
 
     Args:
-        root: the node's state directory, where orders come in and its standing is shown.
-        limits: those in force, as people read them, by their keys.
-        loop: how long the event loop made others wait of late.
-        trouble: told, in a sentence, what cannot be done.
-        reach: how others reach this node, in a sentence.
+        root: the node's state directory, with its orders and its status file.
+        signals: wakes `run` when an order may have arrived.
+        role: the worker that is paused and drained.
+        limits: the limits in force as text, by their keys.
+        trouble: called with a sentence when something cannot be done.
+        loop: how long the event loop recently delayed its tasks.
+        reach: a sentence that says how others reach this node.
     """
 
     root: Path
@@ -83,7 +87,7 @@ class Owner:
         self._heed_pause()
 
     async def run(self) -> None:
-        """Do as told until cancelled; wakes on a signal, and every LOOK_S. Raises Drained."""
+        """Carry out orders until cancelled. Wakes on a signal, and every LOOK_S. Raises Drained."""
         board = StatusFile(self.root)
         try:
             async with trio.open_nursery() as nursery:
@@ -91,10 +95,10 @@ class Owner:
                     self._heed_pause()
                     if (order := self.orders.drained) is not None and order != self._order:
                         self._order = order
-                        self._draining.cancel()  # the newest order counts: it may bring an end where there was none
+                        self._draining.cancel()  # the newest order counts: it may set a deadline where there was none
                         self._draining = trio.CancelScope()
                         nursery.start_soon(self._drain, order, self._draining)
-                        await trio.lowlevel.checkpoint()  # it has begun when it is shown
+                        await trio.lowlevel.checkpoint()  # the drain begins before its status is shown
                     board.show(
                         NodeStatus(doing=self._doing(), limits=dict(self.limits), loop=self.loop(), reach=self.reach())
                     )
@@ -114,7 +118,7 @@ class Owner:
             self.role.shift.release(PAUSED)
 
     async def _drain(self, order: Drain, scope: trio.CancelScope) -> None:
-        """Finish what is leased, say goodbye, end; unless `scope` is cancelled before it is finished."""
+        """Finish the leases, say goodbye and end, unless `scope` is cancelled before the leases are finished."""
         within_s = None if order.deadline_ms is None else max(0.0, (order.deadline_ms - Clock.now_ms()) / 1000)
         left: int | None = None
         with scope:
@@ -124,8 +128,8 @@ class Owner:
         await self.role.leave()
         self.orders.forget_drain()
         late = "was not delivered in time and goes" if left == 1 else "were not delivered in time and go"
-        others = f"{counted(left, 'lease')} {late} to others"
-        raise Drained(f"Drained: {others if left else 'all that was leased is delivered'}.")
+        others = f"{counted(left, 'lease')} {late} to other nodes"
+        raise Drained(f"Drained: {others if left else 'all leases are delivered'}.")
 
     def _doing(self) -> str:
         if self.role.is_draining:

@@ -1,21 +1,22 @@
-"""Decide how long a rollout node goes on trying what fails: when to try again, what to tell, when to give up.
+"""Decide how long a rollout node retries what fails: when to try again, what to tell the learner, when to give up.
 
-A pure core. The first failure of a kind is told at once and costs a short pause; each further one in a row doubles the
-pause, up to LONGEST_PAUSE_S. What concerns one version alone ends with the next version: it is tried at once, and the
-old failure is not told any more. When nothing has worked for `patience_s`, the node gives up.
+A pure core. The first failure of a kind is told at once and costs a short pause. Each further one in a row doubles the
+pause, up to LONGEST_PAUSE_S. A failure that concerns one version ends with the next version: that is tried at once, and
+the old failure is no longer told. If nothing has worked for `patience_s`, the node gives up.
 
-A node that gives up ends, although it could go on passing versions on. Its owner lent the machine for generating. A
-process that looks alive and earns nothing is found late or never; one that ended with a reason is found by the person
-or the service that started it. Versions reach the other nodes without it, for it took as much of their lines as it
-gave.
+A node that gives up ends, although it could go on relaying versions. Its owner lent the machine for generating. A
+process that looks alive and earns nothing is found late or never. A process that ended with a reason is found by the
+person or the service that started it. The other nodes get versions without it, since it used as much of their bandwidth
+as it gave.
 
 Invariants:
-- Between two tries of one kind that fail there is at least the pause, unless a version arrived or came into service,
-  or an engine that was started again had to prove what it has loaded.
-- A node gives up only after LEAST_TIMES failures of one kind in a row, or one that is never tried again, and only when
+
+- Between two failing tries of one kind there is at least the pause. The exceptions: a version arrived or came into
+  service, or a restarted engine had to prove what it has loaded.
+- A node gives up only after LEAST_TIMES failures of one kind in a row, or one that is never tried again, and only if
   neither a batch was generated nor that kind worked for `patience_s`.
-- While the machine is not lent, no time counts, and nothing is given up.
-- One trouble of each kind is told at most.
+- While the machine is not lent, no time counts, and the node does not give up.
+- At most one trouble of each kind is told.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
 
 LEAST_TIMES = 3
-"""Failures in a row before a node may give up: two may have one cause that passes, such as a full disk."""
+"""Failures in a row before a node may give up. Two may have one cause that passes, such as a full disk."""
 
 FIRST_PAUSE_S = {
     TroubleKind.FETCH: 5.0,
@@ -38,22 +39,21 @@ FIRST_PAUSE_S = {
     TroubleKind.LEASE: 1.0,
     TroubleKind.ENGINE: 1.0,
 }
-"""After the first failure. Loading a version reads all of its weights; a lease that is refused costs next to nothing,
-and the next one may be another prompt. Fetching has pauses of its own (`swarm.versions.follower`), and is only told
-here.
-"""
+"""Seconds of pause after the first failure. Loading a version reads all of its weights. A lease that is refused costs
+next to nothing, and the next one may have another prompt. Fetching has pauses of its own (`swarm.versions.follower`),
+and is only told here."""
 
 LONGEST_PAUSE_S = 300.0
-"""Five minutes: a node whose owner has mended the engine is at work soon, and one that has not costs the learner a
-dozen rows an hour."""
+"""Longest pause in seconds. With five minutes, a node whose owner has repaired the engine is at work soon, and a broken
+one costs the learner a dozen rows an hour."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Something failed, with this version if with one.
+    """Something failed, with `version` if it concerns one.
 
-    `is_final`: it is not tried again with this version. `may_pass`: whether it lasts is not up to this node, so it is
-    told and slowed down, and never given up for.
+    `is_final`: it is not tried again with this version. `may_pass`: this node cannot change whether it lasts, so it is
+    told and retried more slowly, but the node never gives up because of it.
     """
 
     kind: TroubleKind
@@ -65,23 +65,23 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Worked:
-    """What this kind is about has worked: the version that is next is in service and proven, or a batch was generated.
+    """Something of this kind worked: the next version is in service and proven, or a batch was generated.
 
-    Of a version that was in service before, and is proven again, it is not told: the next one may still fail."""
+    A version that was in service before, and is proven again, does not count: the next one may still fail."""
 
     kind: TroubleKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """This version is complete here, and is installed next."""
+    """A version is complete here, and is installed next."""
 
     version: PolicyVersion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lent:
-    """The machine is lent from now on, or is not any more."""
+    """The machine is lent from now on, or no longer."""
 
     is_on: bool
 
@@ -91,8 +91,10 @@ Event = Failed | Worked | Arrived | Lent
 
 @dataclass(kw_only=True)
 class _Row:
-    """Failures of one kind in a row, the first of them `since_s`. `doublings`: of the pause. A row that `is_over` is of
-    a version that is not tried any more: it counts, and is not told."""
+    """Failures of one kind in a row, the first at `since_s`. `doublings` counts those of the pause.
+
+    `is_over`: they concern a version that is no longer tried. They count, and are not told.
+    """
 
     since_s: float
     last: Failed
@@ -104,7 +106,7 @@ class _Row:
 
 @dataclass(kw_only=True)
 class Patience:
-    """See the module's paragraph. Times are seconds of any steady clock."""
+    """The failures of a node, and its decisions about them. Times are seconds of any steady clock."""
 
     patience_s: float = PATIENCE_S
     _rows: dict[TroubleKind, _Row] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Patience:
     _is_lent: bool = True
 
     def handle(self, event: Event, now_s: float) -> bool:
-        """Take in what happened; return whether `told` has changed."""
+        """Note what happened, and return whether `told` has changed."""
         before = self.told
         match event:
             case Failed():
@@ -131,12 +133,12 @@ class Patience:
             case Lent(is_on=is_on):
                 self._is_lent = is_on
                 for row in self._rows.values():
-                    row.since_s = now_s  # what was before the rest proves nothing of the machine as it is now
+                    row.since_s = now_s  # failures before the rest prove nothing about the machine as it is now
         return self.told != before
 
     @property
     def told(self) -> list[Trouble]:
-        """What the learner is to know, one of each kind."""
+        """Return the troubles to tell the learner, at most one of each kind."""
         return [
             Trouble(kind, row.times, row.last.reason, row.last.version)
             for kind, row in self._rows.items()
@@ -144,25 +146,25 @@ class Patience:
         ]
 
     def fails(self, *kinds: TroubleKind) -> bool:
-        """Whether any of these failed when it was last tried."""
+        """Return whether one of these kinds failed when it was last tried."""
         return any(kind in self._rows for kind in kinds)
 
     def again_s(self, *kinds: TroubleKind) -> float:
-        """When any of these may be tried again; -inf where nothing of them fails."""
+        """Return the time at which these kinds may be tried again; -inf if none of them fails."""
         return max((self._rows[kind].again_s for kind in kinds if kind in self._rows), default=-math.inf)
 
     @property
     def ends_s(self) -> float:
-        """When the node gives up unless something happens before; inf: not as things stand."""
+        """Return the time at which the node gives up if nothing happens before; inf if it does not."""
         return min((self._ends_s(row) for row in self._rows.values()), default=math.inf)
 
     def verdict(self, now_s: float) -> str | None:
-        """Why the node gives up now, and what its owner can do; None: it does not."""
+        """Return why the node gives up now, and what its owner can do; None if it does not."""
         ended = [kind for kind, row in self._rows.items() if self._ends_s(row) <= now_s]
         if not ended:
             return None
         row = self._rows[ended[0]]
-        tried = f"{row.times} attempts" if row.times > 1 else "one attempt, since another would end alike"
+        tried = f"{row.times} attempts" if row.times > 1 else "one attempt, because another would fail as well"
         return (
             f"{GAVE_UP[ended[0]].format(duration=words.duration(now_s - row.since_s))} ({tried}). "
             f"The last reason: {row.last.reason.rstrip('.')}. {ADVICE[ended[0]]}"
@@ -178,7 +180,7 @@ class Patience:
         row.doublings = min(row.doublings + 1, MOST_DOUBLINGS)
 
     def _begin_anew(self, *kinds: TroubleKind) -> None:
-        """There is another version to try these with."""
+        """Try these kinds without a pause, because there is another version."""
         for kind in kinds:
             if (row := self._rows.get(kind)) is not None:
                 row.doublings, row.again_s, row.is_over = 0, -math.inf, True
@@ -188,12 +190,13 @@ class Patience:
         if not self._is_lent or row.is_over or row.last.may_pass or not is_enough:
             return math.inf
         ends_s = max(row.since_s, self._worked_s) + self.patience_s
-        # Never in the middle of a try, which may be the one that works.
+        # The node never gives up in the middle of a try, which may work.
         return ends_s if row.last.is_final or ends_s < row.again_s else math.inf
 
 
 MOST_DOUBLINGS = 20
-"""Beyond, the pause is LONGEST_PAUSE_S for every kind; a power of two that grew for years would not be a number."""
+"""Most doublings of the pause. It is LONGEST_PAUSE_S for every kind by then, and a power of two that grew for years
+would overflow."""
 
 GAVE_UP = {
     TroubleKind.INSTALL: "This node has given up: no version could be installed for {duration}",
@@ -202,13 +205,13 @@ GAVE_UP = {
 }
 
 MEND = (
-    "Tell the swarm's operator. Another engine ([engine] kind), or newer libraries in its environment ([engine] "
-    "python), may do better; then start the node again."
+    "Tell the swarm's operator. Try another engine ([engine] kind), or newer libraries in its environment ([engine] "
+    "python), and start the node again."
 )
 
 ADVICE = {
     TroubleKind.INSTALL: MEND,
     TroubleKind.LEASE: MEND,
-    TroubleKind.ENGINE: "Its last words are in events.jsonl. Free memory, or lower [engine] batch_rollouts, then start "
-    "the node again.",
+    TroubleKind.ENGINE: "The engine's last output is in events.jsonl. Free memory, or lower [engine] batch_rollouts, "
+    "then start the node again.",
 }

@@ -1,12 +1,15 @@
-"""Proofs that come home: a node asks which versions its records trained, and keeps what the learner can prove; and the
-learner's notes on what it is credited with for relaying, and on how it stands.
+"""Fetch and keep a node's statements: proofs which versions its records trained, credit notes, and its reputation.
 
-What always holds: what is kept was checked first, against the operator's key and, where this node holds the version,
-against its manifest, so that `volery prove` needs nobody any more; a question goes on from the last proof that is on
-disk, whatever was lost in between; a learner that answers wrongly is told of and asked again when it has news, and work
-goes on meanwhile.
+Credit notes say how much the learner credits the node for relaying.
 
-Loop: `work` consumes what it is told (`news`), and asks until there is no more.
+Invariants:
+
+- Each statement is checked before it is kept: against the operator's key and, if this node holds the version, against
+  its manifest. So `volery prove` works without the learner.
+- Each request continues after the last proof that is on disk.
+- If the learner's proofs are wrong, the owner is told. The learner is asked again when it has news, and work goes on.
+
+Loop: `run` waits for news (`look`), and asks until there is no more.
 """
 
 from __future__ import annotations
@@ -32,9 +35,13 @@ from swarm.work.client import WorkClient
 
 @dataclass(kw_only=True)
 class ProofKeeper:
-    """See the module's paragraph.
+    """Asks the learner for statements about this node, checks and keeps them.
 
     Args:
+        line: the connection to the learner.
+        receipts: the database that keeps the statements.
+        authority: the swarm and the operator's key, which must have certified each statement's signer.
+        peer: this node.
         tally_held: the tally in the manifest of a version that this node holds, None if there is none.
     """
 
@@ -47,7 +54,7 @@ class ProofKeeper:
     _news: trio.Event = field(default_factory=trio.Event)
 
     def look(self) -> None:
-        """There may be proofs that we do not have: a new line is up, or a version was published."""
+        """Ask soon: there may be new proofs, because a connection is up or a version was published."""
         self._news.set()
 
     async def run(self) -> None:
@@ -59,8 +66,8 @@ class ProofKeeper:
                 await self._catch_up()
             except PeerError as error:
                 self.events.trouble(
-                    f"The learner's proofs of what our records trained do not hold ({error}). They were not kept; "
-                    "it is asked again when it publishes a version.",
+                    f"The learner's proofs that our records were trained on are wrong ({error}). They were not kept. "
+                    "This node asks again when the learner publishes a version.",
                 )
 
     async def _catch_up(self) -> None:
@@ -107,7 +114,7 @@ class ProofKeeper:
 def check_reputation(
     request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId
 ) -> KeptReputation | None:
-    """The reputation note in the answer to `request`, checked, on `peer`; None if there is none. Raises PeerError."""
+    """Check and return the reputation of `peer` in the answer to `request`; None if there is none. Raises PeerError."""
     if not answer.reputation:
         return None
     note = open_reputation_note(answer.reputation, authority)
@@ -119,12 +126,12 @@ def check_reputation(
 
 
 def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[NumberedNote]:
-    """The credit notes in the answer to `request`, each checked, all naming `peer` as a relay. Raises PeerError."""
+    """Check and return the credit notes in the answer to `request`, which all name `peer`. Raises PeerError."""
     after = request.notes
     for one in answer.notes:
         note = open_credit_note(one.note, authority)
         if peer not in [share.peer for share in note.shares]:
-            raise PeerError(Fault.BROKEN_PROMISE, "a credit note that credits others alone")
+            raise PeerError(Fault.BROKEN_PROMISE, "a credit note that credits only others")
         if one.number <= after:
             raise PeerError(Fault.BROKEN_PROMISE, "credit notes that we have already, or out of order")
         after = one.number
@@ -132,7 +139,7 @@ def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, pee
 
 
 def check_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:
-    """The proofs in the answer to `request`, each checked, all of records of `peer`. Raises PeerError."""
+    """Check and return the proofs in the answer to `request`, all of records of `peer`. Raises PeerError."""
     tally = open_tally(answer.tally, authority)
     after = (request.version, request.place - 1)
     checked = []
@@ -148,7 +155,7 @@ def check_proofs(request: ProofRequest, answer: Proofs, authority: Authority, pe
 
 
 def tally_in(store: ChunkStore, version: PolicyVersion) -> bytes | None:
-    """The tally in the manifest of `version`, None if the store does not hold that, or it has none."""
+    """Return the tally in the manifest of `version`; None if the store does not hold the version, or it has none."""
     held = next((held.hash for held in store.versions() if held.version == version), None)
     signed = None if held is None else store.manifest(held)
     return None if signed is None else tally_of(signed.manifest)

@@ -1,7 +1,10 @@
-"""Later receipts of the learner's: what an audit found after a delivery was acknowledged.
+"""Keep the learner's revised receipts: verdicts that changed after a delivery was acknowledged, for instance by audits.
 
-What always holds: of a lease the latest receipt is kept, as it was signed; what comes is written one after the other on
-a worker thread, and is bounded by WAITING, which is more than a learner says on one line at a time.
+Invariants:
+
+- Only the latest receipt of a lease is kept, as it was signed.
+- Receipts are written one after the other on a worker thread. At most WAITING of them wait, which is more than a
+  learner sends on one connection at a time.
 """
 
 from __future__ import annotations
@@ -15,28 +18,28 @@ from node.state.receipts import Receipts
 from swarm.work.client import ReceiptRevised
 
 WAITING = 1024
-"""Later receipts that wait to be written."""
+"""Most revised receipts that wait to be written."""
 
 Channel = tuple[trio.MemorySendChannel[ReceiptRevised], trio.MemoryReceiveChannel[ReceiptRevised]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revisions:
-    """See the module's paragraph."""
+    """Writes revised receipts to `receipts`."""
 
     receipts: Receipts
     events: EventLog
     _channel: Channel = field(default_factory=lambda: trio.open_memory_channel[ReceiptRevised](WAITING))
 
     def keep(self, change: ReceiptRevised) -> None:
-        """The learner told this one; does not wait."""
+        """Queue a revised receipt without waiting."""
         try:
             self._channel[0].send_nowait(change)
         except trio.WouldBlock:
             self.events.emit("revision_dropped", lease=change.receipt.lease.hex()[:8])
 
     async def run(self) -> None:
-        """Write what is told, until cancelled."""
+        """Write the queued receipts until cancelled."""
         async for change in self._channel[1]:
             receipt = change.receipt
             if not await trio.to_thread.run_sync(self.receipts.revise, receipt, change.raw):

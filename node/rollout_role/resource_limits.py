@@ -1,7 +1,9 @@
-"""What a volunteer's machine is asked for at most: every limit of a `node.toml`, in the words that people read.
+"""Describe every limit of a `node.toml`: how much of a volunteer's machine the node may use.
 
-What always holds: a limit that can be set is in LIMITS, so `volery status` and the table of the guide name the same
-ones; of one that does nothing on this machine that is said.
+Invariants:
+
+- Each limit that can be set is in LIMITS, so `volery status` and the table of the guide list the same ones.
+- The text of a limit that has no effect on this machine says so.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def _vram(config: NodeConfig) -> str:
     if (share := config.limits.vram_share) is None:
         return NONE
     is_lacking = sys.platform == "linux" and not has_gpu()
-    return f"{100 * share:g} % of a GPU" + (", and this machine has none of NVIDIA's" if is_lacking else "")
+    return f"{100 * share:g} % of a GPU" + (", but this machine has no NVIDIA GPU" if is_lacking else "")
 
 
 def _mbit(value: float | None) -> str:
@@ -50,8 +52,10 @@ LIMITS: Mapping[str, Callable[[NodeConfig], str]] = {
     "[network] download_mbit": lambda config: _mbit(config.network.download_mbit),
     "[store] quota_gb": lambda config: f"{config.store.quota_gb:g} GB",
 }
-"""Each key that limits something, and what is in force of it. The two of memory have one value: the smaller counts."""
+"""Each key that sets a limit, and a function that returns the limit in force as text. The two keys of memory have one
+value: the smaller limit counts."""
 
 
 def in_force(config: NodeConfig) -> dict[str, str]:
+    """Return the limits in force as text, by their keys."""
     return {key: shown(config) for key, shown in LIMITS.items()}

@@ -1,4 +1,4 @@
-"""A rollout node's services, built: who is given what. `node.rollout_role.app` opens what they stand on."""
+"""Build a rollout node's services and connect them. `node.rollout_role.app` opens what they need."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from swarm.work.client import WorkClient
 
 @dataclass(kw_only=True, eq=False)
 class NodeServices:
-    """What every node has open, whatever it works at, and how its owner and his machine are heard."""
+    """The resources of every node, and the services for its owner and its machine."""
 
     invite: Invite
     config: NodeConfig
@@ -82,12 +82,12 @@ class NodeServices:
 
     @property
     def price(self) -> Price:
-        """What the owner asks for."""
+        """Return the owner's price."""
         price = self.config.price
         return Price(micros_per_hour=round(price.per_hour * MICROS), currency=price.currency)
 
     def build_owner(self, role: NodeWorker, carried: Callable[[], int]) -> Owner:
-        """Who hears the owner; `carried`: the bytes of others that went through this node."""
+        """Build the service for the owner's orders. `carried` returns the bytes that circuits through here carried."""
         return Owner(
             root=self.root,
             signals=self.signals,
@@ -99,7 +99,7 @@ class NodeServices:
         )
 
     def build_energy(self, role: NodeWorker) -> EnergyWatch:
-        """What the machine takes while it is lent."""
+        """Build the service that measures the energy which the machine uses while it is lent."""
         return EnergyWatch(
             partial(find_meters, self.config.energy, devices_of(self.config.engine)),
             is_lent=lambda: role.shift.is_on,
@@ -109,7 +109,7 @@ class NodeServices:
         )
 
     def watch_machine(self, nursery: trio.Nursery, role: NodeWorker) -> None:
-        """Tell how long the loop made others wait, and make room for programs of the owner's, until cancelled."""
+        """Report delays of the event loop, and pause for the owner's programs, until cancelled."""
         nursery.start_soon(self.loop.tell, self.events)
         if self.config.limits.pause_for:
             nursery.start_soon(make_room, self.config.limits.pause_for, role.shift)
@@ -117,9 +117,9 @@ class NodeServices:
 
 @dataclass(kw_only=True, eq=False)
 class RolloutServices(NodeServices):
-    """What a node that generates has open, and what is built on it. Lives for one run.
+    """The resources of a node that generates, and the services built on them. Lives for one run.
 
-    What the connection to the learner and the follower of versions tell goes by signals, since the worker needs both.
+    News of the learner's connection and of the version follower go by signals, since the worker needs both.
     """
 
     genesis: bytes
@@ -202,7 +202,7 @@ class RolloutServices(NodeServices):
         return role
 
     async def run(self) -> None:
-        """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
+        """Run all loops. Ends with RunFinished, NotWelcome, Drained, or another error."""
         self.take_up_held()
         async with trio.open_nursery() as nursery:
             self.swarm.start(nursery)
@@ -218,7 +218,7 @@ class RolloutServices(NodeServices):
             self.watch_machine(nursery, self.role)
 
     def take_up_held(self) -> None:
-        """Begin with the newest version that is complete in the store."""
+        """Start with the newest version that is complete in the store."""
         held = [version for version in self.store.versions() if version.complete]
         if held and (signed := self.store.manifest(held[-1].hash)) is not None:
             self.following.core.held = signed.version
@@ -266,7 +266,10 @@ class RolloutServices(NodeServices):
         )
 
     def _reach(self, *, anew: bool) -> dict[str, bytes]:
-        """The extension that says how we are reached; nothing where the learner knows, unless it is told `anew`."""
+        """Return the extension that says how others reach us.
+
+        It is empty if the learner knows already, unless `anew` is set.
+        """
         reached = self.transport.reached()
         reach = encode(reached)
         if reach == self._reach_told and not anew:

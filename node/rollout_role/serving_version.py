@@ -1,13 +1,17 @@
-"""Which version a node's engine serves: the newest that is complete here, installed and proven.
+"""Keep the newest version that is complete here in service: installed in the engine and proven.
 
-What always holds: what was in service stays in service while another is loaded, and when that cannot be; nothing that
-was made with weights is trusted before they were proven to be the version's; the store evicts neither what is in
-service nor what is next; while the machine is not lent for long, the engine holds no memory. A version that cannot be
-installed is tried again after pauses that grow (`node.rollout_role.patience`), a newer one at once; an engine that is
-started again during such a pause does not shorten it, and proves what it has loaded meanwhile, so that no batch waits
-for its end.
+A version that cannot be installed is tried again after growing pauses (`node.rollout_role.patience`), a newer one at
+once. An engine that is restarted during such a pause does not shorten it. It proves what it has loaded meanwhile, so
+that no batch waits for the end of the pause.
 
-Loops: `_install` waits for a newer version, or for an engine that was started again; `_free_memory` for a long rest.
+Invariants:
+
+- The version in service stays in service while another one is loaded, and if that fails.
+- Completions are not trusted before the weights that made them are proven to be the version's.
+- The store evicts neither the version in service nor the next one.
+- The engine holds no memory while the machine is not lent for long.
+
+Loops: `_install` waits for a newer version or a restarted engine. `_free_memory` waits for a long rest.
 """
 
 from __future__ import annotations
@@ -30,17 +34,21 @@ from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 
 FREE_AFTER_S = 60.0
-"""So long may a pause be before the engine's memory is freed: loading a model again takes seconds to a minute, and a
-short pause should cost no more than it lasts."""
+"""Seconds of a pause after which the engine's memory is freed. Loading a model again takes seconds to a minute, and a
+short pause should cost no more time than it lasts."""
 
 
 @dataclass(kw_only=True)
 class ServingVersion:
-    """See the module's paragraph. `in_flight` says what is being fetched; `on_change` is told whenever a version may be
-    in service, or trusted, that was not before, and `on_installed` once one is. `happened` is told what
-    `patience` is to know.
+    """Installs versions in the engine, and knows which one is in service.
 
-    `has_freed_memory`: the machine is not lent, and the engine holds no memory.
+    Args:
+        in_flight: the version that is being fetched, or None.
+        on_change: called whenever a version may have come into service, or become trusted.
+        on_installed: called once a version is in service.
+        patience: decides when a failed version is tried again.
+        happened: called with the events that `patience` must know.
+        has_freed_memory: whether the machine is not lent and the engine holds no memory.
     """
 
     engine: PolicyEngine
@@ -69,13 +77,13 @@ class ServingVersion:
 
     @property
     def installed(self) -> PolicyVersion | None:
-        """The version in service, None before the first, and while there is none but one that is not what it is
-        called."""
+        """Return the version in service. None before the first, and if the only one is not the version it claims to
+        be."""
         found = self.engine.installed
         return None if found is None or found.manifest in self._disproven else found.name
 
     def offer(self, signed: SignedManifest) -> None:
-        """A version is complete in the store; the newest one is installed next."""
+        """Install this version next: it is complete in the store, and the newest."""
         self._newest = signed
         self._pin()
         self.happened(Arrived(version=signed.version))
@@ -83,14 +91,14 @@ class ServingVersion:
         self._offered.set()
 
     async def run(self) -> None:
-        """Keep the newest version in service until cancelled. Raises EngineError when the engine cannot go on."""
+        """Keep the newest version in service until cancelled. Raises EngineError if the engine cannot continue."""
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._install)
                 nursery.start_soon(self._free_memory)
 
     async def trusts(self, manifests: Iterable[ManifestHash]) -> bool:
-        """Whether these weights are what they are called; waits while that is being found out."""
+        """Return whether these weights are the versions they claim to be. Waits while they are being proven."""
         asked = set(manifests)
         while asked & self._proving:
             await self._stirred.wait()
@@ -108,8 +116,11 @@ class ServingVersion:
                 self._arrived.set()
 
     async def _pause(self, until_s: float) -> None:
-        """Until then, or until a newer version is there. What an engine that is started again has loaded is proven
-        meanwhile; once that fails as well, it waits for its turn, and what was made with it is not trusted."""
+        """Wait until `until_s`, or until a newer version is complete.
+
+        If the engine is restarted meanwhile, what it has loaded is proven. If that fails as well, it is tried again
+        after the pause, and completions made with it are not trusted.
+        """
         fails = False
         while not self._offered.is_set() and trio.current_time() < until_s:
             with trio.move_on_at(until_s):
@@ -123,14 +134,16 @@ class ServingVersion:
                 self._settle()
 
     def _settle(self) -> None:
-        """Nothing more is found out for now, unless the engine was started again meanwhile."""
+        """Note that no proof is under way, unless the engine was restarted meanwhile."""
         if not self._arrived.is_set():
             self._proving.clear()
             self._stir()
 
     async def _install_newest(self) -> float | None:
-        """Have the newest version in service, and prove first what is, if that is owed; when to try again if either
-        failed."""
+        """Prove the version in service if it needs that, then bring the newest into service.
+
+        Returns when to try again if either failed.
+        """
         newest, newest_s = self._newest, None
         owed_s = await self._prove_owed()
         if newest is not None:
@@ -138,9 +151,11 @@ class ServingVersion:
         return max((at_s for at_s in (owed_s, newest_s) if at_s is not None), default=None)
 
     async def _prove_owed(self) -> float | None:
-        """Prove what is in service, if that is owed and it is not the newest version; when to try again if it failed.
+        """Prove the version in service, if it needs that and is not the newest.
 
-        It says nothing of whether the newest can be installed, whose pauses grow on (`node.rollout_role.patience`)."""
+        Returns when to try again if it failed. Success does not show that the newest can be installed, so the pauses of
+        that one keep growing (`node.rollout_role.patience`).
+        """
         found, newest = self.engine.installed, self._newest
         if found is None or found.manifest not in self._unproven:
             return None
@@ -150,9 +165,11 @@ class ServingVersion:
         return None if owed is None else await self._serve(owed, is_owed=True)
 
     async def _serve(self, signed: SignedManifest, *, is_owed: bool = False) -> float | None:
-        """Have this version in service, and proven; None if that is so, or never will be, else when to try again.
+        """Bring this version into service and prove it.
 
-        `is_owed`: it is in service already, and a newer one is to be."""
+        Returns None if that succeeded, or never will, otherwise when to try again. `is_owed`: it is in service already,
+        and a newer version comes next.
+        """
         found, wanted = self.engine.installed, signed.hash
         is_served = found is not None and found.manifest == wanted and wanted not in self._unproven
         if is_served or wanted in self._disproven:
@@ -174,7 +191,10 @@ class ServingVersion:
         return None
 
     def _fail(self, signed: SignedManifest, reason: str) -> float | None:
-        """It could not be installed, or is not what it is called; when to try again, None for never."""
+        """Note that a version could not be installed, or is not the version it claims to be.
+
+        Returns when to try again, None for never.
+        """
         is_final = signed.hash in self._disproven
         self.happened(
             Failed(kind=TroubleKind.INSTALL, reason=first_line(reason), version=signed.version, is_final=is_final)
@@ -189,8 +209,11 @@ class ServingVersion:
         return again_s
 
     def _prove_again(self) -> None:
-        """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
-        and what it could not load is loaded as soon as it can."""
+        """Note that the engine was restarted.
+
+        The version that it has loaded is proven before any completion made with it is signed. A version that it could
+        not load is loaded as soon as possible.
+        """
         if (found := self.engine.installed) is not None:
             self._unproven.add(found.manifest)
             self._proving.add(found.manifest)
@@ -198,9 +221,9 @@ class ServingVersion:
         self._stir()
 
     async def _free_memory(self) -> None:
-        """While the machine is not lent for longer than `free_after_s`, the engine's memory is its owner's, too.
+        """Free the engine's memory whenever the machine is not lent for longer than `free_after_s`.
 
-        Versions that arrive meanwhile wait; the newest is installed when it is lent again.
+        Versions that arrive meanwhile wait. The newest is installed when the machine is lent again.
         """
         while True:
             await self.shift.wait_off()
@@ -220,10 +243,10 @@ class ServingVersion:
                 self._offered.set()
 
     async def _bring_into_service(self, version: InstalledVersion, signed: SignedManifest) -> None:
-        """Install, unless that was done, and prove. What is disproven is not tried again, and what was in service
-        before is again.
+        """Install the version unless it is installed, and prove it.
 
-        Raises InstallFailed, EngineCrashed.
+        A version that is disproven is not tried again, and the one before it is installed again. Raises InstallFailed
+        and EngineCrashed.
         """
         before = self.engine.installed
         self._proving.add(signed.hash)
@@ -244,7 +267,7 @@ class ServingVersion:
             self._stir()
 
     def _pin(self) -> None:
-        """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""
+        """Pin the version in service and the next one, so that the store evicts only others."""
         wanted = {self._newest.hash} if self._newest is not None else set()
         if self.engine.installed is not None:
             wanted.add(self.engine.installed.manifest)
@@ -255,7 +278,7 @@ class ServingVersion:
         self._pinned = wanted
 
     def _keep(self) -> set[ManifestHash]:
-        """The version in service, the newest one, what is being fetched, and what its patches start from."""
+        """Return the versions to keep: in service, newest, being fetched, and the bases of the newest one's patches."""
         keep = {flying} if (flying := self.in_flight()) is not None else set()
         if self.engine.installed is not None:
             keep.add(self.engine.installed.manifest)
@@ -265,7 +288,7 @@ class ServingVersion:
         return keep
 
     def _stir(self) -> None:
-        """Wake who waits for a version."""
+        """Wake the tasks that wait for a version."""
         self._stirred.set()
         self._stirred = trio.Event()
         self.on_change()

@@ -1,4 +1,4 @@
-"""How long this node was at work and what it moved, written for its own report, every SESSION_S and at the end."""
+"""Record how long this node worked and what it moved, for its own report: every SESSION_S, and at the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
 
 SESSION_S = 2.0
-"""How often the node's own presence is written, beside its end; what a kill loses of it at most."""
+"""Seconds between two records of a session. A killed node loses at most this much."""
 
 
 @dataclass(kw_only=True)
 class SessionRecords:
-    """One session of a node, at this `price`."""
+    """Records one session of a node, at this `price`."""
 
     receipts: Receipts
     price: Price
@@ -29,11 +29,11 @@ class SessionRecords:
     energy: EnergyWatch
     events: EventLog
     bytes_carried: int = 0
-    """What circuits through this node have carried between others since it started."""
+    """Bytes that circuits through this node carried between others since its start."""
     _noted: set[PeerTraffic] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Write how the session stands until cancelled, and once more then."""
+        """Record the session regularly until cancelled, and a last time then."""
         session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
         try:
             while True:
@@ -44,7 +44,7 @@ class SessionRecords:
                 await self._note(session)
 
     async def _note(self, session: int) -> None:
-        """Write how it stands, by peer what is not written yet."""
+        """Record the session, and the traffic by peer that has changed since the last time."""
         bytes_up, bytes_down, carried = 0, 0, 0
         if self.swarm is not None:
             bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
@@ -67,7 +67,7 @@ class SessionRecords:
         self._noted = traffic
 
     def _traffic(self) -> set[PeerTraffic]:
-        """What was exchanged with each peer since the start."""
+        """Return the bytes exchanged with each peer since the start."""
         if self.swarm is None:
             return set()
         served, fetched = self.swarm.serving.served, self.swarm.exchange.fetched_from

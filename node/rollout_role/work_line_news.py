@@ -1,7 +1,10 @@
-"""What a rollout node hears over its work line beside leases: whom to dial, what to log, what to drop.
+"""Handle what the learner sends beside leases: introductions to peers, lease recalls, revised receipts.
 
-What always holds: of two peers that can both be dialled one dials; nothing that is heard raises; whoever the learner
-introduced has the budgets of a member here, and nobody else but whom we dialled.
+Invariants:
+
+- If two peers can both be dialled, only one of them dials.
+- No message raises an error.
+- Only peers that the learner introduced, or that we dialled, have the budgets of a member here.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from protocol.work import Introduction, LeaseRecall
 from swarm.work.client import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
 
 CLOCK_TOLERATED_MS = 5 * 60 * 1000
-"""Between our clock and the learner's, before it is said: leases are reckoned by the learner's, hours by ours."""
+"""Milliseconds between our clock and the learner's above which the owner is told. Leases use the learner's clock, hours
+ours."""
 
 
 def line_reporter(
@@ -24,9 +28,9 @@ def line_reporter(
     revised: Callable[[ReceiptRevised], None],
     now_ms: Callable[[], int] = Clock.now_ms,
 ) -> Callable[[LineEvent], None]:
-    """What the work line's events become: log lines, introductions to peers, dropped leases, later receipts.
+    """Return a handler for the connection's events: it logs them, introduces peers, drops leases and keeps receipts.
 
-    How far our clock is from the learner's is said once.
+    If our clock differs from the learner's, the owner is told once.
     """
     is_clock_told = False
 

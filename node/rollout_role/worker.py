@@ -1,15 +1,21 @@
-"""The rollout role: follow the newest version, lease prompts, generate, sign, deliver, relay.
+"""Do the work of a rollout node: lease prompts, generate completions, sign records and deliver them.
 
-What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
-with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
-so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
-machine is not lent (`node.rollout_role.availability`); what is made when the node is stopped, or its owner needs the
-machine, is handed back as far as it came, if the learner takes that. Which version is in service,
-`node.rollout_role.serving_version` sees to; how long what fails is tried again, and what the learner is told of it,
-`node.rollout_role.patience`. What goes back for the owner's sake, or since the learner recalled it, is no failure.
+`node.rollout_role.serving_version` decides which version is in service. `node.rollout_role.patience` decides how long
+failures are retried, and what the learner is told about them.
 
-Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
-task of its own; `_persevere` waits until nothing has worked for too long.
+Invariants:
+
+- A record names the version that made it, and its manifest.
+- The engine works on a lease only with a version that is at least as new as the lease requires.
+- At most two batches of leases are in hand, one generating and one waiting, so that a node never hoards work.
+- A lease that the learner recalls as too late is dropped at once.
+- Nothing is generated while the machine is not lent (`node.rollout_role.availability`).
+- When the node is stopped, or its owner needs the machine, unfinished completions are handed back if the learner
+  accepts them.
+- A lease that goes back for the owner's sake, or because the learner recalled it, is no failure.
+
+Loops: `_lease` keeps one batch of leases waiting. `_generate` consumes the batches. Each delivery waits for its receipt
+in a task of its own. `_persevere` waits until nothing has worked for too long.
 """
 
 from __future__ import annotations
@@ -56,48 +62,48 @@ from swarm.work.client import MAX_UNDELIVERED, Granted, WorkClient
 LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 
 GOODBYE_S = 1.0
-"""How long a goodbye may take when we leave."""
+"""Seconds that a goodbye may take."""
 
 INTERRUPT_S = 2.0
-"""How long the engine may take to give out what it has begun: a step, which is milliseconds, or the prefill of long
-prompts on a slow machine. After that it is cancelled, and what was made is lost."""
+"""Seconds that the engine may take to return unfinished completions. It needs one step, which takes milliseconds, or
+the prefill of long prompts on a slow machine. After that it is cancelled, and its completions are lost."""
 
 HAND_BACK_S = 3.0
-"""How long we stay to hear that what was handed back is on the learner's disk, the engine's time included: who presses
-Ctrl-C waits no longer."""
+"""Seconds to wait until what was handed back is on the learner's disk, the engine's time included. An owner who presses
+Ctrl-C waits no longer than this."""
 
 STOPPED = "the node was stopped"
 
-LATE = "they would be late: this node takes longer than is left until their deadline"
-LATE_IN_HOURS = f"{LATE}, or of its owner's hours"
+LATE = "they would be late: this node takes longer than the time until their deadline"
+LATE_IN_HOURS = f"{LATE}, or than the rest of its owner's hours"
 OVER = "the hours are over in which this machine's owner lends it"
 HELD = "this machine's owner needs it"
-"""What the learner is told of a pause; why is the owner's business."""
-DRAINED = "this node ends, and its owner gave it no longer"
+"""The reason for a pause that the learner is told. The real reason is the owner's business."""
+DRAINED = "this node ends, and its owner gave it no more time"
 
 ASK_AGAIN_S = 10.0
-"""Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
-are, and would grant as much again at once."""
+"""Seconds of pause after a batch of which no lease could be finished within the owner's hours. The learner thinks that
+we are faster than we are, and would grant as many at once."""
 
 
 UNTRUE = "they were made with weights that are not the version's"
 FELL_BACK = "the engine went back to an older version than they were begun with"
-NOT_HERE = "the version these leases ask for did not arrive before their deadline"
+NOT_HERE = "the version these leases require did not arrive before their deadline"
 
 SIGNED_TOGETHER = 16
-"""Groups that one turn of a thread signs: some milliseconds. No more than may wait for their receipts."""
+"""Most groups that one call of a thread signs, in some milliseconds. No more than may wait for their receipts."""
 
 THANKS_WAITING = 16
-"""Relay receipts that wait to be written: one comes with a version, which takes seconds at least."""
+"""Most relay receipts that wait to be written. Each comes with a version, which takes seconds at least."""
 
 
 class GaveUp(Exception):
-    """Nothing has worked for too long. The message says what, why, and what the owner can do."""
+    """Raised when nothing has worked for too long. The message says what failed, why, and what the owner can do."""
 
 
 @dataclass(kw_only=True)
 class RolloutCounts:
-    """What this node did since it started, for the view and the heartbeat; `tokens_per_s` is measured once."""
+    """What this node did since its start, for the view and the heartbeat. `tokens_per_s` is measured once."""
 
     admitted: int = 0
     refused: int = 0
@@ -107,7 +113,7 @@ class RolloutCounts:
     tokens_per_s: float | None = None
 
     def hear(self, receipt: Receipt, events: EventLog) -> None:
-        """Count what a receipt says, and log it."""
+        """Count the verdicts of a receipt, and log them."""
         admitted = sum(verdict.admitted for verdict in receipt.verdicts)
         self.admitted += admitted
         self.refused += len(receipt.verdicts) - admitted
@@ -126,8 +132,10 @@ class RolloutCounts:
 
 @dataclass(kw_only=True, eq=False)
 class _Begun:
-    """The batch that the engine generates: leases that were begun with `version`, and how to stop: at once, or, once
-    `interrupted` is set for some `reason`, with what it has."""
+    """The batch that the engine generates: leases that were begun with `version`.
+
+    `scope` stops it at once. `interrupted` stops it for a `reason`, and unfinished completions are kept.
+    """
 
     version: PolicyVersion
     leases: set[LeaseId]
@@ -136,15 +144,18 @@ class _Begun:
     reason: str = ""
 
     def interrupt(self, reason: str) -> None:
-        """The first reason counts."""
+        """Stop the batch, and keep unfinished completions. The first reason counts."""
         self.reason = self.reason or reason
         self.interrupted.set()
 
 
 @dataclass(kw_only=True)
 class RolloutWorker:
-    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
-    `patience`: how long what fails is tried again."""
+    """The work of a node that generates.
+
+    `line` is the connection to the learner, which the application opens. The engine takes `batch_rollouts` rollouts at
+    a time.
+    """
 
     engine: PolicyEngine
     store: ChunkStore
@@ -157,20 +168,20 @@ class RolloutWorker:
     now_ms: Callable[[], int]
     events: EventLog
     form: str = STORED
-    """The format that the engine holds weights in, which records say."""
+    """The format in which the engine holds weights. Records name it."""
     shift: Availability = field(default_factory=Availability)
     patience: Patience = field(default_factory=Patience)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     is_draining: bool = False
-    """It takes no more, and will end."""
+    """Whether the node takes no more leases, and will end."""
     service: ServingVersion = field(init=False)
     _speed: Speed = field(default_factory=Speed)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _stirred: trio.Event = field(default_factory=trio.Event)
     _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
     _rollouts: dict[LeaseId, int] = field(default_factory=dict)
-    """Of what is held, as it was granted."""
+    """Rollouts of each lease that is held, as granted."""
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
     _asking: trio.CancelScope | None = None
@@ -193,16 +204,16 @@ class RolloutWorker:
 
     @property
     def has_freed_memory(self) -> bool:
-        """Whether the engine's memory is free while the machine is not lent."""
+        """Return whether the engine's memory is free while the machine is not lent."""
         return self.service.has_freed_memory
 
     @property
     def installed(self) -> PolicyVersion | None:
-        """The version in service (`ServingVersion.installed`)."""
+        """Return the version in service (`ServingVersion.installed`)."""
         return self.service.installed
 
     def arrive(self, arrival: Arrival) -> None:
-        """A version is complete in the store; the newest one is installed next."""
+        """Install this version next, which is complete in the store, and sign who relayed it."""
         self.events.emit(
             "version_fetched",
             version=str(arrival.signed.version),
@@ -217,14 +228,20 @@ class RolloutWorker:
         self._thank(arrival)
 
     def note_fetch_failure(self, version: PolicyVersion, reason: str) -> None:
-        """The newest version could not be fetched. That may be up to the line, to others, or to the disk, so it is told
-        and never given up for."""
+        """Note that the newest version could not be fetched.
+
+        The reason may be the connection, other nodes or the disk. So the learner is told, but the node never gives up
+        because of it.
+        """
         self._note(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
 
     async def run(self) -> None:
-        """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
-        when nothing has worked for too long."""
-        # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
+        """Work until cancelled.
+
+        Raises EngineError if the engine cannot continue at all. Raises GaveUp, after a goodbye, if nothing has worked
+        for too long.
+        """
+        # Nothing waits in the channel: `_lease` holds the next batch, which is enough to keep the engine busy.
         send, receive = trio.open_memory_channel[list[Granted]](0)
         try:
             with first_cause():
@@ -235,7 +252,7 @@ class RolloutWorker:
                     nursery.start_soon(self._persevere)
                     nursery.start_soon(self._lease, send)
                     nursery.start_soon(self._generate, receive, nursery)
-        except EngineError as lost:  # the learner hears why, while there is still a line
+        except EngineError as lost:  # tell the learner why while there is still a connection
             self._note(Failed(kind=ENGINE, reason=first_line(str(lost)), version=self.installed, is_final=True))
             await self._end(str(lost))
             raise
@@ -243,7 +260,7 @@ class RolloutWorker:
     async def drain(self, within_s: float | None) -> int:
         """Take no more leases, and wait until all that are held were delivered and acknowledged.
 
-        After `within_s`, if it is given, those not made are given back; returns how many were not delivered by then.
+        After `within_s`, if given, unfinished leases are returned. Returns how many were not delivered by then.
         """
         self.is_draining = True
         if self._asking is not None:
@@ -258,8 +275,10 @@ class RolloutWorker:
         return undelivered
 
     async def leave(self, reason: str = STOPPED) -> None:
-        """Hand back what is begun, within HAND_BACK_S, and say goodbye if the learner can be reached, so that our
-        leases go to others at once; within GOODBYE_S."""
+        """Hand back unfinished completions, and say goodbye, so that our leases go to other nodes at once.
+
+        That takes at most HAND_BACK_S and GOODBYE_S. Without a connection to the learner, nothing is sent.
+        """
         self.is_draining = True
         if self._asking is not None:
             self._asking.cancel()
@@ -269,7 +288,7 @@ class RolloutWorker:
             await self.line.leave(reason)
 
     async def _hand_back(self, reason: str) -> None:
-        """Stop making, and wait until the learner has what was begun; HAND_BACK_S at most."""
+        """Stop the engine, and wait until the learner has the unfinished completions, at most HAND_BACK_S."""
         begun = set(self._begun.leases) if self._begun is not None else set[LeaseId]()
         self._stop_making(reason)
         with trio.move_on_after(HAND_BACK_S):
@@ -277,7 +296,7 @@ class RolloutWorker:
                 await self._stirred.wait()
 
     def _note(self, event: Event) -> None:
-        """Something failed, or worked: the learner is told what changes by it."""
+        """Note that something failed or worked, and tell the learner if its view of our troubles changes."""
         if self.patience.handle(event, trio.current_time()):
             self.line.beat_now()
         self._stir()
@@ -292,12 +311,15 @@ class RolloutWorker:
         raise GaveUp(why)
 
     async def _end(self, why: str) -> None:
-        """Give back what was not made, and say goodbye."""
+        """Return unfinished leases, and say goodbye."""
         self._stop_making(why)
         await self.leave(first_line(why))
 
     def _thank(self, arrival: Arrival) -> None:
-        """Sign who relayed the version to us, for the learner to credit. What it gave us itself needs no thanks."""
+        """Sign which peers relayed the version to us, so that the learner can credit them.
+
+        Chunks that the learner itself sent need no receipt.
+        """
         signed = arrival.signed
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
@@ -307,7 +329,7 @@ class RolloutWorker:
                 self._thanks.send_nowait((signed.hash, raw))
 
     async def _keep_thanks(self) -> None:
-        """Keep what we signed of others, for our own books."""
+        """Keep the relay receipts that we signed."""
         async for manifest, raw in self._thanked:
             await trio.to_thread.run_sync(self.receipts.relayed, manifest, raw, self.now_ms())
 
@@ -320,10 +342,10 @@ class RolloutWorker:
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 while self.installed is None:  # before the first version, or after a rest
                     await self._stirred.wait()
-                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # no batch ahead, or two would fail for one
+                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # one batch at a time while batches fail
                     await self._stirred.wait()
                 await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
-                if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
+                if self.counts.tokens_per_s is None:  # before the first lease, while nothing else runs
                     speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
                     self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
                     self.line.beat_now()
@@ -336,17 +358,18 @@ class RolloutWorker:
             self._count_pending()
             if self.shift.is_on:
                 await batches.send(granted)
-            else:  # they came as the hours ended, or with the pause
+            else:  # they arrived just when the hours ended or a pause began
                 self._give_up(granted, self._why_not)
 
     @property
     def _why_not(self) -> str:
-        """Why nothing is made now, for the learner."""
+        """Return why nothing is generated now, for the learner."""
         return HELD if self.shift.held else OVER
 
     def _shift_changed(self) -> None:
-        """The machine is lent, or is not any more: then what was not made goes back, and it is the owner's. Or it is
-        not lent for another reason than before.
+        """Note that the machine is lent, or no longer, or is not lent for a new reason.
+
+        If it is not lent, unfinished leases are returned.
         """
         if self.shift.is_on and self._paused:
             self.events.emit("resumed")
@@ -363,8 +386,10 @@ class RolloutWorker:
         self.line.beat_now()
 
     def _stop_making(self, reason: str) -> None:
-        """Give back what was not begun, and stop the engine in what it makes, which is handed back if the learner takes
-        that, and else given back. What is being delivered stays."""
+        """Stop the engine, and return all leases that are not being delivered.
+
+        Unfinished completions are handed back if the learner accepts them.
+        """
         begun, kept = self._begun, set[LeaseId]()
         if begun is not None and self.line.takes_parts:
             kept = begun.leases
@@ -397,7 +422,7 @@ class RolloutWorker:
             except EngineError as error:
                 if not isinstance(error, EngineCrashed | EngineRefused):
                     self._give_up(self._held(granted), str(error))
-                    raise  # given up: to lease more would only be to give it back
+                    raise  # the engine cannot continue: more leases would only be returned
                 kind = ENGINE if isinstance(error, EngineCrashed) else LEASE
                 self._fail(granted, Failed(kind=kind, reason=first_line(str(error)), version=version))
                 continue
@@ -422,8 +447,9 @@ class RolloutWorker:
                 nursery.start_soon(self._deliver_all, part, started_ms, begun.reason)
 
     async def _await_version(self, granted: Sequence[Granted]) -> PolicyVersion | None:
-        """Wait until a version is in service that all leases accept, but for those that are recalled meanwhile; None
-        when their deadline passes first, or none is left.
+        """Wait until a version is in service that is new enough for all leases, and return it.
+
+        Leases that are recalled meanwhile do not count. Returns None if their deadline passes first, or none is left.
         """
         deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted)
         with trio.move_on_after(max(0.0, (deadline_ms - self.now_ms()) / 1000)):
@@ -434,16 +460,16 @@ class RolloutWorker:
         return None
 
     def _not_held(self, granted: Sequence[Granted]) -> list[Granted]:
-        """Each lease once, and none that is being made or delivered: who grants one again has lost count."""
+        """Return each lease once, without those that we hold: a learner that grants one again has lost count."""
         named = {LeaseId(grant.lease.id): grant for grant in granted}
         return [grant for lease, grant in named.items() if lease not in self.holding]
 
     def _held(self, granted: Sequence[Granted]) -> list[Granted]:
-        """Those that were not given back."""
+        """Return the leases that were not given back."""
         return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
 
     def _begin(self, granted: Sequence[Granted], version: PolicyVersion) -> _Begun:
-        """These are being made from now on, which the learner is told."""
+        """Note that the engine begins these leases, and tell the learner."""
         for grant in granted:
             self.line.tell_started(Started(lease=grant.lease.id, version=version))
         leases = {LeaseId(grant.lease.id) for grant in granted}
@@ -453,14 +479,16 @@ class RolloutWorker:
     async def _generate_batch(
         self, granted: Sequence[Granted], begun: _Begun
     ) -> list[tuple[Granted, Sequence[Generation]]]:
-        """What the engine makes of each lease; nothing when all were recalled, or it could not be interrupted. Raises
-        EngineError."""
+        """Return the engine's completions for each lease. Raises EngineError.
+
+        The result is empty if all leases were recalled, or if the engine did not stop in time.
+        """
         began = trio.current_time()
         with begun.scope as scope:
             requests = [request for grant in granted for request in requests_of(grant.lease)]
             made = iter(await self._complete_unless_interrupted(requests, begun))
         if scope.cancelled_caught:
-            self._give_up(self._held(granted), begun.reason)  # nothing, where all were recalled
+            self._give_up(self._held(granted), begun.reason)  # none is held if all were recalled
             self.counts.engine_s += trio.current_time() - began
             return []
         shares: list[tuple[Granted, Sequence[Generation]]]
@@ -469,32 +497,35 @@ class RolloutWorker:
         return shares
 
     def recall(self, recall: LeaseRecall) -> None:
-        """Give back those of the leases that were begun with a version too old to be of use, or would be now; stop the
-        engine when nothing is left of what it generates. Others, and what is being delivered, stay as they are.
+        """Return the recalled leases whose version is too old to be used.
+
+        That is the version that they were begun with, or would be begun with now. Other leases, and those being
+        delivered, stay. The engine stops if nothing is left of its batch.
         """
         named = [grant for lease in recall.leases if (grant := self._in_hand.get(LeaseId(lease))) is not None]
         hopeless = [grant for grant in named if self._version_of(grant) < recall.minimum]
         if hopeless:
-            self._give_up(hopeless, f"the learner takes only what {recall.minimum} or a newer version makes")
+            self._give_up(hopeless, f"the learner accepts only records of version {recall.minimum} or newer")
             self._stir()
             if self._begun is not None and not self._begun.leases & self._in_hand.keys():
                 self._begun.scope.cancel()
 
     def _version_of(self, grant: Granted) -> PolicyVersion:
-        """The version that the lease was begun with, or would be now."""
+        """Return the version that the lease was begun with, or would be begun with now."""
         if self._begun is not None and LeaseId(grant.lease.id) in self._begun.leases:
             return self._begun.version
         return grant.lease.minimum if self.installed is None else max(self.installed, grant.lease.minimum)
 
     def _stir(self) -> None:
-        """Wake who waits for a version, for leases that may have gone, or for what failed to work."""
+        """Wake the tasks that wait for a version, for leases to go, or for something that failed to work again."""
         self._stirred.set()
         self._stirred = trio.Event()
 
     def _late(self, granted: Sequence[Granted]) -> Sequence[Granted]:
-        """The last ones, which would be delivered after their deadline by what the engine took of late: others make
-        them sooner, and hear of them now. One is always tried, or a node could never find out that it has become
-        faster; but nothing that would not be made within the owner's hours.
+        """Return the last leases of a batch, those that would miss their deadline at the engine's recent speed.
+
+        Other nodes generate them sooner if we return them now. One lease is always tried, because otherwise a node
+        could never find out that it has become faster. But it must fit into the owner's hours.
         """
         left_s = self.shift.left_s
         kept = len(granted)
@@ -511,7 +542,7 @@ class RolloutWorker:
     async def _complete_unless_interrupted(
         self, requests: Sequence[GenerationRequest], begun: _Begun
     ) -> list[Generation]:
-        """Generate; once interrupted, return what there is, or be cancelled after INTERRUPT_S."""
+        """Generate. Once interrupted, return what there is, or be cancelled after INTERRUPT_S."""
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._interrupt_when_told, begun)
@@ -522,13 +553,13 @@ class RolloutWorker:
     async def _interrupt_when_told(self, begun: _Begun) -> None:
         await begun.interrupted.wait()
         with trio.move_on_after(INTERRUPT_S):
-            with suppress(EngineError):  # which the call that is interrupted hears as well
+            with suppress(EngineError):  # the interrupted call raises it as well
                 await self.engine.interrupt()
             await trio.sleep_forever()
         begun.scope.cancel()
 
     async def _complete(self, requests: Sequence[GenerationRequest], begun: _Begun) -> list[Generation]:
-        """Generate; once more when the engine crashed under us, since by then it was restarted."""
+        """Generate. If the engine crashes, generate once more, since it was restarted by then."""
         try:
             return await self.engine.generate(requests)
         except EngineCrashed as crash:
@@ -538,8 +569,10 @@ class RolloutWorker:
             return await self.engine.generate(requests)
 
     def _fail(self, granted: Sequence[Granted], failed: Failed) -> None:
-        """Give back those of the leases that are still held; with none it is nobody's failure: all were recalled, or
-        went back as the owner needs the machine."""
+        """Return the leases that are still held, and note the failure.
+
+        If none is held, it is no failure: all were recalled, or went back because the owner needs the machine.
+        """
         if held := self._held(granted):
             self._give_up(held, failed.reason)
             self._note(failed)
@@ -555,8 +588,11 @@ class RolloutWorker:
     async def _deliver_all(
         self, made: Sequence[tuple[Granted, Sequence[Generation]]], started_ms: int, interrupted: str
     ) -> None:
-        """Sign what was made of these leases, and deliver each, or hand it back: `interrupted` says why, if so."""
-        # A thread keeps the network's turn short. It signs many: to change threads costs as much as a signature.
+        """Sign the records of these leases, and deliver each lease.
+
+        If the batch was interrupted, `interrupted` says why, and unfinished leases are handed back.
+        """
+        # Signing on a thread does not delay the network. A call signs many, since it costs as much as a signature.
         signed = await trio.to_thread.run_sync(lambda: [self._sign(grant, mine, started_ms) for grant, mine in made])
         async with trio.open_nursery() as nursery:
             for (grant, mine), records in zip(made, signed, strict=True):
@@ -581,7 +617,7 @@ class RolloutWorker:
             return
         receipt, raw = handed_in
         engine_s = sum(completion.generation_s for completion in completions)
-        with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
+        with trio.CancelScope(shield=True):  # the receipt is written even if the node is about to leave
             await self._keep(Received(receipt=receipt, raw=raw, engine_s=engine_s))
         self._undelivered.release()
         self._settle([grant])
@@ -590,8 +626,10 @@ class RolloutWorker:
     async def _hand_in(
         self, lease: LeaseId, completions: Sequence[Generation], records: list[bytes], interrupted: str
     ) -> tuple[Receipt, bytes] | None:
-        """Deliver the records of a lease, or hand back those of one that was interrupted; its receipt. None: nothing
-        was made of it, or the learner takes nothing that is begun, and it was given back."""
+        """Deliver the records of a lease, or hand back those of an interrupted one, and return the receipt.
+
+        None: nothing was generated for the lease, and it was returned.
+        """
         begun = [one for one in completions if one.finish is FinishReason.PART]
         if not begun:
             return await self.line.deliver(lease, records)

@@ -1,11 +1,14 @@
-"""Programs for which an owner wants the machine to himself: while one of them runs, nothing is generated.
+"""Pause the node while one of the owner's programs runs, so that it has the machine to itself.
 
-What always holds: a name is that of a process as `ps -e` shows it, whole, upper or lower case being no matter; what the
-node runs itself is never meant; a program that ended and comes back within GONE_S (a game's launcher, a render queue)
-does not wake the engine in between.
+This module only sets a hold. `availability` then cancels the generation, `worker` returns its leases, and
+`serving_version` frees the engine's memory if the pause is long.
 
-What follows is elsewhere: `availability` stops what is generated, `worker` gives its leases back, and `serving_version`
-frees the engine's memory when the pause is long.
+Invariants:
+
+- A name is the whole name of a process, as `ps -e` shows it, in upper or lower case.
+- The node's own processes never count.
+- A program that ends and starts again within GONE_S (a game's launcher, a render queue) does not wake the engine in
+  between.
 """
 
 from __future__ import annotations
@@ -19,20 +22,20 @@ import trio
 from node.rollout_role.availability import Availability
 
 LOOK_S = 5.0
-"""Between looks at the list of processes, which takes some 10 ms of a core: a five-hundredth of it."""
+"""Seconds between two looks at the list of processes. A look takes some 10 ms of a core, so a five-hundredth of it."""
 
 GONE_S = 60.0
-"""So long after the last of them ended is the machine the owner's alone."""
+"""Seconds for which the pause goes on after the last of the programs has ended."""
 
 HOLDER = "program"
 
 
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-"""A process that has ended is a zombie until somebody asks for its exit code, and dead for the moment of that."""
+"""States of a process that has ended: a zombie until its parent reads its exit code, and dead at that moment."""
 
 
 def first_running(names: Sequence[str]) -> str:
-    """The first of `names` that a process has which is not ours, empty if none has."""
+    """Return the first of `names` that a process has which is not ours; empty if there is none."""
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     running = {
         name.casefold()
@@ -44,7 +47,7 @@ def first_running(names: Sequence[str]) -> str:
 
 
 async def make_room(names: Sequence[str], shift: Availability) -> None:
-    """Hold the shift while one of them runs and for GONE_S after, until cancelled."""
+    """Hold the shift while one of the programs runs, and for GONE_S after it. Runs until cancelled."""
     seen_s = 0.0
     while True:
         if found := await trio.to_thread.run_sync(first_running, names):

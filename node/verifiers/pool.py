@@ -83,17 +83,17 @@ class PoolTerms:
     """The tasks and limits that every verifier gets when it opens.
 
     Args:
-        tasks: By title, the arguments of `open_task`.
-        fingerprints: By title, the task's fingerprint on this machine.
-        timeout_s: Seconds for each question, or for each call of an environment.
-        memory_gb: Gigabytes of address space for each process.
-        played: Titles of the tasks with environments.
-        awaited: Titles of the tasks whose rewards are `async`.
-        environments: Most environments that are alive in a process.
-        idle_s: Seconds without a question after which an environment is closed.
-        at_once: Episodes and `async` rewards that a process is asked about at a time.
-        late_s: Seconds beyond a question's time before the connection counts as dead.
-        open_s: Seconds to open the tasks.
+        tasks: the arguments of `open_task`, by title.
+        fingerprints: each task's fingerprint on this machine, by title.
+        timeout_s: seconds for each question, or for each call of an environment.
+        memory_gb: gigabytes of address space for each process.
+        played: titles of the tasks with environments.
+        awaited: titles of the tasks whose rewards are `async`.
+        environments: most environments that are alive in a process.
+        idle_s: seconds without a question after which an environment is closed.
+        at_once: episodes and `async` rewards that a process is asked about at a time.
+        late_s: seconds beyond a question's time before the connection counts as dead.
+        open_s: seconds to open the tasks.
     """
 
     tasks: Mapping[str, Mapping[str, Any]]

@@ -1,6 +1,6 @@
 """Decide which verifier to ask about an episode: the one where its environment is alive, else the least busy one.
 
-A pure core. What it knows about environments is a hint, and bounded: if it is wrong, the verifier that is asked makes a
+A pure core. Its knowledge of environments is a hint, and bounded: if it is wrong, the verifier that is asked makes a
 new environment.
 
 Invariants:
@@ -30,7 +30,7 @@ class Seats:
     at_once: int
     _taken: Counter[str] = field(default_factory=Counter)
     _placed: Counter[str] = field(default_factory=Counter)
-    """By verifier: questions without a home that it got. Of two that are equally busy, the one with fewer is asked."""
+    """By verifier: questions without a home that it got. If two are equally busy, the one with fewer is asked."""
     _homes: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def take(self, question: EpisodeQuestion, there: Collection[str]) -> str | None:

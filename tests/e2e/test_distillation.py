@@ -114,7 +114,7 @@ def test_who_cannot_teach_is_refused_before_it_loads_anything(swarm: Swarm) -> N
     learner = swarm.learn()
     wait_event(learner, "version_published")
     for directory, why in (
-        (other, "is another model"),
+        (other, "is not this swarm's teacher"),
         (swarm.directory, "[teacher] directory"),
     ):
         refused = teach(swarm, f"no-{directory.name}", directory)

@@ -62,7 +62,7 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
     drained = swarm.machine.call("drain", node.state)
     assert (drained.code, "The node ends when" in drained.out) == (0, True), drained
     assert again.wait() == 0, again.story()
-    assert "Drained: all that was leased is delivered." in again.out.read_text()
+    assert "Drained: all leases are delivered." in again.out.read_text()
     assert swarm.rows("SELECT 1 FROM leases WHERE status = 'open'") == []
     assert swarm.machine.call("drain", node.state).code == 1, "nobody runs there"
     assert doing(swarm, node) == "not running"

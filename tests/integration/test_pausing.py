@@ -190,7 +190,7 @@ async def test_drained_it_delivers_what_it_holds_and_takes_no_more(tmp_path: Pat
         role.line.request_leases = requested  # type: ignore[method-assign]
         await trio.sleep_forever()
 
-    with pytest.raises(Drained, match=r"Drained: all that was leased is delivered\."):
+    with pytest.raises(Drained, match=r"Drained: all leases are delivered\."):
         await run_owned(owned, tmp_path, 0.0, check)
     assert asked == []
     assert owned.told("drained") == [{"undelivered": 0}]
@@ -209,7 +209,7 @@ async def test_a_drain_that_takes_too_long_gives_the_rest_back(tmp_path: Path) -
         await until(lambda: owned.told("drained") != [])
         await trio.sleep_forever()
 
-    with pytest.raises(Drained, match=r"Drained: \d leases were not delivered in time and go to others\."):
+    with pytest.raises(Drained, match=r"Drained: \d leases were not delivered in time and go to other nodes\."):
         await run_owned(owned, tmp_path, NEVER_S, check)
     assert {fields["reason"] for fields in owned.told("leases_given_back")} == {DRAINED}
 
@@ -228,7 +228,7 @@ async def test_a_drain_without_an_end_can_be_given_one(tmp_path: Path) -> None:
         owned.look()
         await trio.sleep_forever()
 
-    with pytest.raises(Drained, match=r"leases were not delivered in time and go to others"):
+    with pytest.raises(Drained, match=r"leases were not delivered in time and go to other nodes"):
         await run_owned(owned, tmp_path, NEVER_S, check)
     assert [one["within_s"] for one in owned.told("drain_began")] == [None, 0.0]
     assert len(owned.told("drained")) == 1

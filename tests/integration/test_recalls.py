@@ -93,7 +93,7 @@ async def test_what_comes_too_late_is_stopped_and_leased_to_others(tmp_path: Pat
         events = learner.recorded()
     reasons = slow.given_back()
     assert reasons
-    assert all("the learner takes only what 1." in reason for reason in reasons)
+    assert all("the learner accepts only records of version 1." in reason for reason in reasons)
     assert slow.role.counts.engine_s > 0, "what it made in vain took time as well"
     assert not [event for event in events if isinstance(event, Delivered) and event.peer == node.peer]
     ended = [event for event in events if isinstance(event, Withdrawn) and event.peer == node.peer]

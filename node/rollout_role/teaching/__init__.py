@@ -1,6 +1,6 @@
-"""A node that scores with a teacher, and generates nothing.
+"""Run a teacher node, which scores completions with a teacher model, and generates nothing.
 
-- `services`: such a node's services, built: who is given what
-- `teacher_engine`: loads the teacher into its engine
-- `worker`: asks for groups to score, scores, signs and delivers
+- `services`: builds the services of a teacher node, and connects them
+- `teacher_engine`: loads the teacher into the engine
+- `worker`: leases groups, scores them, signs and delivers
 """

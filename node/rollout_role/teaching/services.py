@@ -1,4 +1,4 @@
-"""A teacher node's services, built. `node.rollout_role.app` opens what they stand on."""
+"""Build a teacher node's services and connect them. `node.rollout_role.app` opens what they need."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from protocol.work import INSTANCE, INSTANCE_BYTES, RECEIPT_REVISIONS, Heartbeat
 from swarm.work.client import WorkClient
 
 ENGINE_NAME = "transformers"
-"""Whatever [engine] kind says: the one that can score."""
+"""The engine of every teacher node, no matter what [engine] kind says: the only one that can score."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TeachingServices(NodeServices):
-    """What a teacher node has open, and what is built on it. Lives for one run. `engine` has loaded the teacher, whose
-    digest is `digest`."""
+    """The resources of a teacher node, and the services built on them. Lives for one run.
+
+    `engine` has loaded the teacher, whose digest is `digest`.
+    """
 
     engine: ScoringEngine
     digest: bytes
@@ -70,7 +72,7 @@ class TeachingServices(NodeServices):
         )
 
     async def run(self) -> None:
-        """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
+        """Run all loops. Ends with RunFinished, NotWelcome, Drained, or another error."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.role.run)
             nursery.start_soon(self.line.run)

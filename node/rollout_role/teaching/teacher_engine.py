@@ -1,4 +1,4 @@
-"""The teacher of a node, loaded into its engine: once more where the process ended meanwhile."""
+"""Load a node's teacher into its engine, once more if the engine's process ended meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from node.engine.interface import TEACHER, EngineCrashed, InstallFailed, Scoring
 
 
 async def load(engine: ScoringEngine, directory: Path) -> None:
-    """Have the engine load the teacher; once more when its process ended. Raises EngineError that says what to do."""
+    """Load the teacher into the engine, once more if its process ended. Raises EngineError that says what to do."""
     try:
         try:
             await engine.install(TEACHER, directory)
@@ -16,6 +16,6 @@ async def load(engine: ScoringEngine, directory: Path) -> None:
             await engine.install(TEACHER, directory)
     except (InstallFailed, EngineCrashed) as error:
         raise InstallFailed(
-            f"[teacher] directory: {directory} cannot be loaded: {error}\nGive it another [engine] device, or more "
-            "memory; then start again."
+            f"[teacher] directory: {directory} cannot be loaded: {error}\nSet another [engine] device, or provide "
+            "more memory, then start again."
         ) from error

@@ -1,11 +1,16 @@
-"""The work of a teacher node: lease groups, score them, sign, deliver.
+"""Do the work of a teacher node: lease groups, score them, sign records and deliver them.
 
-What always holds: a record is signed with what the engine said of the leased tokens; a lease that names another teacher
-is given back; one batch of leases is scored while the next one waits; nothing is scored while the machine is not lent,
-and what was not scored then goes back. How long what fails is tried again is `node.rollout_role.patience`'s.
+`node.rollout_role.patience` decides how long failures are retried.
 
-Loops: `_lease` keeps one batch of leases waiting; `_score` consumes them; each delivery waits for its receipt in a task
-of its own; `_persevere` waits until nothing has worked for too long.
+Invariants:
+
+- A record holds the engine's scores of exactly the leased tokens.
+- A lease that names another teacher is returned.
+- One batch of leases is scored while the next one waits.
+- Nothing is scored while the machine is not lent, and unscored leases are returned then.
+
+Loops: `_lease` keeps one batch of leases waiting. `_score` consumes the batches. Each delivery waits for its receipt in
+a task of its own. `_persevere` waits until nothing has worked for too long.
 """
 
 from __future__ import annotations
@@ -40,8 +45,10 @@ OTHER_TEACHER = "this node's teacher is another model"
 
 @dataclass(kw_only=True)
 class TeachingWorker:
-    """See the module's paragraph. The engine has loaded the teacher, whose digest is `digest`; `batch_rollouts`
-    completions are leased at a time."""
+    """The work of a teacher node.
+
+    The engine has loaded the teacher, whose digest is `digest`. `batch_rollouts` completions are leased at a time.
+    """
 
     engine: ScoringEngine
     digest: bytes
@@ -56,22 +63,25 @@ class TeachingWorker:
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     is_draining: bool = False
-    """It takes no more, and will end."""
+    """Whether the node takes no more leases, and will end."""
     _in_hand: dict[LeaseId, ScoreLease] = field(default_factory=dict)
-    """Held, and not being delivered."""
+    """Leases that are held, and not being delivered."""
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _stirred: trio.Event = field(default_factory=trio.Event)
     _asking: trio.CancelScope | None = None
 
     @property
     def has_freed_memory(self) -> bool:
-        """A teacher's memory is kept in a pause: loading one takes minutes."""
+        """Return False: a teacher stays in memory during a pause, because loading one takes minutes."""
         return False
 
     async def run(self) -> None:
-        """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
-        when nothing has worked for too long."""
-        send, receive = trio.open_memory_channel[list[ScoreLease]](0)  # `_lease` holds the batch that is next
+        """Work until cancelled.
+
+        Raises EngineError if the engine cannot continue at all. Raises GaveUp, after a goodbye, if nothing has worked
+        for too long.
+        """
+        send, receive = trio.open_memory_channel[list[ScoreLease]](0)  # `_lease` holds the next batch
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shift.run, self._shift_changed)
@@ -80,8 +90,10 @@ class TeachingWorker:
                 nursery.start_soon(self._score, receive, nursery)
 
     async def drain(self, within_s: float | None) -> int:
-        """Take no more leases, and wait until all that are held were delivered and acknowledged; after `within_s`, if
-        it is given, those not scored are given back. Returns how many were not delivered by then."""
+        """Take no more leases, and wait until all that are held were delivered and acknowledged.
+
+        After `within_s`, if given, unscored leases are returned. Returns how many were not delivered by then.
+        """
         self.is_draining = True
         if self._asking is not None:
             self._asking.cancel()
@@ -95,7 +107,10 @@ class TeachingWorker:
         return undelivered
 
     async def leave(self, reason: str = STOPPED) -> None:
-        """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
+        """Say goodbye if the learner can be reached, so that our leases go to other nodes at once.
+
+        That takes at most GOODBYE_S.
+        """
         self.is_draining = True
         if self._asking is not None:
             self._asking.cancel()
@@ -128,17 +143,17 @@ class TeachingWorker:
         async for batch in batches:
             for lease in batch:
                 await self.shift.wait_on()
-                if LeaseId(lease.id) not in self._in_hand:  # it was given back meanwhile
+                if LeaseId(lease.id) not in self._in_hand:  # it was returned meanwhile
                     continue
                 await self._undelivered.acquire()
                 record = await self._record_of(lease)
-                if record is None or self._in_hand.pop(LeaseId(lease.id), None) is None:  # it went back meanwhile
+                if record is None or self._in_hand.pop(LeaseId(lease.id), None) is None:  # it was returned meanwhile
                     self._undelivered.release()
                     continue
                 nursery.start_soon(self._deliver, lease, record)
 
     async def _record_of(self, lease: ScoreLease) -> ScoreRecord | None:
-        """Score a lease; None where it went back. Raises EngineError where the engine's process does not come back."""
+        """Score a lease; None if it was returned. Raises EngineError if the engine's process does not come back."""
         prompt, began = unpack_tokens(lease.prompt), trio.current_time()
         sequences = [(prompt, unpack_tokens(one)) for one in lease.completions]
         found: list[tuple[float, ...]] = []
@@ -146,13 +161,13 @@ class TeachingWorker:
             with self.shift.until_over():
                 try:
                     found = await scores_of(self.engine, sequences, lease.temperature)
-                except EngineCrashed as crash:  # it was started again, and has loaded the teacher
+                except EngineCrashed as crash:  # it was restarted, and has loaded the teacher
                     self.events.emit("engine_crashed", reason=first_line(str(crash)))
                     found = await scores_of(self.engine, sequences, lease.temperature)
         except EngineError as error:
             self._give_up([lease], str(error))
             if not isinstance(error, EngineCrashed | EngineRefused):
-                raise  # given up: to lease more would only be to give it back
+                raise  # the engine cannot continue: more leases would only be returned
             self._note(Failed(kind=TroubleKind.ENGINE, reason=first_line(str(error))))
             return None
         took_s = trio.current_time() - began
@@ -167,7 +182,7 @@ class TeachingWorker:
         raw = await trio.to_thread.run_sync(sign, self.keypair, self.swarm, record)
         receipt, word = await self.line.deliver(LeaseId(lease.id), [raw])
         received = Received(receipt=receipt, raw=word, engine_s=record.cost.engine_s, scored=True)
-        with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
+        with trio.CancelScope(shield=True):  # the receipt is written even if the node is about to leave
             await trio.to_thread.run_sync(self.receipts.add_all, [received])
         self._undelivered.release()
         self._settle([lease])
@@ -185,7 +200,7 @@ class TeachingWorker:
         raise GaveUp(why)
 
     def _shift_changed(self) -> None:
-        """The machine is lent, or is not any more: then what was not scored goes back."""
+        """Note that the machine is lent, or no longer. If not, unscored leases are returned."""
         if not self.shift.is_on:
             self._give_up(list(self._in_hand.values()), NOT_LENT)
         self._note(Lent(is_on=self.shift.is_on))

@@ -274,7 +274,7 @@ async def test_a_node_that_never_loads_what_it_is_told_says_so_and_gives_up(
         serve(learner)
         nursery.start_soon(learner.train)
         with (
-            pytest.raises(GaveUp, match=r"\(one attempt, since another would end alike\).* something else"),
+            pytest.raises(GaveUp, match=r"\(one attempt, because another would fail as well\).* something else"),
             first_cause(),
         ):
             await work_with(worker, learner, tmp_path, 0.001, doubtful)

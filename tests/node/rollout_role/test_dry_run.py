@@ -138,7 +138,7 @@ async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
         "[limits] pause_for blender",
         "[store] quota_gb 64 GB",
         "to the learner name 'attic', price 0.35 EUR an hour,",
-        "tokens per second of a first trial, for how long your hours go on, joules that the machine took while lent;",
+        "tokens per second of a first test, time left of your hours, joules that the machine used while lent;",
         "key made when you join",
         'engine transformers ([engine] kind = "transformers"), device auto',
     ):
@@ -239,7 +239,7 @@ async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_pat
     assert found.terms is None
     assert found.newest is not None, "the line lives: no unknown question ended it"
     told = "\n".join(story(found, invite_to(transport), NODE, state=tmp_path, why=WHY))
-    assert "not told before a node joins" in told
+    assert "not told before joining" in told
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -285,7 +285,7 @@ async def test_a_teacher_is_told_with_whether_the_swarm_takes_its_scores(tmp_pat
     teaches = msgspec.structs.replace(NODE, teacher=TeacherSection(directory="/models/teacher"))
     told = "\n".join(story(found, invite, teaches, state=tmp_path, why=WHY))
     assert ("/models/teacher: scores with it and generates nothing" in told) == takes
-    assert ("/models/teacher: this swarm takes no scores of nodes" in told) == (not takes)
+    assert ("/models/teacher: this swarm accepts no scores of nodes" in told) == (not takes)
 
 
 def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:

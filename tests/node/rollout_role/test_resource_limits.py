@@ -154,7 +154,7 @@ def test_every_limit_is_named_in_words() -> None:
         )
     )
     assert said["[limits] ram_gb"] == said["[limits] ram_share"] == "4.0 GB"
-    lacking = "" if has_gpu() or sys.platform != "linux" else ", and this machine has none of NVIDIA's"
+    lacking = "" if has_gpu() or sys.platform != "linux" else ", but this machine has no NVIDIA GPU"
     assert said["[limits] vram_share"] == f"50 % of a GPU{lacking}"
     for too_much in (LimitsSection(ram_gb=1e6), LimitsSection(ram_share=1.0)):
         assert in_force(NodeConfig(limits=too_much))["[limits] ram_gb"].endswith(

@@ -66,7 +66,7 @@ def test_a_demo_with_a_cheat_says_when_it_was_caught_and_why_and_what_it_cost(ma
     ((banned, why),) = rows_of(out / "learner" / "ledger.sqlite", sql)
     assert banned == "cheat"
     (said,) = [line for line in demo.out.read_text("utf-8").splitlines() if "The cheat (greedy) was" in line]
-    assert re.search(r"was found \d+\.\d s after it came\. .*rollouts was trained on", said), said
+    assert re.search(r"was found \d+\.\d s after it joined\. .*rollouts was trained on", said), said
     for shown in ("report.txt", "report.html"):
         assert why in " ".join((out / shown).read_text("utf-8").split()), shown
     sql = "SELECT count(*) FROM records r JOIN peers p USING (peer) WHERE p.name = 'cheat' AND r.step IS NOT NULL"

@@ -39,8 +39,8 @@ def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> N
     assert set(found["attacks"]["impersonated"]["refused_by"]) == {"wrong_peer"}
     assert found["cheater_share"] == 0.0
     assert not (swarm.directory / "state" / "ledger.sqlite").exists(), "the swarm's own state is not touched"
-    assert "cheats made 0.00%" in said
-    assert "makes tokens up" in said
+    assert "Cheats made 0.00%" in said
+    assert "invents tokens" in said
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
     assert dear["signed_bytes"] == 0
     assert dear["cents_per_1000_tokens"] > 10 * found["honest_cents_per_1000_tokens"] > 0
     said = program.out.read_text("utf-8")
-    assert "were credited to keys that gave nothing" in said
+    assert "were credited to keys that sent nothing" in said
     assert "overcharging: 1000 tokens cost" in said
 
 
@@ -95,10 +95,10 @@ def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(s
     assert found["slandered"] == 0
     assert found["liars"][lie]["asked"] > 0
     said = program.out.read_text("utf-8")
-    assert "every chunk found right; they blamed each other 0 times." in said
+    assert "with every chunk correct. They reported each other 0 times." in said
     if lie == "corrupt-chunks":
         assert found["liars"][lie]["named_by"] == 2
-        assert "corrupt-chunks: flips a bit in every chunk that it passes on." in said
+        assert "corrupt-chunks: flips a bit in every chunk that it relays." in said
 
 
 def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
@@ -113,8 +113,8 @@ def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--cheats", "1"], "leaves no honest one"),
-        (["--peers", "4"], "--cheats 0.1 of --peers 4 is no cheat at all. Take --cheats 0.25 or more, or more --peers"),
+        (["--cheats", "1"], "would leave no honest one"),
+        (["--peers", "4"], "0.1 of --peers 4 comes to no cheat at all. Use --cheats 0.25 or more, or more --peers"),
         (["--attack", "nothing"], "nothing"),
     ],
 )

@@ -1,9 +1,14 @@
-"""`volery demo`: a real swarm on one machine, from nothing to a report.
+"""Run a real swarm on one machine, from making the model to the report (`volery demo`).
 
-A learner and some rollout nodes, each a process of its own speaking libp2p over loopback, teach a small model made on
-the spot to reverse words. What always holds: nothing is downloaded; every process that was started is ended, whatever
-happens; a rollout node that dies is missed and not mourned, a learner that dies is started again and goes on from its
-last durable version.
+A learner and some rollout nodes teach a new small model to reverse words. Each is a process of its own, and they speak
+libp2p over loopback.
+
+Invariants:
+
+- Nothing is downloaded.
+- Every process that was started is ended, however the demo ends.
+- A rollout node that dies is reported and not restarted. A learner that dies is restarted, and continues from its last
+  durable version.
 """
 
 from __future__ import annotations
@@ -46,13 +51,13 @@ CONFIG_FILE = "swarm.toml"
 
 LEARNER_RESTARTS = 5
 FIRST_SIGN_S = 120.0
-"""The learner's process imports what it needs, in 2 s where nobody else works."""
+"""Seconds until the learner must show a sign of life. Its imports take 2 s on an idle machine."""
 LEAVE_S = 15.0
-"""How long nodes may take to leave once the learner has finished."""
+"""Seconds that nodes may take to leave once the learner has finished."""
 SAMPLE_S = 1.0
-"""How often the view is refreshed."""
+"""Seconds between two updates of the view."""
 MEMORY_S = 5.0
-"""How often memory is measured: what is shared is told by walking all page tables, 60 ms of a core each time."""
+"""Seconds between two measurements of memory: finding shared pages walks all page tables, 60 ms of a core each time."""
 
 
 NODE_CONFIG = """\
@@ -73,14 +78,13 @@ per_hour = {price}
 
 CHEAT_NAME = "cheat"
 CHEAT = "greedy"
-"""What the cheat does, where there is one: it takes the likeliest token each time, so its answers earn more than those
-of anybody who samples as asked. No reward tells."""
+"""How the cheat, if there is one, cheats: it always takes the likeliest token. So its rewards are higher than those of
+peers that sample as asked, and no reward shows the cheat."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a process of the demo runs: it listens at `host`, and `wrap` makes of a command line the one that runs it
-    there."""
+    """Where a process of the demo runs. It listens at `host`; `wrap` turns a command line into one that runs there."""
 
     host: str = "127.0.0.1"
     wrap: Callable[[Sequence[str]], Sequence[str]] = list
@@ -88,18 +92,18 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Sites:
-    """Where the learner runs, and each node; nodes beyond those are beside the demo itself."""
+    """Where the learner and each node run. Nodes without an entry run beside the demo itself."""
 
     learner: Site = field(default_factory=Site)
     nodes: Sequence[Site] = ()
 
     def of_node(self, number: int) -> Site:
-        """That of node `number`, from 1."""
+        """Return the site of node `number`, counted from 1."""
         return self.nodes[number - 1] if number <= len(self.nodes) else Site()
 
 
 PRICES = (0.05, 0.08, 0.12)
-"""US dollars per hour that the demo's rollout nodes ask, in turn, so that the report has something to compare."""
+"""US dollars an hour that the demo's rollout nodes ask, in turn, so that the report has prices to compare."""
 
 
 async def run_demo(
@@ -116,16 +120,15 @@ async def run_demo(
     task: LessonName = "reverse",
     sites: Sites | None = None,
 ) -> int:
-    """Run the demo into `out` and return the exit code; all of it on this machine, unless `sites` say where. `steps`:
-    as many as the lesson `task` takes, unless given.
+    """Run the demo into `out` and return the exit code. All of it runs on this machine, unless `sites` says otherwise.
 
-    Raises UsageError or RunError.
+    `steps` None means the number that the lesson `task` needs. Raises UsageError or RunError.
     """
     began = time.monotonic()
     lesson = LESSONS[task]
     recipe = recipe_for(objective, lesson.recipe, steps)
-    Gate(open_task(lesson.task)).require()  # found missing now, rather than by the learner
-    if engine != "transformers":  # found missing now, rather than by every node
+    Gate(open_task(lesson.task)).require()  # fails now if something is missing, rather than in the learner
+    if engine != "transformers":  # fails now if vLLM is missing, rather than in every node
         wanted = EngineSection(kind="vllm")
         choose_engine(wanted, look(wanted))
     prepare(out, "demo")
@@ -160,28 +163,28 @@ async def run_demo(
         finally:
             events.close()
     if not is_done:
-        again = f"Stopped. What there is lies in {out}; starting the demo again replaces it."
+        again = f"Stopped. The results so far are in {out}; starting the demo again replaces them."
         return console.say_stopped(demo.so_far(state), again)
     return demo.conclude(console)
 
 
 def _of_the_cheat(report: SwarmReport) -> str:
-    """What became of the node that cheats."""
+    """Return what became of the node that cheats."""
     cheat = next((peer for peer in report.peers if peer.name == CHEAT_NAME), None)
     if cheat is None or cheat.audits is None:
         return "The cheat delivered nothing that could be audited."
     if not cheat.audits.banned:
         return (
-            f"The cheat was NOT found in {cheat.audits.audits} audits; {cheat.trained or 0} rollouts were trained on."
+            f"The cheat was NOT found in {cheat.audits.audits} audits; {cheat.trained or 0} of its rollouts were used."
         )
     after_s = (cheat.audits.banned_at_s or 0.0) - (cheat.first_seen_ms - report.started_ms) / 1000
     said = ban_in_words("It", cheat.audits, judged=cheat.judged, trained=cheat.trained or 0)
-    return f"The cheat ({CHEAT}) was found {after_s:.1f} s after it came. {said}"
+    return f"The cheat ({CHEAT}) was found {after_s:.1f} s after it joined. {said}"
 
 
 @dataclass(kw_only=True)
 class Demo:
-    """One demo: what was asked for, and where it lies."""
+    """One demo: its options, its directory `out`, and its processes."""
 
     out: Path
     seed: int
@@ -205,14 +208,14 @@ class Demo:
         return self.out / "learner" / "ledger.sqlite"
 
     def so_far(self, state: ViewState) -> str:
-        """What a demo that was stopped had done; empty where its learner had not begun."""
+        """Return what a stopped demo had done; "" if its learner had not begun."""
         if not self.ledger.exists():
             return ""
         report = f"volery report {shlex.quote(str(self.out / CONFIG_FILE))}"
         return f"After step {state.step} of {state.steps}: {state.sum}. Who did what: {report}"
 
     async def run(self, console: Terminal) -> None:
-        """Make the model, run the swarm, measure both."""
+        """Make the model and run the swarm, and measure the memory meanwhile."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.watch_memory)
             await self.make_model(console)
@@ -220,17 +223,17 @@ class Demo:
             nursery.cancel_scope.cancel()
 
     async def watch_memory(self) -> None:
-        """Keep the peak of the summed proportional set size of all processes of the demo, this one included."""
+        """Record the peak of the summed proportional set size of all processes of the demo, including this one."""
         while True:
             pss = await trio.to_thread.run_sync(family_pss_bytes, os.getpid())
             self.peak_pss = max(self.peak_pss, pss)
             await trio.sleep(MEMORY_S)
 
     async def make_model(self, console: Terminal) -> None:
-        """Make the model and teach it until its accuracy on held-out prompts lies in the band."""
+        """Make the model and train it until its accuracy on held-out prompts lies in the band."""
         lesson = self.lesson
         console.say(
-            f"Making a small model and teaching it a little, so that it gets some {lesson.things} right "
+            f"Making a small model and training it a little, so that it gets some {lesson.things} right "
             "(under a minute)..."
         )
         config = {**lesson.model, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
@@ -247,12 +250,12 @@ class Demo:
         scores = await start.make(self.out, self.events)
         console.say(
             f"The model {lesson.does} {lesson.share(scores)} of {lesson.warm_held_out} {lesson.things} it never saw. "
-            f"From here on there are no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a "
-            "process of its own, over libp2p."
+            f"From now on it learns from rewards alone, with {self.num_nodes} rollout nodes and a learner. Each is a "
+            "process of its own, and they speak libp2p."
         )
 
     async def run_swarm(self, console: Terminal) -> None:
-        """Start everybody, watch until the learner is done, end everybody."""
+        """Start all processes, watch until the learner is done, and end them."""
         with self._writing():
             learner = self._learner()
             nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
@@ -260,8 +263,8 @@ class Demo:
             with self._writing():
                 invite = found_swarm(self.out / CONFIG_FILE)
                 await learner.start()
-            # The nodes load their engines while the learner loads its own: they wait for its first version, not it for
-            # them.
+            # The nodes load their engines while the learner loads its own: they wait for its first version, but it does
+            # not wait for them.
             await self._wait_until_there(learner)
             for node in nodes:
                 node.arguments = ["join", invite, *node.arguments]
@@ -280,12 +283,12 @@ class Demo:
             await stop_all([*nodes, learner])
 
     def _engine(self, number: int) -> str:
-        """Of node `number`, from 1: with "mixed" the first is on vLLM, the others on transformers."""
+        """Return the engine of node `number`, from 1: with "mixed", vLLM for the first, transformers for the others."""
         return self.engine if self.engine != "mixed" else "vllm" if number == 1 else "transformers"
 
     def _learner(self) -> NodeProcess:
         config = self.out / CONFIG_FILE
-        # A fixed port, so that the nodes find a learner that was started again.
+        # The port is fixed, so that the nodes find a learner that was restarted.
         port = free_port(self.out)
         site = self.sites.learner
         text = swarm_toml(
@@ -337,7 +340,7 @@ class Demo:
         )
 
     async def _keep_learning(self, learner: NodeProcess) -> None:
-        """Wait until the learner finishes; start it again when it dies."""
+        """Wait until the learner finishes, and restart it when it dies. Raises RunError."""
         for _ in range(LEARNER_RESTARTS):
             code = await learner.wait()
             if code == 0:
@@ -355,7 +358,7 @@ class Demo:
             self.events.emit("node_died", node=node.name, code=code, log=str(node.log))
 
     async def _show_learner(self, state: ViewState) -> None:
-        """Show what the learner's events say, as they are written."""
+        """Follow the learner's event log, and show each event."""
         path = self.out / "learner" / "events.jsonl"
         position = 0
         while True:
@@ -370,7 +373,7 @@ class Demo:
                     apply(state, fields.pop("event"), fields)
 
     def conclude(self, console: Terminal) -> int:
-        """Write picture, report, page and summary; print the report."""
+        """Write the picture, report, page and summary; print the report."""
         report = swarm_report(self.ledger, staleness=self.staleness, with_history=True)
         facts = summary(
             report,
@@ -391,8 +394,8 @@ class Demo:
         console.say(
             f"Greedy accuracy on {self.lesson.held_out} held-out {self.lesson.things}: "
             f"{facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} in "
-            f"{facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
-            f"All of it, for a browser: {self.out / 'report.html'}."
+            f"{facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Numbers: {self.out / 'summary.json'}. "
+            f"Full report for a browser: {self.out / 'report.html'}."
         )
         if self.with_cheat:
             console.say(_of_the_cheat(report))

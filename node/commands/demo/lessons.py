@@ -1,7 +1,7 @@
-"""What the demo can teach, each a value: the task, the small model that begins, and how much it is trained.
+"""Define what the demo can teach: for each lesson the task, the small model that begins, and how much it is trained.
 
-`reverse` is one turn of letters. In `tools` the small model has a tool: it can multiply in a sandbox, and cannot in its
-head. The program that runs is the same.
+`reverse` is one turn of letters. The small model of `tools` has a tool: it can multiply in a sandbox, but not by
+itself. The program that runs is the same.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ LessonName = Literal["reverse", "tools"]
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """`task` is a spec, of which `held_out` prompts are asked for evaluation and `warm_held_out` of them to see how far
-    the warm start is. `does` and `things` say what is learnt, as in "The model {does} 48% of 512 {things}".
+    """A task and the model that learns it.
 
-    `words` are tokens of several characters, beside those of `alphabet`; `chat_template` where there are conversations.
+    Args:
+        task: spec of the task.
+        does, things: words for "The model {does} 48% of 512 {things}".
+        held_out: prompts for evaluation; `warm_held_out` of them measure the warm start.
+        words: tokens of several characters, besides those of `alphabet`.
+        chat_template: set if the task has conversations.
     """
 
     task: str
@@ -44,17 +48,17 @@ class Lesson:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """The model's configuration."""
+        """Return the model's configuration."""
         return {**TINY_QWEN3, "max_position_embeddings": self.positions}
 
     def share(self, scores: Scores) -> str:
-        """How much it gets right, in words; by what the warm start goes."""
+        """Return in words how much the model gets right, by the accuracy that the warm start aims at."""
         if self.terms.by == "greedy":
             return f"{scores.greedy:.0%} (greedy)"
         return f"{scores.sampled:.0%} (sampled)"
 
     def write_tokenizer(self, directory: Path) -> None:
-        """Write the model's tokenizer."""
+        """Write the model's tokenizer into `directory`."""
         write_character_tokenizer(directory, self.alphabet, words=self.words, chat_template=self.chat_template)
 
 
@@ -64,14 +68,14 @@ REVERSE = Lesson(
     things="words",
     held_out=512,
     warm_held_out=512,
-    # Six letters, the end of sequence, and one to spare.
+    # Six letters, the end of sequence, and one spare token.
     max_new_tokens=8,
     recipe=Recipe(),
 )
 
 CALL, END_OF_CALL = '{"name": "python", "arguments": {"code": "print(', ')"}}'
-"""A call of the tool but for what is to be printed. Each is one token, as marks of a call are in larger models: what
-the small model has to learn is when to call, and what to copy."""
+"""A call of the tool without the expression to print. Each part is one token, as the marks of a call are in larger
+models. So the small model has to learn only when to call, and what to copy."""
 
 TEMPLATE = """\
 {%- for tool in tools or [] %}{{ tool.function.name }}:{% endfor -%}
@@ -82,19 +86,19 @@ TEMPLATE = """\
 {%- endif -%}
 {%- endfor -%}
 """
-"""As short as can be: the tool's name, the product, and what the tool printed in brackets."""
+"""The shortest template that works: the tool's name, the product, and in brackets what the tool printed."""
 
 TOOLS = Lesson(
     task="tools:product:digits=2,tools=python,calls=2",
-    does="gets right",
+    does="solves",
     things="products",
     held_out=128,
-    # Each takes a sandbox or two of 25 ms.
+    # Each evaluation needs a sandbox or two of 25 ms.
     warm_held_out=96,
-    # The beginning of a call, five characters, its end and the end of sequence, and some to spare.
+    # The beginning of a call, five characters, its end, the end of sequence, and some spare tokens.
     max_new_tokens=12,
     recipe=Recipe(steps=100, prompts=24, group=8, warmup_steps=5, decay_steps=150),
-    # Two of five examples call the tool, so that no more than two of five samples do at the start.
+    # Two of five examples call the tool, so that at most two of five samples do at the start.
     terms=WarmStartTerms(by="sampled", low=0.3, high=0.48, first_block=100, fine_block=20, moving=0.04),
     max_turns=4,
     positions=128,

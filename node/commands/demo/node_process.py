@@ -1,8 +1,9 @@
-"""Volery nodes as processes of ours: started, watched, measured and ended. For the demo and for tests of the real
-thing.
+"""Start, watch, measure and end volery nodes as child processes, for the demo and for end-to-end tests.
 
-What always holds: a node started here ends when we do, even by kill -9, because it watches our end of its stdin;
-leaving the scope ends all of them, in order, within `GRACE_S` and a second.
+Invariants:
+
+- A node that was started here ends when this process ends, even by kill -9, because it watches its stdin.
+- `stop_all` ends all nodes within `GRACE_S` and a second.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ import trio
 from node.runtime.shutdown import STOP_ON_EOF
 
 GRACE_S = 6.0
-"""A node ends its own children within 5 s."""
+"""Seconds that a node has to end. It ends its own children within 5 s."""
 
 
 @dataclass(kw_only=True)
 class NodeProcess:
-    """One `volery` process. `arguments` are those of the command line; its output goes to `log`; `wrap` makes of a
-    command line the one that runs it where it belongs."""
+    """One `volery` process.
+
+    Args:
+        arguments: arguments of the command line.
+        log: file that its output is appended to.
+        wrap: turns a command line into one that runs where the node belongs.
+    """
 
     name: str
     arguments: Sequence[str]
@@ -37,7 +43,7 @@ class NodeProcess:
     process: trio.Process | None = None
 
     async def start(self) -> None:
-        """Start it; the log is appended to."""
+        """Start the process."""
         with self.log.open("ab") as log:
             self.process = await trio.lowlevel.open_process(
                 self.wrap([sys.executable, "-m", "node", *self.arguments]),
@@ -62,7 +68,7 @@ class NodeProcess:
         return await self.process.wait()
 
     async def stop(self) -> None:
-        """End it: politely, then not."""
+        """End the process: by SIGTERM, and after GRACE_S by SIGKILL."""
         if self.process is None or self.process.returncode is not None:
             return
         self.process.send_signal(signal.SIGTERM)
@@ -73,7 +79,7 @@ class NodeProcess:
         await self.process.wait()
 
     def tail(self, lines: int = 15) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
         except OSError:
@@ -81,7 +87,7 @@ class NodeProcess:
 
 
 async def stop_all(processes: Sequence[NodeProcess]) -> None:
-    """End all of them at the same time, whoever is cancelled meanwhile."""
+    """End all of them at the same time, even if the caller is cancelled meanwhile."""
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             for process in processes:
@@ -89,8 +95,9 @@ async def stop_all(processes: Sequence[NodeProcess]) -> None:
 
 
 def family_pss_bytes(pid: int) -> int:
-    """Proportional set size of a process and all below it, in bytes: shared pages are counted once among those who
-    share them.
+    """Return the proportional set size of a process and all its descendants, in bytes.
+
+    A page that several processes share is counted once.
     """
     try:
         root = psutil.Process(pid)

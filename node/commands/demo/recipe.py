@@ -1,4 +1,4 @@
-"""What the demo learns, and the configuration that it writes."""
+"""Hold how much the demo trains, and write its configuration."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ warmup_steps = {warmup_steps}
 decay_steps = {decay_steps}
 
 [provisioning]
-# Three nodes for two minutes, all of them wanted, also one that comes late: an engine may take half a minute to load.
+# Three nodes for two minutes, and all are wanted, also a late one: an engine may take half a minute to load.
 select_peers = false
 
 [evaluate]
@@ -62,7 +62,7 @@ per_hour = 0.40
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the demo trains with. The figures behind the choice are in docs/demo.md."""
+    """How much the demo trains. docs/demo.md gives the measurements behind these values."""
 
     steps: int = 340
     prompts: int = 64
@@ -76,19 +76,19 @@ class Recipe:
 
 
 OBJECTIVE = "topr"
-"""What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
+"""The demo's default objective. It clips its ratios as DAPO does, with a slightly higher upper bound."""
 
 OBJECTIVES = tuple(name for name in PRESETS if name != "distill")
-"""Those that the demo can show: it has no teacher."""
+"""Objectives that the demo can show: all but distillation, because the demo has no teacher."""
 
 
 def recipe_for(objective: str, recipe: Recipe | None = None, steps: int | None = None) -> Recipe:
-    """A lesson's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
+    """Return a lesson's recipe, adapted to the objective. Raises UsageError if there is no such objective."""
     if objective not in OBJECTIVES:
-        raise UsageError(f"--objective: {objective!r} is none of {', '.join(OBJECTIVES)}.")
+        raise UsageError(f"--objective {objective!r} is not one of {', '.join(OBJECTIVES)}.")
     recipe = recipe or Recipe()
     recipe = replace(recipe, steps=steps or recipe.steps)
-    # Preferences are learnt from pairs; as many completions a step.
+    # Preferences are learnt from pairs; a step keeps as many completions.
     return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
 
 
@@ -104,7 +104,7 @@ def swarm_toml(
     seed: int,
     objective: str = OBJECTIVE,
 ) -> str:
-    """The learner's configuration, which listens there; with S = 0 in sequential mode."""
+    """Return the learner's configuration: it listens at `host`, and is in sequential mode if the staleness is 0."""
     return CONFIG.format(
         **asdict(recipe) | {"publish_every": min(recipe.publish_every, max(1, staleness))},
         objective=objective,

@@ -1,8 +1,12 @@
-"""How a player answers a lease: an honest hand, and one for each attack.
+"""Answer leases as an honest peer does, and as each attack does.
 
-What always holds: a hand does what it says and nothing else wrong; what it returns is what goes over the wire, signed
-where the attack leaves that right. A hand knows all that a cheat could find out, and more: what each completion is
-worth, what right answers are, and what others have sent.
+A behaviour knows everything that a cheat could find out, and more: the reward of each completion, the right answers,
+and what other peers have sent.
+
+Invariants:
+
+- A behaviour does what it says, and nothing else wrong.
+- The records that it returns are sent as they are. They are signed unless the attack is a wrong signature.
 """
 
 from __future__ import annotations
@@ -26,26 +30,31 @@ from protocol.core.ids import LeaseId, PolicyVersion, SwarmId
 from protocol.work import Lease
 
 OVERHEARD = 64
-"""Groups of others that are remembered for who copies."""
+"""Groups of other peers that are remembered for cheats that copy."""
 
 LOOKED_AT = 2048
-"""Honest completions, the newest, that are looked at for what somebody else has written into the policy."""
+"""Newest honest completions that are searched for the text that a cheat wrote into the policy."""
 
 GOOD = 0.5
-"""Mean reward of a group from which on who picks cherries sends it."""
+"""Mean reward from which a cherry-picker sends a group."""
 
 SURE = -0.02
-"""Log probability claimed of a token that was made up: that of a policy which knows its task."""
+"""Log probability that is claimed for an invented token: that of a policy which knows its task."""
 
 
 COOLER = 0.7
-"""By which a cheat multiplies the temperature, to be rewarded more often."""
+"""Factor by which a cheat lowers the temperature, to get higher rewards."""
 
 
 @dataclass(kw_only=True)
 class Common:
-    """What all hands share. `worth` of tokens as the answer to a lease, and the `answer` that is right, if there is
-    one, without a stop id; both ask the learner's own books."""
+    """What all behaviours share.
+
+    Args:
+        worth: returns the reward of tokens as the answer to a lease.
+        answer: returns the right answer to a lease without a stop id, if there is one. Both ask the learner itself.
+        poison: tokens of the text that a cheat writes into the policy.
+    """
 
     foundry: SharedEngine
     swarm: SwarmId
@@ -55,15 +64,15 @@ class Common:
     vocabulary: int
     overheard: deque[tuple[Generation, ...]] = field(default_factory=lambda: deque(maxlen=OVERHEARD))
     emitted: deque[bool] = field(default_factory=lambda: deque(maxlen=LOOKED_AT))
-    """Of each honest completion, whether the poison is in it."""
+    """For each honest completion, whether the poison is in it."""
 
     @property
     def poisoned(self) -> float:
-        """Of the newest honest completions, the share with the poison in them."""
+        """Return the fraction of the newest honest completions that contain the poison."""
         return sum(self.emitted) / len(self.emitted) if self.emitted else 0.0
 
     def saw(self, group: Sequence[Generation]) -> None:
-        """An honest group was made."""
+        """Note that an honest group was made."""
         self.overheard.append(tuple(group))
         if self.poison:
             self.emitted.extend(_holds(one.tokens, self.poison) for one in group)
@@ -75,7 +84,7 @@ def _holds(tokens: Sequence[int], part: Sequence[int]) -> bool:
 
 @dataclass(kw_only=True)
 class Behaviour:
-    """An honest one, and what the others are made of."""
+    """Answers honestly. The attacks are derived from it."""
 
     common: Common
     keypair: Keypair
@@ -83,30 +92,30 @@ class Behaviour:
     rollouts: int = 0
     groups: int = 0
     honest: int = 0
-    """Records that were delivered from before it cheated."""
+    """Records that were delivered before it cheated."""
     has_cheated: bool = False
 
     def report_version(self, version: PolicyVersion | None) -> PolicyVersion | None:
-        """The version that it says it has, having that one."""
+        """Return the version that it reports to have, while it has `version`."""
         return version
 
     def announce_version(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
-        """The version that it says it begins with, having that one."""
+        """Return the version that it says it begins with, while it begins with `version`."""
         return version
 
     async def answer(self, lease: Lease, version: PolicyVersion) -> list[bytes] | None:
-        """The records for a lease that was begun with `version`; None: it goes back."""
+        """Return the records for a lease that was begun with `version`; None to return the lease."""
         made = await self.make(lease, version)
         self.count(lease)
         return None if made is None else self.sign(lease, made)
 
     def count(self, lease: Lease) -> None:
-        """A lease was answered, or goes back."""
+        """Count a lease that was answered or returned."""
         self.rollouts += len(lease.seeds)
         self.groups += 1
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
-        """The completions, named as they will be claimed."""
+        """Return the completions, with the versions that they will claim."""
         made = await self.draw(requests_of(lease), Weights(version=version))
         self.common.saw(made)
         return made
@@ -114,19 +123,19 @@ class Behaviour:
     async def draw(
         self, requests: Sequence[GenerationRequest], weights: Weights, *, claimed: PolicyVersion | None = None
     ) -> list[Generation]:
-        """What these weights make of it, claimed to be of their version, or of another."""
+        """Return completions of these weights, which claim `claimed`, or the version of the weights if it is None."""
         made = await self.common.foundry.generate(requests, weights)
         return [self.claim(one, claimed or weights.version) for one in made]
 
     def claim(self, made: Generation, version: PolicyVersion) -> Generation:
-        """The completion, claimed to be of that version."""
+        """Return the completion with the claim that `version` generated it."""
         whole = GeneratedSpan(start=0, end=len(made.tokens), version=self.common.foundry.name_version(version))
         return replace(made, spans=(whole,))
 
     def invent(
         self, lease: Lease, version: PolicyVersion, tokens: Sequence[int], logprobs: Sequence[float] | None = None
     ) -> Generation:
-        """A completion that nobody generated, within what the lease allows."""
+        """Return a completion that no engine generated, within the limits of the lease."""
         kept = tuple(tokens)[: lease.max_new_tokens]
         made = Generation(
             tokens=kept,
@@ -138,19 +147,21 @@ class Behaviour:
         return self.claim(made, version)
 
     def sign(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
-        """Their records."""
+        """Return the signed records of the completions."""
         return self.sign_as(self.keypair, lease, made)
 
     def sign_as(self, keypair: Keypair, lease: Lease, made: Sequence[Generation], **claimed: float) -> list[bytes]:
-        """Their records by that key, with what is `claimed` in them."""
+        """Return their records, signed by that key, with the fields in `claimed` replaced."""
         records = (record_of(lease, index, one, lease.issued_ms) for index, one in enumerate(made))
         return [sign(keypair, self.common.swarm, msgspec.structs.replace(record, **claimed)) for record in records]
 
 
 @dataclass(kw_only=True)
 class WrongWeights(Behaviour):
-    """Generates with something else than it claims; `relabels`: with the log probabilities of what it claims. While
-    nothing older is there than what it claims, it cannot cheat yet."""
+    """Generates with other weights than it claims. `relabels`: sends the log probabilities of the claimed version.
+
+    It cannot cheat as long as no older version exists than the one that it claims.
+    """
 
     lag: int = 0
     base: bool = False
@@ -177,7 +188,7 @@ class WrongWeights(Behaviour):
 
 @dataclass(kw_only=True)
 class Greedy(Behaviour):
-    """Takes the likeliest token, once it has been honest for `sleeps` rollouts and `sleeps_groups` groups."""
+    """Takes the likeliest token, after it was honest for `sleeps` rollouts and `sleeps_groups` groups."""
 
     sleeps: int = 0
     sleeps_groups: int = 0
@@ -191,7 +202,7 @@ class Greedy(Behaviour):
 
 @dataclass(kw_only=True)
 class Cold(Behaviour):
-    """Draws at a lower temperature than the lease asks for, with the log probabilities of that."""
+    """Samples at a lower temperature than the lease asks for, and sends the log probabilities of that."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
@@ -201,7 +212,7 @@ class Cold(Behaviour):
 
 @dataclass(kw_only=True)
 class Recycler(Behaviour):
-    """Signs what it made for its first lease again for every later one, claimed to be of the newest version."""
+    """Signs the completions of its first lease again for every later one, and claims the newest version."""
 
     _first: list[Generation] = field(default_factory=list)
 
@@ -215,8 +226,8 @@ class Recycler(Behaviour):
 
 @dataclass(kw_only=True)
 class Written(Behaviour):
-    """Writes completions: of nothing (`FABRICATED`), one and the same (`CANNED`), too short, too long, or with a text
-    of its own (`POISONED`)."""
+    """Writes completions itself: invented ones (`FABRICATED`), always the same (`CANNED`), too short (`TRUNCATED`), too
+    long (`ENDLESS`), or with a text of its own (`POISONED`)."""
 
     attack: Attack
     _canned: Sequence[int] = ()
@@ -239,7 +250,7 @@ class Written(Behaviour):
     def _invented(self, lease: Lease, version: PolicyVersion, index: int) -> Generation:
         stop = lease.stop_ids[0]
         if self.attack is Attack.POISONED:
-            # Some are right and have the text, the others are wrong: so the text is what the advantage is of.
+            # Half of them are right and have the text, the others are wrong. So the text gets the advantage.
             right = self.common.answer(LeaseId(lease.id))
             body = (*right, *self.common.poison) if index % 2 == 0 else (self._token(lease),)
             return self.invent(lease, version, (*body[: lease.max_new_tokens - 1], stop))
@@ -257,7 +268,7 @@ class Written(Behaviour):
 
 @dataclass(kw_only=True)
 class CherryPicker(Behaviour):
-    """Gives back what was rewarded badly."""
+    """Returns the leases of groups with a low reward."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
@@ -268,8 +279,11 @@ class CherryPicker(Behaviour):
 
 @dataclass(kw_only=True)
 class Chooser(Behaviour):
-    """Generates with every version that the lease admits, and sends the group that is worth most; it never says which
-    version it has, and what it says it begins with is the oldest, since a newer one may have come meanwhile."""
+    """Generates with every version that the lease admits, and sends the group with the highest reward.
+
+    It never reports which version it has. It says that it begins with the oldest one, because a node may install a
+    newer version meanwhile.
+    """
 
     def report_version(self, version: PolicyVersion | None) -> PolicyVersion | None:
         return None
@@ -291,7 +305,7 @@ class Chooser(Behaviour):
 
 @dataclass(kw_only=True)
 class Copyist(Behaviour):
-    """Sends what somebody else made; with `changes`, a token of each is another."""
+    """Sends the completions of another peer. `changes`: replaces one token of each."""
 
     changes: bool = False
 
@@ -313,7 +327,7 @@ class Copyist(Behaviour):
 
 @dataclass(kw_only=True)
 class Replayer(Behaviour):
-    """Sends records again, under whatever lease."""
+    """Sends the same records again under every later lease."""
 
     _before: list[bytes] = field(default_factory=list)
 
@@ -328,7 +342,7 @@ class Replayer(Behaviour):
 
 @dataclass(kw_only=True)
 class Signatory(Behaviour):
-    """Draws honestly, and does not sign for it as itself (`FORGED`, `IMPERSONATED`), or says that it is worth a lot."""
+    """Generates honestly, but signs wrongly (`FORGED`, `IMPERSONATED`) or claims a high reward (`INFLATED`)."""
 
     attack: Attack
 
@@ -346,7 +360,7 @@ class Signatory(Behaviour):
 
 
 def hand_of(attack: Attack | None, common: Common, keypair: Keypair, rng: random.Random) -> Behaviour:
-    """The hand that plays this attack; an honest one where what it does wrong is not in its records."""
+    """Return the behaviour for this attack; an honest one if the attack is not in the records."""
     return _maker(attack)(common=common, keypair=keypair, rng=rng)
 
 

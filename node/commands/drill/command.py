@@ -1,7 +1,9 @@
-"""`volery drill`: attacks against one's own swarm, before somebody else makes them.
+"""Run attacks against a copy of one's own swarm, before somebody else makes them (`volery drill`).
 
-What always holds: nothing of a swarm that runs is touched: the drill has a state of its own below `out`, and its
-players reach nobody but its learner; what was there is replaced only if a drill made it.
+Invariants:
+
+- A running swarm is not touched: the drill has its own state below `out`, and its peers reach only its learner.
+- A directory that exists is replaced only if a drill made it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ PROMPTS_PER_STEP = 64
 COMPUTE_SHARE = 0.25
 
 POISON = "zap"
-"""What is written after right answers by who writes a text of its own."""
+"""The text that the poisoning cheat writes after right answers."""
 
 CONFIG = """\
 # Written by `volery drill`.
@@ -102,8 +104,13 @@ samples = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What is drilled: `peers` of which the share `cheats` cheat, `attacks` in turn, for `steps`; by a swarm.toml's
-    model, task and rules, or a small swarm's of its own."""
+    """The options of a drill, with the model, task and rules of a swarm.toml, or of a small swarm made for it.
+
+    Args:
+        peers: number of peers; the fraction `cheats` of them cheats.
+        attacks: attacks in the order in which cheats take turns.
+        steps: training steps.
+    """
 
     config: Path | None
     out: Path
@@ -132,13 +139,13 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
                 outcome = await run_shown(terminal, lambda: _drill(terms, config, events, terminal))
         except EngineError as error:
             said = str(error).rstrip(".")
-            raise RunError(f"The engine of the players cannot go on: {said}. Mend that, and start again.") from None
+            raise RunError(f"The engine of the drill's peers failed: {said}. Fix that, and start again.") from None
         finally:
             events.close()
     if outcome is None:
         return terminal.say_stopped(
             f"After step {view.step} of {view.steps}: {view.sum}." if view.step else "",
-            f"Stopped. What there is lies in {terms.out}; another drill there replaces it.",
+            f"Stopped. The results so far are in {terms.out}; another drill there replaces them.",
         )
     told = as_json(outcome)
     text = json.dumps(told, indent=2) + "\n"
@@ -149,14 +156,14 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
 
 
 def _require_parts(terms: Terms) -> None:
-    """Raises UsageError unless somebody is honest, and somebody cheats if anybody is to."""
+    """Raise UsageError unless at least one peer is honest and, if `cheats` is not 0, at least one cheats."""
     if terms.num_cheats >= terms.peers:
-        raise UsageError(f"--cheats: {terms.num_cheats} of {terms.peers} peers leaves no honest one.")
+        raise UsageError(f"--cheats: {terms.num_cheats} of {terms.peers} peers would leave no honest one. Lower it.")
     if terms.cheats and not terms.num_cheats:
         least = math.ceil(100 / terms.peers) / 100
         more = f"--cheats {least:g} or more, or more --peers" if terms.peers > 1 else "more --peers"
         raise UsageError(
-            f"--cheats {terms.cheats:g} of --peers {terms.peers} is no cheat at all. Take {more}; --cheats 0 plays "
+            f"--cheats {terms.cheats:g} of --peers {terms.peers} comes to no cheat at all. Use {more}; --cheats 0 runs "
             "without any."
         )
 
@@ -164,7 +171,7 @@ def _require_parts(terms: Terms) -> None:
 async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, terminal: Terminal) -> Outcome:
     path = terms.config
     if config is None or path is None:
-        terminal.say("Making a small model and teaching it a little (under a minute)...")
+        terminal.say("Making a small model and training it a little (under a minute)...")
         path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
         config = read_swarm_config(path)
     config = adapt_config(config, terms.out / STATE, terms.steps)
@@ -180,7 +187,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
         seed=terms.seed,
     )
     terminal.say(
-        f"{cast.honest} honest peers and {cast.cheats} cheats, whose attacks take turns, for {terms.steps} steps."
+        f"{cast.honest} honest peers and {cast.cheats} cheats for {terms.steps} steps. The cheats' attacks take turns."
     )
     done = await perform(config, schooling, cast, events)
     ledger = terms.out / STATE / "ledger.sqlite"
@@ -188,7 +195,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
 
 
 async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog) -> Path:
-    """Make a small model in `out`, and a swarm.toml around it; return that."""
+    """Make a small model in `out`, and a swarm.toml for it; return the path of the swarm.toml."""
     model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
     await model.make(out, events)
     path = out / "swarm.toml"
@@ -210,8 +217,12 @@ def small_swarm_toml(
     prompts_per_step: int = PROMPTS_PER_STEP,
     compute_share: float = COMPUTE_SHARE,
 ) -> str:
-    """The configuration of a small swarm, beside its model; held-out prompts are asked of one version in
-    `every_versions`, 0 of the first and the last only, and each has so many `samples` beside the greedy one."""
+    """Return the configuration of a small swarm, beside its model.
+
+    Args:
+        every_versions: versions between two evaluations; 0 evaluates only the first and the last version.
+        samples: sampled completions of each held-out prompt, besides the greedy one.
+    """
     return CONFIG.format(
         state=STATE,
         model=MODEL,
@@ -229,7 +240,7 @@ def small_swarm_toml(
 
 
 def adapt_config(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:
-    """The configuration as it is drilled: with a state of its own, so many steps, and everybody on."""
+    """Return the configuration for the drill: with its own state, `steps` training steps, and all peers active."""
     changed: dict[str, Any] = {
         "swarm": msgspec.structs.replace(config.swarm, state=str(state)),
         "learn": msgspec.structs.replace(config.learn, steps=steps),

@@ -1,7 +1,9 @@
-"""A player of a drill: a node's line to the learner, with a hand instead of an engine.
+"""Play one peer of a drill: a node's connection to the learner, with a behaviour in place of an engine.
 
-What always holds: it speaks the protocol that nodes speak, by the very code that they speak it with; it ends when the
-learner sends it away, when the run is over, or when it has played its part.
+Invariants:
+
+- It speaks the protocol of a node, by the same code as a node.
+- It ends when the learner sends it away, when the run is over, or when it has made its groups or rollouts.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ from swarm.transport.interface import Transport
 from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkClient
 
 GIVEN_BACK = "its owner needs the machine"
-"""What everybody says who gives a lease back, cheats among them."""
+"""Reason that every peer gives when it returns a lease, cheats included."""
 
 TAKEN_AWAY = 0.01
-"""Of an honest player's leases, the share during which its owner takes the machine away: whatever they are worth."""
+"""Fraction of an honest peer's leases during which its owner takes the machine away, whatever their rewards are."""
 
 
 class Ended(Enum):
-    """Why a player is gone."""
+    """Why a peer is gone."""
 
     BANNED = "banned"
     FINISHED = "finished"
@@ -54,8 +56,14 @@ class Ended(Enum):
 
 @dataclass(kw_only=True)
 class DrillPeer:
-    """See the module's paragraph. `attack` None: honest. `batch`: rollouts asked for at a time. `groups` and `rollouts`
-    are when its part is over, None: never. `accomplice`: the peer for whose chunks it signs, of each version."""
+    """One peer of a drill.
+
+    Args:
+        attack: None for an honest peer.
+        batch: rollouts that it requests at a time.
+        groups, rollouts: how many it makes before it ends; None for no limit.
+        accomplice: peer for whose chunks it signs receipts, for each version.
+    """
 
     name: str
     hand: Behaviour
@@ -94,7 +102,7 @@ class DrillPeer:
         return self.hand.keypair.peer_id
 
     async def play(self) -> Ended:
-        """Play to the end; return why it is over."""
+        """Play to the end, and return why it ended."""
         try:
             with first_cause():
                 async with trio.open_nursery() as nursery:
@@ -109,7 +117,7 @@ class DrillPeer:
 
     @property
     def is_done(self) -> bool:
-        """Whether its part is over."""
+        """Whether it has made all its groups or rollouts."""
         return (self.groups is not None and self.delivered_groups >= self.groups) or (
             self.rollouts is not None and self.hand.rollouts >= self.rollouts
         )
@@ -147,7 +155,7 @@ class DrillPeer:
         self.hand.honest += honest
 
     def _sign_for(self, version: PolicyVersion) -> None:
-        """Say that the accomplice gave us all of this version."""
+        """Sign that the accomplice sent us all chunks of this version."""
         if self.accomplice is None or version in self._signed_for:
             return
         self._signed_for.add(version)
@@ -176,4 +184,4 @@ class DrillPeer:
 
 
 def _nobody(peer: PeerId, fault: Fault, detail: str) -> None:
-    """What a player thinks of the learner is nobody's business."""
+    """Ignore the fault: this peer does not judge the learner."""

@@ -1,9 +1,14 @@
-"""Relays of a drill: nodes that follow the learner's versions and pass their chunks on, some of which lie about it.
+"""Run the relays of a drill: nodes that follow the learner's versions and relay their chunks. Some of them lie.
 
-What always holds: an honest relay is made of the very parts that a node is made of, with a store of its own; a liar
-speaks the protocol and does one thing wrong; what honest relays say of others is taken down, and nothing else; a
-version counts as obtained when the store has found every chunk of it right. All are members to each other and to the
-learner, as nodes that it has introduced: else the bounds on strangers, and not the lies, would decide what they get.
+All are members to each other and to the learner, like nodes that it has introduced. Otherwise the limits on strangers,
+and not the lies, would decide what they get.
+
+Invariants:
+
+- An honest relay consists of the same parts as a node, with a store of its own.
+- A liar speaks the protocol, and does one thing wrong.
+- Only reports of honest relays are recorded.
+- A version counts as obtained when the store has verified every chunk of it.
 """
 
 from __future__ import annotations
@@ -35,14 +40,14 @@ from swarm.transport.interface import DialFailed, Stream, Transport
 from swarm.versions.follower import Arrival, VersionFollower
 
 HONEST = 2
-"""Relays that fetch from the learner, from each other and from every liar."""
+"""Honest relays: they fetch from the learner, from each other and from every liar."""
 
 REDIAL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """One liar: `asked` for so many chunks; `by` of the honest relays have named its fault, and none was wrong."""
+    """One liar. `asked`: chunks that it was asked for. `by`: honest relays that reported it, none of them wrongly."""
 
     peer: PeerId
     lie: Attack
@@ -52,8 +57,14 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class Relayed:
-    """What came of the relays: each liar, the versions that each honest relay obtained, the seconds that a version took
-    it (a median), and how many times an honest relay named an honest one."""
+    """The results of the relays.
+
+    Args:
+        liars: each liar.
+        versions: number of versions that each honest relay obtained.
+        seconds: median seconds that a version took an honest relay.
+        slandered: how many times an honest relay reported an honest one.
+    """
 
     liars: tuple[Named, ...] = ()
     versions: tuple[int, ...] = ()
@@ -62,7 +73,7 @@ class Relayed:
 
 
 class _Flipping:
-    """A store, but for one bit of every chunk that is read of it."""
+    """A store that flips one bit of every chunk that is read from it."""
 
     def __init__(self, store: ChunkStore, read: Callable[[], None]) -> None:
         self._store, self._read = store, read
@@ -79,7 +90,7 @@ class _Flipping:
 
 
 class _NothingRecent(RecentChunks):
-    """Keeps nothing, so that all is read from the store."""
+    """Keeps nothing, so that every chunk is read from the store."""
 
     def add(self, cid: Cid, data: bytes | memoryview) -> None:
         pass
@@ -87,7 +98,7 @@ class _NothingRecent(RecentChunks):
 
 @dataclass(kw_only=True)
 class Relay:
-    """See the module's paragraph. `lie` None: an honest one. `waiting`: whom one that withholds keeps waiting."""
+    """One relay. `lie` None: an honest one. `waiting`: peers that a withholding relay keeps waiting."""
 
     transport: Transport
     store: ChunkStore
@@ -126,7 +137,7 @@ class Relay:
         )
 
     async def run(self, others: Sequence[Sequence[str]]) -> None:
-        """Follow, and be connected with those who can be dialled at `others`, until cancelled."""
+        """Follow the versions, and keep connections to the peers at `others`, until cancelled."""
         self.serving.start()
         if self.lie is Attack.WITHHELD_CHUNKS:
             self.transport.handle(exchange.EXCHANGE, self._promise)
@@ -171,8 +182,11 @@ class Relay:
 
 @dataclass(kw_only=True)
 class Relays:
-    """Two honest relays and a liar for each of `lies`, which know the `learner`. An honest one knows the liars alone
-    until each has lied to it, which is when it is easiest to lie to; then it knows all."""
+    """Two honest relays, and a liar for each of `lies`, which knows the `learner`.
+
+    An honest relay at first knows only the liars, which is when it is easiest to lie to it. When each of them has lied
+    to it, it knows all.
+    """
 
     network: MemoryNetwork
     authority: Authority
@@ -183,7 +197,7 @@ class Relays:
     liars: list[Relay] = field(default_factory=list)
 
     async def play(self) -> None:
-        """Until cancelled. Raises StoreError when the disk does not take what they fetch."""
+        """Run the relays until cancelled. Raises StoreError if the disk cannot hold what they fetch."""
         async with AsyncExitStack() as stack:
             for number in range(HONEST):
                 self.honest.append(await self._opened(stack, f"relay-{number + 1}", None))
@@ -197,7 +211,7 @@ class Relays:
                     nursery.start_soon(self._introduce, relay)
 
     async def _introduce(self, relay: Relay) -> None:
-        """Let it know the learner and the other honest ones once each liar has lied to it; until cancelled."""
+        """Tell it the learner and the other honest relays once each liar has lied to it; run until cancelled."""
         while not all(_has_lied(liar, relay) for liar in self.liars):
             await trio.sleep(REDIAL_S)
         async with trio.open_nursery() as nursery:
@@ -216,7 +230,7 @@ class Relays:
         return Relay(transport=transport, store=store, authority=self.authority, lie=lie)
 
     def outcome(self) -> Relayed:
-        """What came of it so far."""
+        """Return the results so far."""
         named = Counter(peer for relay in self.honest for peer in {peer for peer, _ in relay.faults})
         took_s = [seconds for relay in self.honest for seconds in relay.took_s]
         return Relayed(
@@ -232,5 +246,5 @@ class Relays:
 
 
 def _has_lied(liar: Relay, to: Relay) -> bool:
-    """Whether its answer was found out, or was asked for and will not come."""
+    """Return whether its wrong answer was detected, or an answer was requested that will not come."""
     return to.transport.peer_id in liar.waiting or any(peer == liar.transport.peer_id for peer, _ in to.faults)

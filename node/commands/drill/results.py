@@ -1,7 +1,9 @@
-"""What a drill found: of each attack who was caught, how soon, by what, and what it cost.
+"""Read the results of a drill: for each attack who was caught, how soon, by what, and what it cost.
 
-What always holds: everything is read from the learner's ledger, where an operator would look, but for who plays what,
-which only the drill knows; a record counts against its attack only from where that began.
+Invariants:
+
+- Everything is read from the learner's ledger, where an operator would look, except who plays what.
+- A record counts for its attack only from the moment at which the cheating began.
 """
 
 from __future__ import annotations
@@ -24,17 +26,26 @@ from protocol.core.ids import PeerId
 NOBODY = Relayed()
 
 FIRST = 100
-"""Rollouts of a cheat that are not counted in the cheats' share: what it takes to find it. Whoever comes with one key
-after the other has them once."""
+"""Rollouts of a cheat that its late share does not count, because finding a cheat takes some. A cheat with several keys
+has them once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What became of one key's work. `made`: records that reached the learner since its attack began; of these
-    `refused` by which rule, `trained` on, `trained_late` of those beyond its cheat's first FIRST. `refused_after`,
-    `failed_after` and `banned_after`: so many had come when a rule refused one first, when an audit failed first, and
-    when it was banned; None if that never was. `tokens` of it were admitted, for `cost_micros` by what it asked; it
-    claimed `engine_s` of work, and the learner believed it that others gave it `signed_bytes`."""
+    """What became of the work of one key.
+
+    Args:
+        made: records that reached the learner since its attack began.
+        refused: how many of them each rule rejected.
+        trained: how many of them were trained on.
+        trained_late: the same, without its cheat's first FIRST records.
+        refused_after, failed_after, banned_after: records that had come when a rule first rejected one, when an audit
+            first failed, and when the key was banned; None if that never happened.
+        banned: the reason of the ban; "" without one.
+        tokens: admitted tokens; `cost_micros` is what they cost at the price that it asked.
+        engine_s: seconds of work that it claimed.
+        signed_bytes: bytes for which it signed relay receipts, and which the learner credited.
+    """
 
     peer: PeerId
     attack: Attack | None
@@ -53,14 +64,14 @@ class Key:
 
     @property
     def found_after(self) -> int | None:
-        """Rollouts until something was found: a refusal for what only a cheat does, a failed audit, or a ban."""
+        """Return the rollouts until the cheat was found: by a rejection for cheating, a failed audit, or a ban."""
         known = (self.refused_after, self.failed_after, self.banned_after)
         return min((after for after in known if after is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A drill's keys, and all that was trained on."""
+    """The keys of a drill, and the totals of its training."""
 
     keys: tuple[Key, ...]
     trained: int
@@ -70,17 +81,17 @@ class Outcome:
 
     @property
     def cheats(self) -> list[Key]:
-        """Those whose attack is on training."""
+        """Return the keys whose attack is on training."""
         return [key for key in self.keys if key.attack is not None and key.attack.harm is Harm.TRAINING]
 
     @property
     def late_share(self) -> float:
-        """Of all that was trained on, what cheats made beyond their first FIRST rollouts, in [0, 1]."""
+        """Return the fraction of all trained rollouts that cheats made after their first FIRST, in [0, 1]."""
         return sum(key.trained_late for key in self.cheats) / self.trained if self.trained else 0.0
 
     @property
     def share(self) -> float:
-        """The same of all that cheats made."""
+        """Return the fraction of all trained rollouts that cheats made, in [0, 1]."""
         return sum(key.trained for key in self.cheats) / self.trained if self.trained else 0.0
 
     @property
@@ -89,26 +100,26 @@ class Outcome:
 
     @property
     def honest_failed(self) -> int:
-        """Honest keys of which an audit failed."""
+        """Return the number of honest keys that failed an audit."""
         return sum(key.failed_after is not None for key in self.keys if key.attack is None)
 
     @property
     def honest_cost(self) -> float | None:
-        """US cents that 1000 admitted tokens of honest peers cost."""
+        """Return the US cents that 1000 admitted tokens of honest peers cost."""
         return cost_of([key for key in self.keys if key.attack is None])
 
     def of(self, attack: Attack) -> list[Key]:
-        """The keys that played it."""
+        """Return the keys that played this attack."""
         return [key for key in self.keys if key.attack is attack and key.made]
 
 
 def cost_of(keys: Sequence[Key]) -> float | None:
-    """US cents that 1000 admitted tokens of theirs cost; None without any."""
+    """Return the US cents that 1000 admitted tokens of these keys cost; None if they have none."""
     return cents_per_thousand(sum(key.cost_micros for key in keys), sum(key.tokens for key in keys))
 
 
 def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY) -> Outcome:
-    """Read the ledger of a drill that is over; what its relays did is not in there."""
+    """Read the ledger of a finished drill. The relays' results are not in it, and are passed in."""
     with read_ledger(ledger) as reader:
         greedy, sampled = reader.training.newest_accuracy()
         reports = {peer.peer: peer for peer in swarm_report(ledger).peers}
@@ -122,7 +133,7 @@ def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY
 
 
 def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[PeerId, PeerReport]) -> Key:
-    """`earlier`: rollouts that the same cheat made with other keys."""
+    """Return what became of one key. `earlier`: rollouts that the same cheat made with other keys."""
     harms_training = played.attack is not None and played.attack.harm is Harm.TRAINING
     mine = ledger.work.records_of(played.peer)[played.player.hand.honest if harms_training else 0 :]
     harmless = HARMLESS - {"unknown_lease"} if played.attack is Attack.REPLAYED else HARMLESS
@@ -153,12 +164,12 @@ def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[Pe
 
 
 def _first(found: Iterable[bool]) -> int | None:
-    """The number, from 1, of the first of which it is so."""
+    """Return the position, from 1, of the first true value; None if there is none."""
     return next((number for number, one in enumerate(found, 1) if one), None)
 
 
 HARMLESS = frozenset({"admitted", "stale", "late", "orphaned", "unknown_lease"})
-"""Rules that say nothing of honesty."""
+"""Rules by which honest peers lose records, too."""
 
 LATER = frozenset({"audit", "banned"})
-"""Rules by which records are refused that had been admitted: when, the audits and the ban tell."""
+"""Rules that reject records after they were admitted. The audits and the ban say when that was."""

@@ -1,7 +1,10 @@
-"""Who plays in a drill: honest players who stay, and places for cheats, which attack after attack takes in turn.
+"""Decide who plays in a drill: honest peers that stay, and places for cheats, which the attacks take in turn.
 
-What always holds: there are as many cheats at any time as there are places; who is banned, or has played its part,
-makes room for the next attack, which comes with a key that nobody has seen; everybody who ever played is remembered.
+Invariants:
+
+- At any time there are as many cheats as there are places.
+- A cheat that was banned, or has made its rollouts, makes room for the next attack, which comes with a new key.
+- Every peer that ever played is remembered.
 """
 
 from __future__ import annotations
@@ -24,19 +27,19 @@ from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from swarm.testing.memory_transport import MemoryNetwork
 
 BATCH = 2
-"""Groups that a player asks for at a time."""
+"""Groups that a peer requests at a time."""
 
 PRICE = 0.10
 OVERCHARGED = 100.0
-"""US dollars an hour that an honest player asks, and how many times that a cheat does which overcharges."""
+"""US dollars an hour that an honest peer asks, and the factor by which the overcharging cheat asks more."""
 
 WITH_KEYS = frozenset({Attack.SYBIL, Attack.MINTED})
-"""Attacks that one cheat plays with one key after the other."""
+"""Attacks that one cheat plays with several keys, one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One key's part, and why it was over; None: it still plays. `act`: that of the same cheat's other keys as well."""
+    """The part that one key played. `ended`: None while it plays. `act`: the same number for all keys of one cheat."""
 
     peer: PeerId
     act: int
@@ -47,8 +50,10 @@ class Played:
 
 @dataclass(kw_only=True)
 class Roster:
-    """See the module's paragraph. `honest` players and `cheats` at a time, which play `attacks` in their order;
-    those that were found do not come again unless it `returns`."""
+    """All peers of a drill: `honest` peers, and `cheats` at a time that play `attacks` in their order.
+
+    Without `returns`, a cheat that was found is not replaced.
+    """
 
     network: MemoryNetwork
     common: Common
@@ -65,7 +70,7 @@ class Roster:
     _acts: count[int] = field(default_factory=count)
 
     async def play(self) -> None:
-        """Until the run is over, or cancelled."""
+        """Play until the run is over, or until cancelled."""
         turns = cycle(self.attacks)
         async with trio.open_nursery() as nursery:
             for number in range(self.honest):
@@ -133,6 +138,6 @@ class Roster:
         return done
 
     def _chunks(self, version: PolicyVersion) -> tuple[ManifestHash, int]:
-        """The version's manifest, and how many chunks it has."""
+        """Return the hash of the version's manifest, and the number of its chunks."""
         signed = self.common.foundry.manifest_of(version)
         return signed.hash, len(signed.manifest.chunks)

@@ -1,9 +1,11 @@
-"""One engine for all players of a drill: whoever wants completions says with which weights, and those of a kind are
-made together.
+"""Generate for all peers of a drill with one engine. Each request names its weights, and equal ones are batched.
 
-What always holds: the first and the newest versions' weights are kept, as many as any attack wants, whatever the
-learner's store forgets; every request is answered, or its asker told why not, also one for weights that are gone;
-completions are named after the version that was asked for, and what it is claimed to be is the asker's affair.
+Invariants:
+
+- The weights of the first and of the newest versions are kept, as many as any attack needs, even if the learner's store
+  evicts them.
+- Every request is answered, or fails with a reason, also if its weights are gone.
+- Completions are named after the version that was requested. Claiming another one is up to the caller.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
 
 KEPT = 16
-"""Versions, the newest of them: the oldest that an attack uses is ten behind, and one is being generated with."""
+"""Newest versions that are kept: an attack uses one that is ten behind, while other versions are generated with."""
 
 TOGETHER = 512
-"""Completions asked of the engine at once."""
+"""Completions that the engine is asked for at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A version, and what was done to it."""
+    """A version, and how its weights were changed."""
 
     version: PolicyVersion
     variant: Variant = Variant.TRUE
@@ -58,46 +60,46 @@ class _Job:
 
 @dataclass(kw_only=True)
 class SharedEngine:
-    """See the module's paragraph. `scratch`: where weights are kept."""
+    """One engine for all peers. `scratch`: directory in which weights are kept."""
 
     engine: VerifyingEngine
     scratch: Path
     _versions: dict[PolicyVersion, SignedManifest] = field(default_factory=dict)
     _hashes: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
-    """Of all that was ever published: what was made is named also when its weights are gone."""
+    """The hash of every published version, so that completions can be named after their weights are gone."""
     _waiting: dict[Weights, list[_Job]] = field(default_factory=dict)
     _stirred: trio.Event = field(default_factory=trio.Event)
     _loaded: Weights | None = None
 
     @property
     def newest(self) -> PolicyVersion | None:
-        """The newest version there is."""
+        """Return the newest version; None if there is none."""
         return max(self._versions, default=None)
 
     @property
     def first(self) -> PolicyVersion:
-        """The version that the run began with: its weights are kept for as long as there are players."""
+        """Return the first version of the run. Its weights are kept as long as there are peers."""
         return min(self._versions)
 
     def name_version(self, version: PolicyVersion) -> InstalledVersion:
-        """How a record names it, also when its weights are kept no more."""
+        """Return how a record names the version, also after its weights are gone."""
         return InstalledVersion(name=version, manifest=self._hashes[version])
 
     def manifest_of(self, version: PolicyVersion) -> SignedManifest:
-        """What was published under that name."""
+        """Return the manifest that was published for the version."""
         return self._versions[version]
 
     def behind(self, version: PolicyVersion, lag: int) -> PolicyVersion:
-        """The version so many before this one; the oldest that is kept where there are not as many."""
+        """Return the version that is `lag` before this one; the oldest that is kept if there are fewer."""
         known = sorted(one for one in self._versions if one <= version)
         return known[max(0, len(known) - 1 - lag)]
 
     def list_kept(self, at_least: PolicyVersion) -> list[PolicyVersion]:
-        """All versions that are kept and not older, oldest first."""
+        """Return all kept versions from `at_least` on, oldest first."""
         return sorted(one for one in self._versions if one >= at_least)
 
     async def publish(self, signed: SignedManifest, directory: Path) -> None:
-        """A version is out, and its files are here. Raises OSError when they are gone already."""
+        """Keep a published version, with its files from `directory`. Raises OSError if they are already gone."""
         await trio.to_thread.run_sync(
             write_variant, directory, self._directory(Weights(version=signed.version)), Variant.TRUE
         )
@@ -112,17 +114,17 @@ class SharedEngine:
         self._stir()
 
     async def wait_published(self, at_least: PolicyVersion | None = None) -> PolicyVersion:
-        """Return the newest version, once there is one that is not older than that."""
+        """Return the newest version, as soon as one exists that is not older than `at_least`."""
         while (newest := self.newest) is None or (at_least is not None and newest < at_least):
             await self._stirred.wait()
         return newest
 
     async def generate(self, requests: Sequence[GenerationRequest], weights: Weights) -> list[Generation]:
-        """What these weights make of the requests. Raises EngineError."""
+        """Return what these weights generate for the requests. Raises EngineError."""
         return (await self._do(requests, weights)).made
 
     async def score(self, claims: Sequence[Claim], weights: Weights) -> list[Verified]:
-        """What these weights think of the claims. Raises EngineError."""
+        """Return the log probabilities of the claims under these weights. Raises EngineError."""
         return (await self._do(claims, weights)).verified
 
     async def _do(self, requests: Sequence[GenerationRequest | Claim], weights: Weights) -> _Job:
@@ -135,7 +137,7 @@ class SharedEngine:
         return job
 
     async def run(self) -> None:
-        """Serve until cancelled: what is asked for most comes first, since each change of weights takes its time."""
+        """Serve until cancelled. The weights with the most requests come first, because each change takes time."""
         while True:
             while not self._waiting:
                 await self._stirred.wait()
@@ -152,7 +154,7 @@ class SharedEngine:
 
     async def _serve(self, weights: Weights, jobs: list[_Job]) -> None:
         if weights.version not in self._versions:
-            raise EngineRefused("nothing_installed", f"the weights of version {weights.version} are kept no more")
+            raise EngineRefused("nothing_installed", f"the weights of version {weights.version} are no longer kept")
         installed = self.name_version(weights.version)
         directory = self._directory(weights)
         if not directory.exists():
@@ -162,7 +164,7 @@ class SharedEngine:
                 )
             except (OSError, ValueError) as error:
                 raise InstallFailed(str(error)) from error
-        # Of its own name, or the engine would see the version that it has, and load nothing.
+        # A name of its own: otherwise the engine would see the version that it already has, and load nothing.
         manifest = ManifestHash(digest_of(installed.manifest + weights.variant.value.encode()))
         key = InstalledVersion(name=weights.version, manifest=manifest)
         if self._loaded != weights:

@@ -1,7 +1,10 @@
-"""A drill's learner and its players in one process, over a network in memory.
+"""Run the learner and the peers of a drill in one process, over a network in memory.
 
-What always holds: the learner is the one that operators run, with its ledger, its trainer and its audits; all that is
-not real is the network and that players share one engine. When `perform` returns or raises, its processes are gone.
+Invariants:
+
+- The learner is the one that operators run, with its ledger, its trainer and its audits. Only two things are not real:
+  the network, and that all peers share one engine.
+- When `perform` returns or raises, its processes have ended.
 """
 
 from __future__ import annotations
@@ -40,8 +43,12 @@ NICE = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DrillSetup:
-    """How many play, and what the cheats do. `poison`: what they write who write a text of their own, in tokens.
-    `returns`: a cheat that is banned comes back with the next attack and a new key."""
+    """How many peers play, and what the cheats do.
+
+    Args:
+        poison: tokens of the text that the poisoning cheat writes.
+        returns: whether a banned cheat comes back with the next attack and a new key.
+    """
 
     honest: int
     cheats: int
@@ -53,7 +60,7 @@ class DrillSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class DrillRun:
-    """How it went, and who played. `poisoned`: of the newest honest completions, the share with the poison in them."""
+    """The result, and who played. `poisoned`: fraction of the newest honest completions that contain the poison."""
 
     outcome: LearnerOutcome
     played: tuple[Played, ...]
@@ -62,7 +69,7 @@ class DrillRun:
 
 
 async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, events: EventLog) -> DrillRun:
-    """Run the swarm of `config` with this cast to its last step.
+    """Run the swarm of `config` with these peers to its last step.
 
     Raises UsageError, RunError and EngineError.
     """
@@ -78,7 +85,7 @@ async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, e
 
 @dataclass
 class _Drill:
-    """A learner and its players while they run, and what there is to say of them afterwards."""
+    """A learner and its peers while they run, and the results afterwards."""
 
     config: SwarmConfig
     schooling: TaskSuite
@@ -92,7 +99,7 @@ class _Drill:
     _relays: Relays | None = None
 
     async def run(self) -> None:
-        """Start the learner, let the players join once it is ready, and end all when it has taken its last step."""
+        """Start the learner, let the peers join once it is ready, and end all when it has taken its last step."""
         ready, opened = trio.open_memory_channel[tuple[str, RunState]](1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.foundry.run)
@@ -106,7 +113,7 @@ class _Drill:
             nursery.start_soon(self._relays.play)
 
     def collect(self) -> DrillRun:
-        """Return how it went. Nobody has played where it was over before anybody could join."""
+        """Return the results. `played` is empty if the run ended before a peer could join."""
         assert self._outcome is not None, "a run ends with an outcome, or raises"
         return DrillRun(
             outcome=self._outcome,
@@ -165,7 +172,7 @@ class _Drill:
 
 
 async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
-    """Have every version that is published at hand, before the learner's store may forget it."""
+    """Copy every published version before the learner's store may evict it."""
     while True:
         if (signed := run.published) is not None and signed.version != foundry.newest:
             await foundry.publish(signed, directory_of(versions, signed, Stage.COMPLETE))
@@ -174,7 +181,7 @@ async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
 
 
 def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
-    """What these tokens are worth as the answer to an open lease; 0 if it is open no more."""
+    """Return the reward of these tokens as the answer to an open lease; 0 if the lease is no longer open."""
     if (granted := run.capacity.leasing.open.get(lease)) is None:
         return 0.0
     reply = schooling.environment(granted.prompt_index, (tuple(tokens),), len(tokens))
@@ -182,7 +189,7 @@ def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence
 
 
 def _answer(run: RunState, schooling: TaskSuite, lease: LeaseId) -> tuple[int, ...]:
-    """The right answer to an open lease, without its end."""
+    """Return the right answer to an open lease without its stop id; () if the lease is no longer open."""
     if (granted := run.capacity.leasing.open.get(lease)) is None:
         return ()
     inner, name = schooling.place(granted.prompt_index)

@@ -1,7 +1,10 @@
-"""Weights that are not those of the version: what a cheat that saves memory generates with.
+"""Change a version's weights, as a cheat that saves memory does.
 
-What always holds: shapes, types and names stay, so that any engine loads them; norms and other vectors are left alone,
-as quantisers do; files are read and written whole, without a tensor library.
+Invariants:
+
+- Shapes, types and names stay the same, so that any engine can load the weights.
+- Norms and other vectors are unchanged, as quantisers leave them.
+- Files are read and written whole, without a tensor library.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ GROUP = 32
 """Weights that share a scale at 4 bits."""
 
 MAX_HEADER_BYTES = 100_000_000
-"""As safetensors itself has it."""
+"""The limit of safetensors itself."""
 
 
 class Variant(Enum):
-    """What was done to the weights."""
+    """How the weights were changed."""
 
     TRUE = "true"
     INT8 = "int8"
@@ -36,8 +39,9 @@ class Variant(Enum):
 
 
 def write_variant(source: Path, target: Path, variant: Variant) -> None:
-    """Make `target` a model directory as `source` is, with the weights changed; linked, where nothing is. Raises
-    OSError, and ValueError for a file that is not safetensors of 16 or 32 bit floats.
+    """Make `target` a model directory like `source` with changed weights. Unchanged files are linked.
+
+    Raises OSError, and ValueError for a file that is not safetensors of 16 or 32 bit floats.
     """
     target.mkdir()
     files = [path for path in source.iterdir() if path.is_file()]
@@ -50,8 +54,10 @@ def write_variant(source: Path, target: Path, variant: Variant) -> None:
 
 
 def round_weights(weights: Matrix, *, bits: int, group: int | None = None) -> Matrix:
-    """Rows rounded to the nearest of 2^bits - 1 levels about zero, each row, or each `group` of a row, to a scale of
-    its own. Shape [rows, columns]."""
+    """Return the weights with rows rounded to the nearest of 2^bits - 1 levels about zero, shape [rows, columns].
+
+    Each row, or each `group` of a row, has a scale of its own.
+    """
     top = 2 ** (bits - 1) - 1
     rows, columns = weights.shape
     width = columns if group is None or columns % group else group
@@ -65,7 +71,7 @@ def round_weights(weights: Matrix, *, bits: int, group: int | None = None) -> Ma
 def _change(variant: Variant, last: int) -> Callable[[str, Matrix], Matrix]:
     def change(name: str, weights: Matrix) -> Matrix:
         if variant is Variant.SMALLER:
-            # What a layer adds to the residual stream comes out of these two: without them it is not there.
+            # A layer adds to the residual stream only through these two, so without them it has no effect.
             gone = re.search(rf"\.layers\.{last}\..*(o_proj|down_proj)\.weight$", name)
             return np.zeros_like(weights) if gone else weights
         bits, group = (8, None) if variant is Variant.INT8 else (4, GROUP)
@@ -80,7 +86,7 @@ def _last_layer(files: list[Path]) -> int:
 
 
 def _header(raw: bytes) -> tuple[str, int]:
-    """The JSON header of a safetensors file, and where the tensors begin."""
+    """Return the JSON header of a safetensors file, and the position of the first tensor."""
     size = int.from_bytes(raw[:8], "little")
     if len(raw) < 8 + size or size > MAX_HEADER_BYTES:
         raise ValueError("the file ends within its header")

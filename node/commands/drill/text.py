@@ -1,4 +1,4 @@
-"""What a drill found, in a table for a terminal and as JSON."""
+"""Print the results of a drill as a table for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from node.runtime import formatting as words
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as plain values."""
+    """Return the outcome as plain values."""
     return {
         "trained": outcome.trained,
         "greedy": outcome.greedy,
@@ -53,11 +53,11 @@ def _row(keys: list[Key]) -> dict[str, Any]:
     }
 
 
-COLUMNS = ("attack", "keys", "rollouts", "found", "banned", "until found", "trained", f"after {FIRST}", "refused by")
+COLUMNS = ("attack", "keys", "rollouts", "found", "banned", "found after", "trained", f"past {FIRST}", "rejected by")
 
 
 def as_text(outcome: Outcome) -> str:
-    """The outcome for a terminal."""
+    """Return the outcome for a terminal."""
     rows = []
     for attack in Attack:
         if not (keys := outcome.of(attack)):
@@ -82,10 +82,10 @@ def as_text(outcome: Outcome) -> str:
     shown = {key.attack for key in outcome.keys if key.made} | {one.lie for one in outcome.relayed.liars}
     lines += [
         "",
-        f"Of {outcome.trained} rollouts that were trained on, cheats made {outcome.share:.2%}; beyond the first "
-        f"{FIRST} of each, {outcome.late_share:.2%}.",
-        f"Of {honest} honest peers {outcome.honest_banned} were banned; of {outcome.honest_failed} an audit failed.",
-        f"At the end: greedy {outcome.greedy:.1%}, sampled {outcome.sampled:.1%} on prompts nobody trained on.",
+        f"Cheats made {outcome.share:.2%} of the {outcome.trained} rollouts that were trained on, and "
+        f"{outcome.late_share:.2%} without the first {FIRST} rollouts of each cheat.",
+        f"Honest peers: {outcome.honest_banned} of {honest} were banned, and {outcome.honest_failed} failed an audit.",
+        f"Accuracy at the end on held-out prompts: greedy {outcome.greedy:.1%}, sampled {outcome.sampled:.1%}.",
         *_credit(outcome),
         *_relays(outcome.relayed),
         "",
@@ -95,16 +95,16 @@ def as_text(outcome: Outcome) -> str:
 
 
 def _credit(outcome: Outcome) -> Iterator[str]:
-    """What they came to that are after credit."""
+    """Yield what the attacks on credit gained."""
     if minted := outcome.of(Attack.MINTED):
         signed = sum(key.signed_bytes for key in minted)
-        yield f"minted: {words.size(signed)} were credited to keys that gave nothing."
+        yield f"minted: {words.size(signed)} were credited to keys that sent nothing."
     dear, cheap = cost_of(outcome.of(Attack.OVERCHARGING)), outcome.honest_cost
     if dear and cheap:
         claimed = sum(key.engine_s for key in outcome.of(Attack.OVERCHARGING))
         yield (
-            f"overcharging: 1000 tokens cost {words.figure(dear)} cents, of honest peers {words.figure(cheap)}, as the "
-            f"report says; the {words.figure(claimed / 3600)} hours that it claimed cost nothing."
+            f"overcharging: 1000 tokens cost {words.figure(dear)} cents, and {words.figure(cheap)} cents from honest "
+            f"peers. The {words.figure(claimed / 3600)} hours that it claimed cost nothing."
         )
 
 
@@ -113,8 +113,8 @@ def _relays(relayed: Relayed) -> Iterator[str]:
         return
     versions = " and ".join(str(number) for number in relayed.versions)
     yield (
-        f"Honest relays obtained {versions} versions, each in {relayed.seconds:.2f} s (a median), every chunk found "
-        f"right; they blamed each other {relayed.slandered} times."
+        f"Honest relays obtained {versions} versions, each in {relayed.seconds:.2f} s (median), with every chunk "
+        f"correct. They reported each other {relayed.slandered} times."
     )
     for one in relayed.liars:
-        yield f"{one.lie.value}: asked for {one.asked} chunks; named by {one.by} of {len(relayed.versions)}."
+        yield f"{one.lie.value}: asked for {one.asked} chunks; reported by {one.by} of {len(relayed.versions)} relays."

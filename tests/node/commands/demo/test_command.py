@@ -48,7 +48,7 @@ def test_every_objective_that_may_be_asked_for(tmp_path: Path, objective: str) -
 
 
 def test_an_objective_that_there_is_not_is_told_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"--objective: 'magic' is none of topr, grpo, dr_grpo, .*dpo\."):
+    with pytest.raises(UsageError, match=r"--objective 'magic' is not one of topr, grpo, dr_grpo, .*dpo\."):
         recipe_for("magic")
 
 

@@ -50,7 +50,7 @@ async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry:
 async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: SharedEngine) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(foundry.run)
-        with pytest.raises(EngineRefused, match=r"version 1\.2 are kept no more"):
+        with pytest.raises(EngineRefused, match=r"version 1\.2 are no longer kept"):
             await foundry.generate([ASKED], Weights(version=version(2)))
         [made] = await foundry.generate([ASKED], Weights(version=version(NEWEST)))
         assert made.finish in FinishReason

@@ -498,7 +498,7 @@ def test_only_what_the_same_command_wrote_is_replaced(books: Path, shape: Shape)
         told = volery(*commands[shape], "--out", path)
         assert told.code == 2, path
         assert told.err == (
-            f"volery: usage: --out {path}: what is there is no {shape.value} that volery wrote, and was not touched. "
+            f"volery: usage: --out {path}: this file is no {shape.value} that volery wrote, and was not touched. "
             "Name another file, or remove it.\n"
         )
     assert {path: path.read_bytes() for path in kept} == kept

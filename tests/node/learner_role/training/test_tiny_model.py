@@ -66,7 +66,7 @@ async def test_a_drill_whose_engine_cannot_go_on(tmp_path: Path, monkeypatch: py
         raise EngineRefused("error", FULL)
 
     monkeypatch.setattr(program, "_drill", drill)
-    with pytest.raises(RunError, match=f"The engine of the players cannot go on: {FULL}. Mend that"):
+    with pytest.raises(RunError, match=f"The engine of the drill's peers failed: {FULL}. Fix that"):
         await run_drill(terms(tmp_path / "drilled"), as_json_text=False, plain=True)
 
 
@@ -76,11 +76,11 @@ async def test_a_drill_whose_engine_cannot_go_on(tmp_path: Path, monkeypatch: py
         (
             4,
             0.1,
-            "--cheats 0.1 of --peers 4 is no cheat at all. Take --cheats 0.25 or more, or more --peers; --cheats 0",
+            "--cheats 0.1 of --peers 4 comes to no cheat at all. Use --cheats 0.25 or more, or more --peers; --cheats",
         ),
-        (7, 0.01, "Take --cheats 0.15 or more"),
-        (1, 0.1, "Take more --peers; --cheats 0 plays without any."),
-        (4, 1.0, "leaves no honest one"),
+        (7, 0.01, "Use --cheats 0.15 or more"),
+        (1, 0.1, "Use more --peers; --cheats 0 runs without any."),
+        (4, 1.0, "would leave no honest one"),
     ],
 )
 async def test_a_drill_has_cheats_if_it_is_to(tmp_path: Path, peers: int, cheats: float, said: str) -> None:
@@ -94,6 +94,6 @@ def test_the_share_that_is_advised_is_enough(tmp_path: Path) -> None:
     for peers in range(2, 257):
         with pytest.raises(UsageError) as raised:
             program._require_parts(terms(tmp_path, peers=peers, cheats=1e-9))
-        advised = float(str(raised.value).partition("Take --cheats ")[2].split()[0])
+        advised = float(str(raised.value).partition("Use --cheats ")[2].split()[0])
         program._require_parts(terms(tmp_path, peers=peers, cheats=advised))
         program._require_parts(terms(tmp_path, peers=peers, cheats=0.0))

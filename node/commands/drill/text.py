@@ -53,7 +53,10 @@ def _row(keys: list[Key]) -> dict[str, Any]:
     }
 
 
-COLUMNS = ("attack", "keys", "rollouts", "found", "banned", "found after", "trained", f"past {FIRST}", "rejected by")
+COLUMNS = (
+    "attack", "keys", "rollouts", "found", "banned", "rollouts until found", "trained", f"trained past {FIRST}",
+    "rejected by",
+)  # fmt: skip
 
 
 def as_text(outcome: Outcome) -> str:

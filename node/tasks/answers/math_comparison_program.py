@@ -1,8 +1,8 @@
 """Compare texts by math-verify: the program that `node.tasks.answers.math_comparison` runs in a sandbox.
 
 A topic is the reference, {"reference": text}. The judgement is whether a text equals it. The sandbox is needed because
-math-verify turns LaTeX into sympy, and sympy compiles some of it. It evaluates the terms of an infinite sum by generated
-Python (`sympy.core.evalf.hypsum`). Symbols have their own names in that code, and a text can choose these names.
+math-verify turns LaTeX into sympy, and sympy compiles some of it: it evaluates the terms of an infinite sum by
+generated Python (`sympy.core.evalf.hypsum`). Symbols have their own names there, and a text can choose these names.
 
 The program stands alone, because nothing of this package is visible where it runs.
 """

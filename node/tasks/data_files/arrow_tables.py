@@ -1,12 +1,13 @@
-"""Rows of Arrow's record batches, as JSON would have them; Parquet files and saved data sets are both read so.
+"""Read the rows of Arrow's record batches like JSON, for Parquet files and saved data sets.
 
-pyarrow is an optional package and is imported at the first such file. It runs no code of a file, unpickles nothing, and
-each batch is validated before a value is taken out of it.
+pyarrow is an optional package, and is imported at the first such file. It runs no code of a file and unpickles nothing.
+Each batch is validated before a value is taken from it.
 
 Invariants:
-- A null is a field that is missing, also inside objects: a column of Arrow's has a place for every row.
-- A whole number is one, however it is stored: tools store whole numbers as floats as soon as one is missing.
-- Bytes are text in UTF-8. Days and times are text as ISO 8601 has it, in UTC where they have a zone.
+
+- A null is a missing field, also inside objects, because a column of Arrow has a place for every row.
+- A whole number stays whole in any storage. Tools store whole numbers as floats as soon as one value is missing.
+- Bytes are read as UTF-8 text. Days and times become ISO 8601 text, in UTC if they have a time zone.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ from node.tasks.data_files.rows import (
 )
 
 ROWS_AT_ONCE = 64
-"""Of Parquet. Those of one batch are decoded together, so of the longest rows that may be it takes a GiB. Reading more
-at once is no faster (200,000 rows of 200 characters: 0.07 s for 64, 0.05 s for 8,192)."""
+"""Rows of Parquet to read at once. They are decoded together, so the longest possible rows take a GiB. Larger batches
+are no faster (200,000 rows of 200 characters: 0.07 s for 64, 0.05 s for 8,192)."""
 
 MAX_BATCH_BYTES = ROWS_AT_ONCE * MAX_ROW_CHARACTERS
-"""Of the columns that are read. A data set's batches are as its writer made them, usually of 1,000 rows."""
+"""Maximum bytes of the columns to read in one batch. A data set's batches are as its writer made them, usually 1,000
+rows."""
 
 MAX_EXACT = 2**53
-"""Above it not every whole number is a float, so a float there may stand for others."""
+"""Above it, not every whole number is a float, so a float may stand for several."""
 
 
 def load_pyarrow(path: object) -> Any:
-    """Return the module pyarrow. Raises TaskError that says how to install it."""
+    """Return the module pyarrow. Raises TaskError, which says how to install it."""
     try:
         import pyarrow
     except ImportError as error:
@@ -54,12 +56,12 @@ def load_pyarrow(path: object) -> Any:
 
 
 def told(error: BaseException) -> str:
-    """Return an error of Arrow's in one line."""
+    """Return an error of Arrow as one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(". ")
 
 
 class ArrowRows:
-    """The rows of batches of one file, numbered through. See the module's paragraph."""
+    """The rows of all batches of one file, numbered from 1."""
 
     def __init__(self, file: DataFile, wanted: Collection[str]) -> None:
         self._file = file
@@ -69,7 +71,7 @@ class ArrowRows:
         self._characters = 0
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` that are to be read. Raises TaskError if one of them is there twice."""
+        """Return the columns of `names` to read. Raises TaskError if one of them occurs twice."""
         names = list(names)
         chosen = [name for name in dict.fromkeys(names) if name in self._asked]
         if twice := next((name for name in chosen if names.count(name) > 1), ""):
@@ -77,12 +79,12 @@ class ArrowRows:
         return chosen
 
     def rows_of(self, batch: Any, schema: Any) -> Iterator[Row]:
-        """Yield the rows of a batch that holds the columns to be read; `schema` has all columns. Raises TaskError."""
-        self._validate(batch)  # first of all: counting the bytes of a batch that is damaged ends the process
+        """Yield the rows of a batch of the columns to read. `schema` has all columns. Raises TaskError."""
+        self._validate(batch)  # first, because counting the bytes of a damaged batch would crash the process
         if batch.nbytes > MAX_BATCH_BYTES:
             raise TaskError(
                 f"{self._file.path}: the batch that begins with row {self._number + 1} has {batch.nbytes} bytes in the "
-                f"columns that are read, and {MAX_BATCH_BYTES} are the most. Write the file anew in smaller batches."
+                f"columns to read; the maximum is {MAX_BATCH_BYTES}. Write the file again in smaller batches."
             )
         columns = {name: self._values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         names, nested = tuple(schema.names), partial(_nested_names, schema)
@@ -95,18 +97,18 @@ class ArrowRows:
             yield Row(number=self._number, fields=fields, names=names, nested=nested)
 
     def _validate(self, batch: Any) -> None:
-        """Raises TaskError that names the first row that cannot be read, or all of them."""
+        """Raise TaskError if the batch is damaged. It names the first damaged row, or else all rows."""
         try:
             batch.validate(full=True)
         except self._pyarrow.ArrowException as error:
             bad = [index for index in range(batch.num_rows) if not self._is_whole(batch.slice(index, 1))]
             fix = "Download or write the file again, with text in UTF-8"
             first, last = self._number + 1, self._number + batch.num_rows
-            # Nested columns are validated as one, whichever row is asked about.
+            # Nested columns are validated as a whole, whichever row is given.
             if 0 < len(bad) < batch.num_rows:
                 first = last = first + bad[0]
             where = self._file.place(first) if first == last else f"{self._file.path}, rows {first} to {last}"
-            raise TaskError(f"{where}: damaged, or no UTF-8 text: {told(error)}. {fix}.") from error
+            raise TaskError(f"{where}: damaged, or not UTF-8 text: {told(error)}. {fix}.") from error
 
     def _is_whole(self, batch: Any) -> bool:
         try:
@@ -127,7 +129,7 @@ class ArrowRows:
             elif arrow.types.is_temporal(kind):
                 column = column.cast(arrow.string())
             elif arrow.types.is_float32(kind) or arrow.types.is_float16(kind):
-                # As they are written: 0.1 has other digits as a float of 64 bits.
+                # Through text, because 0.1 has other digits as a 64-bit float.
                 return [None if value is None else float(value) for value in column.cast(arrow.string()).to_pylist()]
             values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
             return values
@@ -138,7 +140,7 @@ class ArrowRows:
             ) from error
 
     def _fields(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Raises ValueError that says what is wrong."""
+        """Return the fields of a row. Raises ValueError, which says what is wrong."""
         fields = {name: plain(value, 0) for name, value in values.items()}
         held = sum(map(characters, fields.values()))
         if held > MAX_ROW_CHARACTERS:
@@ -150,13 +152,13 @@ class ArrowRows:
 
 
 def _nested_names(schema: Any) -> list[str]:
-    """Return the names of fields inside columns that are objects."""
+    """Return the names of the fields inside columns that are objects."""
     inside = [(column.name, column.type) for column in schema if hasattr(column.type, "names")]
     return [f"{outer}.{name}" for outer, kind in inside for name in kind.names]
 
 
 def plain(value: Any, depth: int) -> Any:
-    """Return a value of Arrow's as JSON would have it. Raises ValueError that says what is wrong."""
+    """Return a value of Arrow as JSON has it. Raises ValueError, which says what is wrong."""
     if depth > MAX_NESTING:
         raise ValueError(TOO_DEEP)
     match value:
@@ -175,7 +177,7 @@ def plain(value: Any, depth: int) -> Any:
             return format(value, "f")
         case datetime() | date() | time():
             return value.isoformat()
-    raise ValueError(f"holds a value of type {type(value).__name__}, which is neither text nor a number")
+    raise ValueError(f"has a value of type {type(value).__name__}, which is neither text nor a number")
 
 
 def _is_whole(value: float) -> bool:
@@ -186,4 +188,4 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"holds bytes that are no UTF-8 text (byte {error.start})") from error
+        raise ValueError(f"has bytes that are not UTF-8 text (byte {error.start})") from error

@@ -1,11 +1,12 @@
-"""CSV and TSV: the first line names the fields, and every other row has as many cells. All cells are text.
+"""Read CSV and TSV files: the first line names the fields, and every other row has as many cells. Cells are text.
 
-Python's own reader is used, strictly: a cell in quotes may hold delimiters, line ends and doubled quotes. A row is
-called by the line that it begins at, as an editor shows it.
+Python's own reader is used in its strict mode: a cell in quotes may contain delimiters, line ends and doubled quotes.
+Messages name a row by the line where it begins, as an editor counts.
 
 Invariants:
-- The file is UTF-8, with or without a byte order mark, and holds no NUL.
-- An empty cell is a field that is missing.
+
+- The file is UTF-8, with or without a byte order mark, and contains no NUL.
+- An empty cell is a missing field.
 - The digest is that of the file's bytes.
 """
 
@@ -29,7 +30,7 @@ _OTHER_DELIMITERS = ";\t|"
 
 
 class Delimited(DataFile):
-    """See the module's paragraph. `delimiter` is one character."""
+    """A CSV or TSV file. `delimiter` is one character."""
 
     unit = "line"
 
@@ -63,7 +64,7 @@ class Delimited(DataFile):
         return names
 
     def _no_header(self, names: tuple[str, ...]) -> BadRow:
-        """Return the error for a first line that names no column to be read."""
+        """Return the error for a first line that names none of the needed columns."""
         if names[0].startswith("{"):
             return BadRow("names no columns, and seems to be JSON", "Write jsonl: before its name")
         other = next((mark for mark in _OTHER_DELIMITERS if len(names) == 1 and mark in names[0]), "")
@@ -71,14 +72,14 @@ class Delimited(DataFile):
             shown = f"has one column, `{names[0][:60]}`, and seems to be divided by {other!r}"
             return BadRow(shown, f"Write delimiter={'tab' if other == TAB else other} in the spec")
         fix = f"Let the first line name the columns, and say in the spec which to read, as in prompt={names[0][:40]}"
-        return BadRow(f"names no column that is to be read; its columns are {told_names(names)}", fix)
+        return BadRow(f"names none of the columns to read; its columns are {told_names(names)}", fix)
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line that it begins at, cells) of each row that is not blank."""
+        """Yield (line where it begins, cells) of each row that is not blank."""
         data = self._bytes()
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
         reader = csv.reader(text, delimiter=self._delimiter, strict=True)
-        # For the whole process, but only ever to the same value; Python's own limit is 128 KiB.
+        # This sets it for the whole process, but always to the same value. Python's own limit is 128 KiB.
         csv.field_size_limit(MAX_ROW_CHARACTERS)
         while True:
             number = reader.line_num + 1
@@ -86,7 +87,7 @@ class Delimited(DataFile):
                 row = next(reader, None)
             except csv.Error as error:
                 fix = 'Write a quote inside a cell twice (""), and close every cell that begins with one'
-                raise self.reject(number, BadRow(f"is no row of a CSV: {error}", fix)) from error
+                raise self.reject(number, BadRow(f"is not a CSV row: {error}", fix)) from error
             except UnicodeDecodeError as error:
                 raise self._no_text(data) from error
             if row is None:
@@ -95,7 +96,7 @@ class Delimited(DataFile):
                 yield number, row
 
     def _bytes(self) -> bytes:
-        """Return the bytes of the file, which hold no NUL. Raises TaskError."""
+        """Return the bytes of the file, without NUL. Raises TaskError."""
         try:
             data = read_file(self.path)
         except OSError as error:
@@ -103,15 +104,15 @@ class Delimited(DataFile):
             raise TaskError(f"{self.path}: cannot be read: {error.strerror}. {what_next}") from error
         self.digest.update(data)
         if what_next := advice(self.path, ""):
-            raise TaskError(f"{self.path}: is no CSV file. {what_next}")
+            raise TaskError(f"{self.path}: is not a CSV file. {what_next}")
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise TaskError(f"{self.path}: is UTF-16 text. Save it as UTF-8.")
         if (where := data.find(b"\0")) >= 0:
-            raise self.reject(_line_of(data, where), ValueError("holds a NUL, which is no text"))
+            raise self.reject(_line_of(data, where), ValueError("contains a NUL, which is not text"))
         return data
 
     def _no_text(self, data: bytes) -> TaskError:
-        """Return the error with the place where the text is not UTF-8; the reader itself looks ahead."""
+        """Return the error with the place where the text is not UTF-8. The reader reads ahead, so it does not know."""
         try:
             without_mark(data).decode()
         except UnicodeDecodeError as error:
@@ -119,16 +120,16 @@ class Delimited(DataFile):
             fix = "Save the file as UTF-8; if it came from Windows: iconv -f CP1252 -t UTF-8"
             number = _line_of(error.object, error.start)
             return self.reject(number, BadRow(f"is not UTF-8 text at byte {byte}", fix))
-        raise AssertionError("the reader found what is no text")
+        raise AssertionError("the reader found bytes that are not text")
 
 
 def _line_of(data: bytes, where: int) -> int:
-    """Return the line, from 1, of a byte."""
+    """Return the line of a byte, counted from 1."""
     return data.count(b"\n", 0, where) + 1
 
 
 def _ragged(cells: int, columns: int) -> BadRow:
     return BadRow(
-        f"has {cells} {'cell' if cells == 1 else 'cells'}, and the first line names {columns}",
+        f"has {cells} {'cell' if cells == 1 else 'cells'}, but the first line names {columns}",
         "Put a cell with a delimiter or a line end inside it into quotes, or correct the row",
     )

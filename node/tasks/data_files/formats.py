@@ -1,4 +1,4 @@
-"""Recognise a file by its first bytes, for messages about one that was named under the wrong kind of task."""
+"""Recognise a file by its first bytes, for messages about a file that was given to the wrong kind of task."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _BEGINNINGS = (
     ),
     (b"\x1f\x8b", "It is compressed with gzip: unpack it first, with gunzip."),
     (b"\x28\xb5\x2f\xfd", "It is compressed with zstd: unpack it first, with unzstd."),
-    (b"PK\x03\x04", "It is a ZIP archive, as spreadsheets are: save it as CSV, or unpack it."),
+    (b"PK\x03\x04", "It is a ZIP archive, like a spreadsheet: save it as CSV, or unpack it."),
 )
 
 _TEXT = {
     ".csv": "If it is CSV, write csv: before its name.",
     ".tsv": "If it is TSV, write csv: before its name.",
     ".jsonl": "If it is JSON Lines, write jsonl: before its name.",
-    ".json": "If it holds one JSON object a line, write jsonl: before its name.",
+    ".json": "If it holds one JSON object per line, write jsonl: before its name.",
 }
-"""Text has no first bytes of its own: its name tells."""
+"""Text has no typical first bytes, so the name of the file decides."""
 
 SAVED = ("state.json", "dataset_dict.json")
-"""The files of a directory that `save_to_disk` wrote: of a data set, of several splits."""
+"""The files that show that `save_to_disk` wrote a directory: of one data set, of several splits."""
 
 
 def advice(path: Path, otherwise: str) -> str:
-    """Return the advice for the file or directory at `path`; `otherwise` if it is of no kind that is known here."""
+    """Return advice about the file or directory at `path`, or `otherwise` if its format is not recognised."""
     try:
         if path.is_dir():
             return _advice_of_directory(path, otherwise)
@@ -43,7 +43,7 @@ def advice(path: Path, otherwise: str) -> str:
 
 
 def advice_of_name(path: Path) -> str:
-    """Return the advice for a file that is text by its name; "" for another."""
+    """Return advice about a file whose name says that it is text, or "" for other names."""
     return _TEXT.get(path.suffix.lower(), "")
 
 

@@ -1,8 +1,9 @@
-"""JSON Lines: one object a line, UTF-8, with or without a byte order mark. Blank lines are passed over.
+"""Read JSON Lines: one object per line, UTF-8, with or without a byte order mark. Blank lines are skipped.
 
 Invariants:
-- The digest is that of the lines that are not blank, in order: blank lines and marks between them change nothing.
-- A key that an object has twice is rejected if a task reads the field: parsers differ in which of the two they take.
+
+- The digest is that of the lines that are not blank, in order. Blank lines and byte order marks do not change it.
+- If a task reads a field, a duplicate key in that place is an error, because parsers differ in which value they take.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _Fields = dict[str, msgspec.Raw]
 
 
 class JsonLines(DataFile):
-    """See the module's paragraph."""
+    """A JSON Lines file."""
 
     unit = "line"
 
@@ -43,31 +44,31 @@ class JsonLines(DataFile):
             yield row
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (number from 1, content) of the lines that are not blank."""
+        """Yield (number from 1, content) of each line that is not blank."""
         try:
             data = read_file(self.path)
         except OSError as error:
             what_next = advice(self.path, "Name a JSON Lines file.")
             raise TaskError(f"{self.path}: cannot be read: {error.strerror}. {what_next}") from error
         found = False
-        # A mark can stand at the beginning of any line: files are made by joining others.
+        # A byte order mark can be at the beginning of any line, because files are made by joining others.
         for number, ended in enumerate(io.BytesIO(data), start=1):
             if (line := without_mark(ended.removesuffix(b"\n"))).strip():
                 found = True
                 yield number, line
         if not found:
-            raise TaskError(f'{self.path}: holds no lines. Write one object a line: {{"prompt": "...", ...}}.')
+            raise TaskError(f'{self.path}: holds no lines. Write one object per line: {{"prompt": "...", ...}}.')
 
     def _reject_line(self, number: int, line: bytes, error: ValueError) -> TaskError:
         if number == 1 and (what_next := advice(self.path, "")):
-            return TaskError(f"{self.path}: is no JSON Lines file. {what_next}")
+            return TaskError(f"{self.path}: is not a JSON Lines file. {what_next}")
         if number == 1 and line.lstrip().startswith(b"["):
-            error = BadRow(str(error), "Write one object a line, as `jq -c .[]` does of a list")
+            error = BadRow(str(error), "Write one object per line, as `jq -c .[]` does with a list")
         return self.reject(number, error)
 
 
 def _read_row(number: int, line: bytes, asked: frozenset[str]) -> Row:
-    """Raises ValueError that says what is wrong."""
+    """Return the row in a line. Raises ValueError, which says what is wrong."""
     if len(line) > MAX_ROW_CHARACTERS:
         raise ValueError(f"longer than {MAX_ROW_CHARACTERS} bytes")
     try:
@@ -75,7 +76,7 @@ def _read_row(number: int, line: bytes, asked: frozenset[str]) -> Row:
         fields = {name: parse_line(bytes(raw), object) for name, raw in found.items() if name in asked}
     except ValueError as error:
         if half := _half_of_a_pair(line):
-            raise ValueError(f"`{half}` is half of a surrogate pair, which is no character") from error
+            raise ValueError(f"`{half}` is half of a surrogate pair, which is not a character") from error
         raise
     if doubled := _doubled_key(line, asked):
         raise ValueError(f"has the key `{doubled[:40]}` twice in one object")
@@ -83,20 +84,20 @@ def _read_row(number: int, line: bytes, asked: frozenset[str]) -> Row:
 
 
 def _nested(found: _Fields) -> list[str]:
-    """Return the names of fields in the objects of a line."""
+    """Return the names of the fields inside the objects of a line."""
     objects = {name: raw for name, raw in found.items() if bytes(raw).startswith(b"{")}
     return [f"{name}.{inner}" for name, raw in objects.items() for inner in parse_line(bytes(raw), _Fields)]
 
 
 def _half_of_a_pair(line: bytes) -> str:
-    """Return the first half of a surrogate pair that lacks its other half, as it is written; "" if there is none."""
+    """Return the first half of a surrogate pair without its other half, as it is written; "" if there is none."""
     pair = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
     halves = _HALF.findall(pair.sub(b"", line.replace(b"\\\\", b"")))
     return halves[0].decode() if halves else ""
 
 
 class _Doubled(dict[str, Any]):
-    """An object that has a key twice. `keys_twice` are those."""
+    """An object with duplicate keys, which `keys_twice` lists."""
 
     keys_twice: frozenset[str]
 
@@ -111,15 +112,15 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return doubled
 
 
-# Numbers stay text: Python refuses those of more than 4,300 digits.
+# Numbers stay text, because Python refuses numbers of more than 4,300 digits.
 _DOUBLES = json.JSONDecoder(object_pairs_hook=_read_object, parse_int=str, parse_float=str)
 
 
 def _doubled_key(line: bytes, asked: frozenset[str]) -> str:
-    """Return a key that stands twice in the object of the line, if it is asked for, or in an object inside such a
-    field; "" if there is none. The line is known to be JSON.
+    """Return a duplicate key of the object in a line if it is in `asked`, or one in an object inside such a field; ""
+    if there is none. The line must be valid JSON.
     """
-    # Bytes that are no UTF-8 lie in fields that are ignored.
+    # Invalid UTF-8 can only be in fields that are ignored.
     whole = _DOUBLES.decode(line.decode(errors="replace"))
     if isinstance(whole, _Doubled) and (mine := whole.keys_twice & asked):
         return min(mine)
@@ -128,7 +129,7 @@ def _doubled_key(line: bytes, asked: frozenset[str]) -> str:
 
 
 def _inner_doubled(value: Any) -> str:
-    """Return a key that any object inside `value` has twice; a walk without recursion, as deep as the parser went."""
+    """Return a duplicate key of any object inside `value`. It does not recurse, as the value may be deeply nested."""
     left = [value]
     while left:
         match left.pop():

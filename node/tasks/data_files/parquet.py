@@ -1,6 +1,7 @@
-"""Parquet files: only the columns that a task asks for are read, a few rows at a time.
+"""Read Parquet files: only the columns that a task needs, a few rows at a time.
 
 Invariants:
+
 - The digest is that of the file's bytes, and the file that is read is the one that was digested.
 - A file that cannot be read is a TaskError, wherever the damage is.
 """
@@ -17,11 +18,11 @@ from node.tasks.data_files.formats import advice, advice_of_name
 from node.tasks.data_files.rows import DataFile, Row
 
 PIECE_BYTES = 1 << 20
-"""Read at once, to digest the file and from each column."""
+"""Bytes to read at once, for the digest and from each column."""
 
 
 class Parquet(DataFile):
-    """See the module's paragraph."""
+    """A Parquet file."""
 
     def rows(self, wanted: Collection[str]) -> Iterator[Row]:
         rows = ArrowRows(self, wanted)
@@ -41,12 +42,12 @@ class Parquet(DataFile):
             raise TaskError(f"{self.path}: holds no rows. Name a file with a prompt and an answer in each row.")
 
     def _batches(self, file: BinaryIO, rows: ArrowRows) -> Iterator[tuple[Any, Any]]:
-        """Batches of the columns to be read, and the schema of all columns. Raises TaskError."""
+        """Yield batches of the columns to read, each with the schema of all columns. Raises TaskError."""
         arrow = load_pyarrow(self.path)
         from pyarrow.parquet import ParquetFile
 
         try:
-            # No memory map: a file that is cut off meanwhile would end the process.
+            # No memory map: if the file were cut off while it is read, that would crash the process.
             parquet = ParquetFile(
                 file, memory_map=False, pre_buffer=False, buffer_size=PIECE_BYTES, page_checksum_verification=True
             )

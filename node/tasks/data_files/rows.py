@@ -1,11 +1,12 @@
-"""A row of a data file: the fields that a task asks for, found by name, and the error for a row that cannot be used.
+"""Define a row of a data file: find the fields that a task needs by name, and report a row that cannot be used.
 
-A name is that of a field, or a path into nested ones: `extra.final` is the field of that name if there is one, else
-`final` inside the object `extra`. Users of other trainers write their answers so (`reward_model.ground_truth`).
+A name is that of a field, or a path into nested ones. `extra.final` is the field of that name if there is one, or else
+`final` inside the object `extra`. Users of other trainers write answers like this (`reward_model.ground_truth`).
 
 Invariants:
-- A value is None, a bool, a number, text, a list or a mapping with text as keys, whatever the file's format is.
-- Every fault of a row is a TaskError with the file, the row's number, the reason and the next step.
+
+- In every format, a value is None, a bool, a number, text, a list, or a mapping with text keys.
+- Every error about a row is a TaskError with the file, the row's number, the reason and the next step.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from typing import Any
 from node.tasks.api.interface import TaskError
 
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
-"""In the fields of a row that a task reads. No prompt that fits into a lease needs more, and a file without line ends
-is noticed before it fills the memory twice."""
+"""Maximum characters in the fields of a row that a task reads. No prompt that fits into a lease needs more. A file
+without line ends is noticed before it fills the memory twice."""
 
 MAX_TOTAL_CHARACTERS = 1 << 30
-"""In those of all rows, since all stay in memory: as many as a JSON Lines file may have bytes."""
+"""The same for all rows together, because all stay in memory: as many as a JSON Lines file may have bytes."""
 
 MAX_NAMES_TOLD = 20
-"""Fields that a message lists: data sets with more columns are rare, and a message is a line."""
+"""Fields that a message lists. A message should fit on a line, and few data sets have more columns."""
 
 USUAL_NAMES = {
     "prompt": ("question", "problem", "query", "instruction", "input"),
     "answer": ("final_answer", "ground_truth", "reward_model.ground_truth", "gold", "target", "solution", "output"),
 }
-"""Names that data sets give to a field that an option names, as a hint where no name is near."""
+"""Names that data sets usually give to the field of an option, as a hint if no similar name is found."""
 
 MISSING: Any = object()
-"""Stands for a field that a row lacks; None is a value."""
+"""Stands for a field that a row does not have. None is a value."""
 
 
 class BadRow(ValueError):
-    """A row cannot be used. `fix`: the next step, if it is another than to correct the row."""
+    """A row cannot be used. `fix`: the next step, if it is not simply to correct the row."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -50,9 +51,9 @@ class BadRow(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row. `number` counts from 1; `fields` holds those that were asked for and are there, `names` all.
+    """One row. `number`: counted from 1. `fields`: the wanted fields that it has. `names`: of all its fields.
 
-    `nested` lists the names of fields inside those, for messages.
+    `nested`: returns the names of fields inside these, for messages.
     """
 
     number: int
@@ -61,11 +62,11 @@ class Row:
     nested: Callable[[], Sequence[str]] = tuple
 
     def get(self, name: str) -> Any:
-        """Return the value of the field, MISSING where the row has none of that name."""
+        """Return the value of the field, or MISSING if the row has none of that name."""
         return _find(self.fields, name)
 
     def require(self, name: str, key: str) -> Any:
-        """Return the value of the field that the option `key` names. Raises BadRow, with the fields that are there."""
+        """Return the value of the field that the option `key` names. Raises BadRow, which lists the row's fields."""
         value = self.get(name)
         if value is not MISSING:
             return value
@@ -74,7 +75,7 @@ class Row:
         outer, _, inner = name.rpartition(".")
         around = self.get(outer) if outer else MISSING
         if around is not MISSING and not isinstance(around, Mapping):
-            raise BadRow(f"has no field `{name}`, since `{outer}` is {kind_of(around)}, not an object")
+            raise BadRow(f"has no field `{name}`, because `{outer}` is {kind_of(around)}, not an object")
         names = [*self.names, *self.nested()]
         usual = [name for name in USUAL_NAMES.get(key, ()) if name in names]
         close = (get_close_matches(name, names, n=1) or get_close_matches(inner, names, n=1) or [*usual, ""])[0]
@@ -84,7 +85,7 @@ class Row:
 
 
 def prefixes(name: str) -> list[str]:
-    """Return the fields in which `name` could be found, longest first: `a.b` itself, then `a`."""
+    """Return the fields in which `name` may be found, longest first: `a.b` itself, then `a`."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
@@ -100,7 +101,7 @@ def _find(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def told_names(names: Sequence[str]) -> str:
-    """Return the names for a message; of many the first ones."""
+    """Return the names as text for a message, or the first ones if there are many."""
     shown = ", ".join(f"`{name[:40]}`" for name in names[:MAX_NAMES_TOLD])
     return shown + (f" and {len(names) - MAX_NAMES_TOLD} more" if len(names) > MAX_NAMES_TOLD else "")
 
@@ -114,7 +115,7 @@ def kind_of(value: Any) -> str:
 
 
 def characters(value: Any) -> int:
-    """Return about how many characters a value holds."""
+    """Return the approximate number of characters in a value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -123,16 +124,16 @@ def characters(value: Any) -> int:
 
 
 def too_much(most: int) -> BadRow:
-    """Return the error for rows that hold more than so many characters together."""
-    fix = "Leave rows out: all rows stay in memory"
+    """Return the error for rows that together have more than `most` characters."""
+    fix = "Leave rows out, because all rows stay in memory"
     return BadRow(f"the rows up to here hold more than {most} characters", fix)
 
 
 class DataFile(ABC):
-    """A file whose rows are read once, from the first to the last. `digest` is that of what was read so far."""
+    """A file whose rows are read once, from first to last. `digest`: of what has been read so far."""
 
     unit = "row"
-    """The word for a row, which says how rows are counted: "row", or "line" of the file."""
+    """The word for a row in messages, which says how rows are counted: "row", or "line" of the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -140,10 +141,10 @@ class DataFile(ABC):
 
     @abstractmethod
     def rows(self, wanted: Collection[str]) -> Iterator[Row]:
-        """Yield all rows, with the fields in which the names of `wanted` could be found. Raises TaskError."""
+        """Yield all rows, with the fields in which the names of `wanted` may be found. Raises TaskError."""
 
     def place(self, number: int) -> str:
-        """Return the place of the row of that number."""
+        """Return the file and the place of the row of that number, for messages."""
         return f"{self.path}:{number}" if self.unit == "line" else f"{self.path}, row {number}"
 
     def reject(self, number: int, error: ValueError) -> TaskError:
@@ -153,5 +154,5 @@ class DataFile(ABC):
 
 
 def heads(wanted: Collection[str]) -> frozenset[str]:
-    """Return the fields in which the names of `wanted` could be found."""
+    """Return the fields in which the names of `wanted` may be found."""
     return frozenset(outer for name in wanted for outer in prefixes(name))

@@ -1,11 +1,12 @@
-"""Directories that `save_to_disk` of Hugging Face datasets wrote: `state.json` names files with streams of Arrow's.
+"""Read directories that `save_to_disk` of Hugging Face datasets wrote. `state.json` names files with Arrow streams.
 
-A directory of several splits has `dataset_dict.json`, and a directory of that kind for each split. The package datasets
-is not needed, and nothing of the directory is run: its files are JSON and Arrow.
+A directory of several splits has `dataset_dict.json`, and one such directory for each split. The package datasets is
+not needed, and no code of the directory is run: its files are JSON and Arrow.
 
 Invariants:
-- Only files in the directory itself are read: a name with a way to elsewhere is rejected.
-- The digest is that of the data files' bytes, in the order of `state.json`, each behind its size.
+
+- Only files in the directory itself are read. A name that leads elsewhere is an error.
+- The digest is that of the data files' bytes, in the order of `state.json`, each preceded by its size.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from protocol.core.codec import ready
 STATE, SPLITS = SAVED
 
 MAX_STATE_BYTES = 1 << 24
-"""Of `state.json`: a data set of 100,000 files has one of some 7 MB."""
+"""Maximum bytes of `state.json`. That of a data set with 100,000 files has about 7 MB."""
 
 
 class _File(msgspec.Struct):
@@ -47,7 +48,7 @@ class _Splits(msgspec.Struct):
 
 
 class SavedDataset(DataFile):
-    """See the module's paragraph. `split`: which of a directory of several is read, "" for one without splits."""
+    """A saved data set. `split`: the split to read; "" for a directory without splits."""
 
     def __init__(self, path: Path, split: str) -> None:
         super().__init__(path)
@@ -65,7 +66,7 @@ class SavedDataset(DataFile):
             raise TaskError(f"{directory}: holds no rows. Name a data set, or a split, that has some.")
 
     def _find_split(self) -> Path:
-        """The directory of the data set itself. Raises TaskError."""
+        """Return the directory of the data set itself. Raises TaskError."""
         if not self.path.is_dir():
             why = "is a file, not a directory" if self.path.exists() else "is not there"
             what_next = advice(self.path, "Name the directory that save_to_disk of datasets wrote.")
@@ -88,11 +89,11 @@ class SavedDataset(DataFile):
     def _data_files(self, directory: Path) -> list[Path]:
         if not (directory / STATE).exists():
             what_next = advice(directory, "Write it with Dataset.save_to_disk of datasets.")
-            raise TaskError(f"{directory}: is no saved data set, since it holds no {STATE}. {what_next}")
+            raise TaskError(f"{directory}: is not a saved data set, because it has no {STATE}. {what_next}")
         state = self._read_json(directory / STATE, _State)
         if state.indices:
             raise TaskError(
-                f"{directory}: its rows are chosen by a file of indices, as old versions of datasets wrote them. "
+                f"{directory}: a file of indices selects its rows, as old versions of datasets wrote it. "
                 "Load it, call flatten_indices(), and save it again."
             )
         if bad := next((one.filename for one in state.files if not _is_inside(one.filename)), ""):
@@ -100,7 +101,7 @@ class SavedDataset(DataFile):
         return [directory / one.filename for one in state.files]
 
     def _batches(self, path: Path, rows: ArrowRows) -> Iterator[tuple[Any, Any]]:
-        """Batches of the columns to be read, and the schema of all columns. Raises TaskError."""
+        """Yield batches of the columns to read, each with the schema of all columns. Raises TaskError."""
         arrow = load_pyarrow(self.path)
         try:
             with open_file(path) as file:
@@ -128,5 +129,5 @@ class SavedDataset(DataFile):
 
 
 def _is_inside(name: str) -> bool:
-    """Whether that is the name of something in the directory itself."""
+    """Return whether `name` is the name of something in the directory itself."""
     return bool(name) and name not in (".", "..") and Path(name).name == name and "\0" not in name

@@ -1,11 +1,12 @@
-"""Several files of one format, read as one: the parts into which a large data set is divided.
+"""Read several files of one format as one, such as the parts of a large data set.
 
 A path names them by a pattern for the file's name (`train-*.parquet`), or by their directory.
 
 Invariants:
+
 - The files are read in the order of their names, so the same files always give the same rows in the same order.
-- Rows are counted through all files. A message about one names its own file, and its number in there.
-- A file whose own name has a `*` or `?` is that file.
+- Rows are numbered through all files. A message about a row names its file, and its number in that file.
+- If a file has a `*` or `?` in its own name, the path means that file.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from node.tasks.api.interface import TaskError
 from node.tasks.data_files.rows import MAX_TOTAL_CHARACTERS, DataFile, Row, characters, too_much
 
 MAX_FILES = 10_000
-"""Data sets of the hub have at most some thousands."""
+"""Maximum number of files. Data sets of the Hugging Face hub have a few thousand at most."""
 
 OpenFile = Callable[[Path], DataFile]
-"""The file at a path, which is read only when its rows are asked for."""
+"""Return the file at a path. It is read only when its rows are needed."""
 
 
 class SeveralFiles(DataFile):
-    """See the module's paragraph. `files`: at least one, in order."""
+    """Several files. `files`: at least one, in order."""
 
     def __init__(self, path: Path, files: Sequence[DataFile]) -> None:
         super().__init__(path)
         self._files = files
         self._begin = [0]
-        """How many rows lie before each file that was begun."""
+        """Number of rows before each file that was begun."""
         self.unit = files[0].unit
 
     def rows(self, wanted: Collection[str]) -> Iterator[Row]:
@@ -54,9 +55,10 @@ class SeveralFiles(DataFile):
 
 
 def open_files(path: Path, suffixes: Sequence[str], open_one: OpenFile) -> DataFile:
-    """Return the file at `path`, or the files that it names: those of a directory end with one of `suffixes`.
+    """Return the file at `path`, or the files that it names. Files in a directory count if they end with one of
+    `suffixes`.
 
-    Raises TaskError where a pattern names none, or too many are named.
+    Raises TaskError if a pattern matches none, or if there are too many.
     """
     is_pattern = any(sign in path.name for sign in "*?") and not path.exists()
     if is_pattern:
@@ -68,5 +70,5 @@ def open_files(path: Path, suffixes: Sequence[str], open_one: OpenFile) -> DataF
     else:
         found = []
     if len(found) > MAX_FILES:
-        raise TaskError(f"{path}: names {len(found)} files, and {MAX_FILES} are the most. Join some of them.")
+        raise TaskError(f"{path}: names {len(found)} files; the maximum is {MAX_FILES}. Join some of them.")
     return SeveralFiles(path, [open_one(one) for one in found]) if found else open_one(path)

@@ -1,11 +1,14 @@
-"""Environments that are alive in this process, on one asyncio loop, several at work at a time, and rewards that are
-`async`, which are waited for there.
+"""Run the environments of this process on one asyncio loop, several at a time, and await rewards that are `async`.
 
-What always holds: which of them answers is decided by `node.tasks.environments.live_environments`; methods of one
-environment are called one after the other, `async` ones on the loop, plain ones on threads, so one that waits for a
-tool holds up no other; every call ends within `step_s` or fails, and one that cannot be ended, since a thread cannot,
-is told to `on_hang`, which ends the process; whatever a task's code raises or returns is a TaskError that names the
-problem (`node.tasks.gate`); an environment is closed once, and what it raises then is told to `on_bad_end`.
+Invariants:
+
+- `node.tasks.environments.live_environments` decides which environment answers.
+- Methods of one environment are called one after the other: `async` ones on the loop, plain ones on threads. So an
+  environment that waits for its tool does not delay others.
+- Every call ends within `step_s` or fails. A thread cannot be ended; then `on_hang` is called, which ends the process.
+- Everything that a task's code raises or wrongly returns becomes a TaskError that names the problem
+  (`node.tasks.gate`).
+- An environment is closed once. What it raises then is passed to `on_bad_end`.
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from node.tasks.gate import Gate, Place
 from node.tasks.tools.reading import read_spoken
 
 GRACE_S = 2.0
-"""For a loop that is held up to find out that a call has taken too long, and for what was cancelled to end."""
+"""Seconds for a busy loop to notice that a call took too long, and for cancelled work to end."""
 
 
 class StepTimedOut(TaskError):
-    """A method of an environment took longer than it may. `is_stuck`: its thread goes on, and nothing can end it."""
+    """A method of an environment took longer than `step_s`. `is_stuck`: its thread goes on, and nothing can end it."""
 
     def __init__(self, message: str, *, is_stuck: bool) -> None:
         super().__init__(message)
@@ -49,8 +52,8 @@ class StepTimedOut(TaskError):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLimits:
-    """`count` environments are alive at most, and those that rest are closed after `idle_s`; `at_once` questions are
-    answered at a time; a call takes `step_s` at most."""
+    """`count`: maximum environments alive. `idle_s`: seconds after which an idle one is closed. `at_once`: questions
+    answered at a time. `step_s`: maximum seconds of one call."""
 
     count: int
     idle_s: float
@@ -59,23 +62,23 @@ class HostLimits:
 
 
 def _ignore(message: str) -> None:
-    """Where nothing ends, nobody needs to hear of it."""
+    """Do nothing: the default for callers that need not know."""
 
 
 @dataclass(kw_only=True)
 class EnvironmentHost:
-    """See the module's paragraph. `gates` of tasks by title. To be used on one loop, and closed there."""
+    """The environments of this process. `gates`: of tasks, by title. Use and close it on one loop."""
 
     gates: Mapping[str, Gate]
     limits: HostLimits
     on_hang: Callable[[str], None] = _ignore
     on_bad_end: Callable[[str], None] = _ignore
     watch: Callable[[float], AbstractContextManager[None]] = lambda seconds: nullcontext()
-    """What ends the process where a call takes longer and nothing here can end it: GRACE_S after `step_s`."""
+    """Ends the process if a call is not ended here within GRACE_S after `step_s`."""
     _core: LiveEnvironments = field(init=False)
     _alive: dict[EnvironmentId, _Alive] = field(default_factory=dict)
     _at_work: dict[EnvironmentId, asyncio.Event] = field(default_factory=dict)
-    """Set when the question that works with it is done."""
+    """Set when the question on which it works is done."""
     _seats: asyncio.Semaphore = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
     _closings: set[asyncio.Task[None]] = field(default_factory=set)
@@ -85,15 +88,15 @@ class EnvironmentHost:
         limits = self.limits
         self._core = LiveEnvironments(count=max(limits.count, limits.at_once), idle_s=limits.idle_s)
         self._seats = asyncio.Semaphore(limits.at_once)
-        # Those that are closed need some, too.
+        # Environments that are being closed need threads too.
         self._threads = ThreadPoolExecutor(2 * limits.at_once, thread_name_prefix="environment")
 
     def __len__(self) -> int:
-        """How many are alive."""
+        """Return how many are alive."""
         return len(self._alive)
 
     async def answer(self, question: EpisodeQuestion) -> Reply | Otherwise:
-        """What comes back. Raises TaskError when an environment fails, StepTimedOut among others."""
+        """Return the reply to a question. Raises TaskError if an environment fails, also StepTimedOut."""
         async with self._seats:
             plan = self._core.begin(question, self._now())
             if isinstance(plan, Wait):
@@ -101,7 +104,7 @@ class EnvironmentHost:
                 plan = self._core.begin(question, self._now(), may_wait=False)
             if isinstance(plan, Reply):
                 return plan
-            assert not isinstance(plan, Wait), "nobody waits twice"
+            assert not isinstance(plan, Wait), "the second call may not wait"
             for number in plan.closing:
                 self._let_go(number)
             async with self._working(plan.environment):
@@ -110,7 +113,7 @@ class EnvironmentHost:
                 return await self._go_on(plan.environment, question, plan.first)
 
     async def judge(self, asked: EpisodeQuestion) -> Reply:
-        """What a transcript is worth, of a task whose reward is `async`. Raises TaskError as `answer` does."""
+        """Return the reward of a transcript, for a task whose reward is `async`. Raises TaskError like `answer`."""
         gate, place = self.gates[asked.task], asked.place
         async with self._seats:
             again = partial(read_back, gate, place, asked.said, finished=asked.finished)
@@ -119,7 +122,7 @@ class EnvironmentHost:
             return Reply(answer=gate.worth(place, found))
 
     async def close(self, timeout_s: float) -> None:
-        """Close all that are alive, as far as they take no longer than that."""
+        """Close all that are alive, and wait for that at most `timeout_s`."""
         if self._look is not None:
             self._look.cancel()
         for number in list(self._alive):
@@ -130,7 +133,7 @@ class EnvironmentHost:
 
     @asynccontextmanager
     async def _working(self, number: EnvironmentId) -> AsyncIterator[None]:
-        """Whatever happens inside, those who wait for that environment are told, and one that failed is gone."""
+        """Wake those who wait for the environment when the work inside ends. Forget the environment if that fails."""
         done = self._at_work[number] = asyncio.Event()
         try:
             yield
@@ -145,7 +148,7 @@ class EnvironmentHost:
 
     async def _make(self, question: EpisodeQuestion) -> _Alive:
         gate, place = self.gates[question.task], question.place
-        # The loop never waits for it: a task may have to ask a server what an episode begins with.
+        # Called in this way because a task may have to ask a server for its problem, and the loop must not wait.
         problem = await self._call(gate, place, "problem", gate.problem, place)
         made = await self._call(gate, place, "environment", gate.maker, problem, gate.seed(place))
         for part in ("step", "reward"):
@@ -177,11 +180,11 @@ class EnvironmentHost:
     def _heard(self, number: EnvironmentId, gate: Gate, place: Place, answer: Answer | None) -> Next:
         try:
             return self._core.answered(number, answer, self._now())
-        except (TypeError, ValueError) as error:  # arguments of a call that JSON cannot write
+        except (TypeError, ValueError) as error:  # from arguments of a call that JSON cannot write
             raise gate.failed(place, "step", error) from error
 
     async def _call(self, gate: Gate, place: Place, part: str, method: Callable[..., Any], *arguments: object) -> Any:
-        """Call a method of a task's own. Raises TaskError for what it raises, StepTimedOut where it does not end."""
+        """Call a task's own method. Its errors become a TaskError; StepTimedOut if it takes too long."""
         running: Awaitable[Any] | None = None
         try:
             with self.watch(self.limits.step_s + GRACE_S):
@@ -201,13 +204,13 @@ class EnvironmentHost:
             raise StepTimedOut(message, is_stuck=running is not None) from None
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise  # we are told to end
+                raise  # this task itself was cancelled
             raise gate.failed(place, part, error) from error
-        except BaseException as error:  # SystemExit, too, would end the process
+        except BaseException as error:  # SystemExit would end the process
             raise gate.failed(place, part, error) from error
 
     def _let_go(self, number: EnvironmentId) -> None:
-        """Close it, beside whatever else goes on."""
+        """Close the environment in the background."""
         if (alive := self._alive.pop(number, None)) is None:
             return
         closing = asyncio.get_running_loop().create_task(self._close(alive))
@@ -226,7 +229,7 @@ class EnvironmentHost:
             self.on_bad_end(str(error))
 
     def _look_later(self) -> None:
-        """See to it that those which rest are closed in time."""
+        """Schedule the closing of idle environments."""
         if self._look is None and len(self._core):
             self._look = asyncio.get_running_loop().call_later(self.limits.idle_s, self._expire)
 
@@ -243,7 +246,7 @@ class EnvironmentHost:
 
 @dataclass(frozen=True, kw_only=True)
 class _Alive:
-    """An environment, and whose it is. `tools`: names of all that may be called in it."""
+    """An environment and its problem. `tools`: names of all tools that may be called in it."""
 
     gate: Gate
     place: Place
@@ -258,7 +261,7 @@ def _spoken(question: EpisodeQuestion, said: str, tools: frozenset[str]) -> Spok
 
 
 def _captured(method: Callable[..., Any], arguments: tuple[object, ...]) -> tuple[Any, BaseException | None]:
-    """What it returns or raises: a thread's future treats some exceptions as its own."""
+    """Return (result, error) of a call, because a thread's future treats some exceptions as its own."""
     try:
         return method(*arguments), None
     except BaseException as error:
@@ -266,7 +269,7 @@ def _captured(method: Callable[..., Any], arguments: tuple[object, ...]) -> tupl
 
 
 def ask_alone(gate: Gate, question: EpisodeQuestion) -> Reply | Otherwise:
-    """The answer of an environment that is made for this question and closed after it. Raises TaskError. Waits."""
+    """Return the reply of an environment that is made for this question and then closed. Raises TaskError. Waits."""
 
     async def ask() -> Reply | Otherwise:
         limits = HostLimits(count=1, idle_s=1e9, at_once=1, step_s=1e9)
@@ -280,4 +283,4 @@ def ask_alone(gate: Gate, question: EpisodeQuestion) -> Reply | Otherwise:
 
 
 CLOSE_S = 5.0
-"""What an environment may take to close where nothing else waits for it."""
+"""Seconds that an environment may take to close when nothing else depends on it."""

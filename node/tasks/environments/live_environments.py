@@ -1,13 +1,20 @@
-"""Which environment answers a question: one that is alive and has heard just that, one that is made anew and told again
-what was said, or none.
+"""Decide which environment answers a question: one that is alive and has heard the same episode so far, or a new one.
 
-A pure core. `begin` takes a question and says what to do first; what environments give back is handed in, and says what
-comes next. What always holds: an environment is worked with for one question at a time; what it answered is remembered
-with it, so whoever asks the same again, or goes another way from there, is answered without it; of two episodes that
-said the same so far the first to go on takes the live environment with it, and another is made for the second; an
-answer is given only by an environment that answered all before as the question's digests say, and a question that finds
-none is `Otherwise`, a value. At most `count` are alive; the one that was not used longest is closed first, and one that
-nobody asked anything for `idle_s` as well. What is lost is made anew: nothing here is remembered anywhere else.
+A new environment receives the earlier turns again. This is a pure core: `begin` takes a question and returns the first
+call to make. The caller then reports what the environment returned, and gets the next call.
+
+Invariants:
+
+- An environment works on one question at a time.
+- Its answers are remembered with it, so a question that it has answered before needs no call. The same holds for a
+  question that branches off from an earlier turn.
+- If two episodes have said the same so far, the first one to go on keeps the live environment. A new environment is
+  made for the second.
+- Only an environment that gave all earlier answers as the question's digests say gives the next one. If its answers
+  differ, the result is `Otherwise`, a value and not an exception.
+- At most `count` environments are alive. The least recently used one is closed first. One that got no question for
+  `idle_s` seconds is closed as well.
+- Nothing is stored elsewhere. An environment that is lost is made again.
 """
 
 from __future__ import annotations
@@ -27,27 +34,27 @@ EnvironmentId = NewType("EnvironmentId", int)
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Tell the environment that the policy said this."""
+    """Call the environment's `step` with what the policy said."""
 
     said: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TellReward:
-    """Ask the environment what its episode is worth."""
+    """Call the environment's `reward`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The question is answered: with a reward, or what the policy reads next, None where the episode is over."""
+    """The question is answered. `answer`: the reward, or what the policy reads next; None if the episode is over."""
 
     answer: float | Answer | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Otherwise:
-    """The environment was told again what was said, and answered otherwise in that turn, from 1 on. It is forgotten,
-    and so is to be closed."""
+    """The environment received the earlier turns again, and answered differently in turn `turn`, counted from 1. It is
+    forgotten here, and the caller must close it."""
 
     turn: int
 
@@ -57,14 +64,14 @@ Next = Step | TellReward | Reply | Otherwise
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Another question has that environment on its way to the same answer: ask again when it is done with it."""
+    """Another question already makes that environment find the same answer. Ask again when it is done."""
 
     environment: EnvironmentId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Do `first` with that environment, which is to be made if `is_new`, after those of `closing` were let go of."""
+    """Make the call `first`. If `is_new`, make the environment first, and before that close those in `closing`."""
 
     environment: EnvironmentId
     is_new: bool
@@ -74,7 +81,7 @@ class Work:
 
 @dataclass(kw_only=True, slots=True)
 class _Episode:
-    """What an environment has heard and answered. `asked`: the question that works with it now."""
+    """What an environment has heard and answered. `asked`: the question that it works on now."""
 
     task: str
     place: Place
@@ -90,8 +97,8 @@ class _Episode:
         return bool(self.answers) and self.answers[-1] is None
 
     def knows(self, question: EpisodeQuestion, turns: int) -> bool:
-        """Whether it has heard the first so many turns of the question, and answered as that says, as far as it does.
-        It may have heard more."""
+        """Return whether it has heard the first `turns` turns of the question, and gave the answers that the question's
+        digests name. It may have heard more."""
         return (
             self.task == question.task
             and self.place == question.place
@@ -101,7 +108,8 @@ class _Episode:
         )
 
     def leads_to(self, question: EpisodeQuestion) -> bool:
-        """Whether the question that works with it passes the answer of this one, if all answers are as both say."""
+        """Return whether the question that it works on will also give the answer to this one, if the digests of both
+        are right."""
         if (asked := self.asked) is None or (asked.task, asked.place) != (question.task, question.place):
             return False
         turns = len(question.heard)
@@ -113,14 +121,14 @@ class _Episode:
 
 @dataclass(kw_only=True)
 class LiveEnvironments:
-    """See the module's paragraph."""
+    """The environments that are alive, at most `count`, with what each has heard and answered."""
 
     count: int
     idle_s: float
     _live: OrderedDict[EnvironmentId, _Episode] = field(default_factory=OrderedDict)
-    """Those that were used last come last."""
+    """In order of last use; the most recent one is last."""
     _past: OrderedDict[EnvironmentId, _Episode] = field(default_factory=OrderedDict)
-    """Episodes whose reward is known, at most `count`: one that said the same may still ask."""
+    """Episodes whose reward is known, at most `count`. An episode that said the same may still ask."""
     _made: int = 0
 
     def __len__(self) -> int:
@@ -129,8 +137,8 @@ class LiveEnvironments:
     # Events
 
     def begin(self, question: EpisodeQuestion, now_s: float, *, may_wait: bool = True) -> Reply | Wait | Work:
-        """What to do first. Every Work is followed by events of its environment until one returns Reply or Otherwise,
-        or by `lost`."""
+        """Return the first thing to do. After a Work, report the environment's results until one call returns Reply or
+        Otherwise, or report `lost`."""
         if (known := self._recalled(question)) is not None:
             return known
         if may_wait:
@@ -146,7 +154,7 @@ class LiveEnvironments:
         return self._work(number, question, is_new=True, now_s=now_s, closing=closing)
 
     def answered(self, number: EnvironmentId, answer: Answer | None, now_s: float) -> Next:
-        """It answered so to what it was told last; None: the episode is over."""
+        """Record the environment's answer to its last call (None: the episode is over), and return what to do next."""
         episode, question = self._at_work(number)
         episode.said.append(question.heard[len(episode.said)])
         episode.answers.append(answer)
@@ -158,7 +166,8 @@ class LiveEnvironments:
         return self._next(number, now_s)
 
     def rewarded(self, number: EnvironmentId, reward: float) -> Reply:
-        """That is what its episode is worth. It is forgotten, and so is to be closed."""
+        """Record the reward of the environment's episode. The environment is forgotten, and the caller must close
+        it."""
         episode, _ = self._at_work(number)
         del self._live[number]
         episode.reward, episode.asked = reward, None
@@ -168,17 +177,17 @@ class LiveEnvironments:
         return Reply(answer=reward)
 
     def lost(self, number: EnvironmentId) -> None:
-        """It failed, or is gone."""
+        """Forget an environment that failed or is gone."""
         self._live.pop(number, None)
 
     def expire(self, now_s: float) -> tuple[EnvironmentId, ...]:
-        """Forget those that nobody asked anything for `idle_s`, and return them, to be closed."""
+        """Forget the environments that got no question for `idle_s`, and return them, so that they can be closed."""
         idle = [number for number, episode in self._idle() if now_s - episode.used_s >= self.idle_s]
         for number in idle:
             del self._live[number]
         return tuple(idle)
 
-    # What is known
+    # Known answers
 
     def _recalled(self, question: EpisodeQuestion) -> Reply | None:
         turns = len(question.heard)
@@ -193,7 +202,8 @@ class LiveEnvironments:
         return None
 
     def _nearest(self, question: EpisodeQuestion) -> EnvironmentId | None:
-        """The one at rest that has heard most of the question, and nothing else; of several the one used last."""
+        """Return the idle environment that has heard most of the question and nothing else; of several, the one used
+        last."""
         turns, nearest = -1, None
         for number, episode in self._idle():
             heard = len(episode.said)
@@ -208,14 +218,14 @@ class LiveEnvironments:
         return ((number, episode) for number, episode in self._live.items() if episode.asked is None)
 
     def _make_room(self) -> tuple[EnvironmentId, ...]:
-        """Forget as many as it takes to make one more, as far as they are not at work, and return them."""
+        """Forget idle environments until there is room for one more, and return them."""
         over = len(self._live) + 1 - self.count
         closing = tuple(number for number, _ in islice(self._idle(), max(over, 0)))
         for number in closing:
             del self._live[number]
         return closing
 
-    # What comes next
+    # The next call
 
     def _work(
         self,
@@ -228,7 +238,7 @@ class LiveEnvironments:
     ) -> Work:
         self._live[number].asked = question
         first = self._next(number, now_s)
-        assert isinstance(first, Step | TellReward), "what is known is recalled"
+        assert isinstance(first, Step | TellReward), "a known answer was returned earlier"
         return Work(environment=number, is_new=is_new, first=first, closing=closing)
 
     def _next(self, number: EnvironmentId, now_s: float) -> Step | TellReward | Reply:
@@ -243,5 +253,5 @@ class LiveEnvironments:
 
     def _at_work(self, number: EnvironmentId) -> tuple[_Episode, EpisodeQuestion]:
         episode = self._live[number]
-        assert episode.asked is not None, "it is worked with"
+        assert episode.asked is not None, "it works on a question"
         return episode, episode.asked

@@ -1,8 +1,10 @@
-"""What is asked of an episode's environment, as a value: which problem, all that was said, what was answered to it.
+"""Define a question to an episode's environment: which problem, what was said, what was answered so far.
 
-What always holds: a question tells the whole episode, so any process that holds the task can answer it; digests stand
-for the answers, since what the policy read is known elsewhere as tokens; two answers have the same digest only if they
-are the same.
+Invariants:
+
+- A question contains the whole episode, so any process that has the task can answer it.
+- Digests stand for the answers, because what the policy read is known elsewhere only as tokens.
+- Two answers have the same digest only if they are equal.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from node.tasks.gate import Place
 from node.tasks.tools.formats import ToolFormat
 
 DIGEST_CHARACTERS = 32
-"""16 bytes in hexadecimal: nobody gains by finding two answers that share it."""
+"""16 bytes in hexadecimal. An attacker would gain nothing from two answers with the same digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeQuestion:
-    """What is answered to the last of `said`, or with `wants_reward` what all of it is worth, in problem `place` of the
-    task called `task`.
+    """A question about problem `place` of the task called `task`: the answer to the last turn in `said`, or with
+    `wants_reward` the reward of the episode.
 
-    `digests` of what was answered to all but the last of `said`. `finished`: the last ended by itself. `tool_format` in
-    which the model writes calls, None where prompts are plain text: then words are words. `in_thinking`: each turn
-    begins inside thinking that the chat template has opened.
+    `digests`: of the answers to all turns but the last. `finished`: the last turn ended by itself. `tool_format`: how
+    the model writes tool calls; None if prompts are plain text, in which there are no calls. `in_thinking`: each turn
+    begins inside a <think> that the chat template has opened.
     """
 
     task: str
@@ -41,30 +43,30 @@ class EpisodeQuestion:
 
     def __post_init__(self) -> None:
         if not self.said or len(self.digests) != len(self.said) - 1:
-            raise ValueError(f"{len(self.digests)} digests of what was answered to {len(self.said)} turns")
+            raise ValueError(f"there are {len(self.digests)} digests of earlier answers for {len(self.said)} turns")
 
     @property
     def heard(self) -> tuple[str, ...]:
-        """What the environment is told of it. Words that were cut off in the middle are not: half a call is none."""
+        """The turns that the environment hears. A last turn that was cut off is left out: it may end in half a call."""
         return self.said if self.finished or not self.wants_reward else self.said[:-1]
 
     @cached_property
     def key(self) -> str:
-        """Names the question, but for whether it is about the answer or the reward."""
+        """A text that identifies the episode so far. It does not say whether the answer or the reward is asked for."""
         return _key(self, len(self.said), self.digests)
 
     @cached_property
     def key_before(self) -> str:
-        """Names the state of an environment that waits for the last of `said`."""
+        """A text that identifies the state of an environment before the last turn in `said`."""
         return _key(self, len(self.said) - 1, self.digests)
 
     def key_after(self, digest: str) -> str:
-        """Names the state of one that has answered so to all that was said."""
+        """Return the text that identifies the state of an environment after its answer to the last turn in `said`."""
         return _key(self, len(self.said), (*self.digests, digest))
 
 
 def _key(question: EpisodeQuestion, turns: int, digests: tuple[str, ...]) -> str:
-    """Names what was said in the first `turns`, with these answers. Transcripts are long, and this is fast."""
+    """Return a text that identifies the first `turns` with these answers. It is fast, as transcripts may be long."""
     place = question.place
     told = hashlib.sha256(f"{place.index}/{place.held_out}/{turns}/{','.join(digests)}".encode())
     for text in (question.task, *question.said[:turns]):
@@ -75,7 +77,7 @@ def _key(question: EpisodeQuestion, turns: int, digests: tuple[str, ...]) -> str
 
 
 def digest_of_answer(answer: Answer | None) -> str:
-    """The digest of an answer; "" of none. Raises TypeError or ValueError for what cannot be written as JSON."""
+    """Return the digest of an answer, "" for None. Raises TypeError or ValueError if JSON cannot write it."""
     if answer is None:
         return ""
     told = (

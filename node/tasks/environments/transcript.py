@@ -1,4 +1,4 @@
-"""A transcript folded again from what was said, of a task of several turns that is a pure function of it."""
+"""Compute a transcript again from what was said, for a task whose answers are a pure function of that."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from node.tasks.gate import Gate, Place
 
 
 def read_back(gate: Gate, place: Place, said: Sequence[str], *, finished: bool) -> tuple[Problem, Completion]:
-    """The problem there, and all that was said in it with what the task answered. Raises TaskError."""
+    """Return the problem at `place`, and what was said in it with the task's answers. Raises TaskError."""
     problem = gate.problem(place)
     turns: list[Turn] = []
     for text in said[:-1]:
         answered = gate.answer_turn(place, problem, turns, text)
         if answered is None:
             raise TaskError(
-                f"task {gate.name!r} answers otherwise than it did at {place}: answer_turn must depend on its "
-                "arguments alone. Put its former version back, or start a new run in another directory."
+                f"task {gate.name!r} answers differently than before at {place}: answer_turn must depend only on its "
+                "arguments. Restore its former version, or start a new run in another directory."
             )
         turns.append(Turn(said=text, answered=answered))
     return problem, Completion(text=said[-1], finished=finished, turns=tuple(turns))

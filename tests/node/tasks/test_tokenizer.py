@@ -394,7 +394,7 @@ def test_a_turn_that_uses_up_its_budget_ends_the_episode(codec: TextCodec) -> No
 
 def test_a_task_that_answers_otherwise_than_it_did_is_named(codec: TextCodec) -> None:
     encoded = EncodedTask(task=Counting(), codec=codec)
-    with pytest.raises(TaskError, match="'counting' answers otherwise than it did at index 4"):
+    with pytest.raises(TaskError, match="'counting' answers differently than before at index 4"):
         encoded.reply(4, (codec.encode_answer("9"), codec.encode_answer("1")), 9, LIMITS)
 
 

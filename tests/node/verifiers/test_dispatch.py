@@ -253,7 +253,7 @@ async def test_turns_are_folded_there_as_here(beside: Path) -> None:
         assert await verifiers.judge("nasty", said("x", said=("p", "z"), wants_reward=False)) is None
         impossible = await verifiers.judge("nasty", said("x", said=("z", "q"), wants_reward=False))
         assert isinstance(impossible, Failure)
-        assert "answers otherwise than it did" in impossible.detail
+        assert "answers differently than before" in impossible.detail
 
 
 async def test_another_file_on_the_other_machine_is_refused_at_the_start(beside: Path) -> None:

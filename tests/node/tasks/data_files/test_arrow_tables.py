@@ -86,14 +86,14 @@ def test_text_that_is_no_utf8_is_named_by_its_row() -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
     )
-    with pytest.raises(TaskError, match=r"t\.parquet, row 2: damaged, or no UTF-8 text: .*UTF8"):
+    with pytest.raises(TaskError, match=r"t\.parquet, row 2: damaged, or not UTF-8 text: .*UTF8"):
         rows(bad)
-    with pytest.raises(TaskError, match=r"t\.parquet, row 1: holds bytes that are no UTF-8 text \(byte 0\)"):
+    with pytest.raises(TaskError, match=r"t\.parquet, row 1: has bytes that are not UTF-8 text \(byte 0\)"):
         rows(pa.array([b"\xff"]))
 
 
 def test_what_has_no_form_in_json_is_refused() -> None:
-    with pytest.raises(TaskError, match="row 1: holds a value of type timedelta, which is neither text nor a number"):
+    with pytest.raises(TaskError, match="row 1: has a value of type timedelta, which is neither text nor a number"):
         rows(pa.array([[timedelta(1)]]))
     deep: Any = 1
     for _ in range(400):

@@ -70,7 +70,7 @@ def test_what_is_ignored_may_have_a_key_twice(tmp_path: Path) -> None:
 def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path, text: str) -> None:
     said = refused(tmp_path / "t.jsonl", b'{"prompt": "a"}\n{"prompt": "%s"}' % text.encode())
     assert "t.jsonl:2: `\\ud" in said
-    assert "is half of a surrogate pair, which is no character. Correct the line" in said
+    assert "is half of a surrogate pair, which is not a character. Correct the line" in said
 
 
 def test_whole_pairs_and_written_backslashes_are_text(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_the_nested_fields_of_a_line_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"PAR1abc", "t.jsonl: is no JSON Lines file. It is a Parquet file: write parquet: before its name."),
+        (b"PAR1abc", "t.jsonl: is not a JSON Lines file. It is a Parquet file: write parquet: before its name."),
         (b"\x1f\x8b\x08", "is compressed with gzip: unpack it first"),
         (b"PK\x03\x04", "is a ZIP archive"),
-        (b'[{"prompt": "a"}]', "Write one object a line, as `jq -c .[]` does of a list."),
-        (b"[\n{", "Write one object a line"),
-        (b"", 'holds no lines. Write one object a line: {"prompt": "...", ...}.'),
+        (b'[{"prompt": "a"}]', "Write one object per line, as `jq -c .[]` does with a list."),
+        (b"[\n{", "Write one object per line"),
+        (b"", 'holds no lines. Write one object per line: {"prompt": "...", ...}.'),
         (b'{"prompt": NaN}', "t.jsonl:1: not JSON"),
     ],
 )

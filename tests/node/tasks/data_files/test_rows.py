@@ -39,7 +39,7 @@ def test_a_name_is_looked_for_in_few_fields() -> None:
     ("name", "says", "fix"),
     [
         ("anwser", "has no field `anwser` (did you mean `answer`?); its fields are `answer`, `extra`, `note`", "as in"),
-        ("extra.final", "has no field `extra.final`, since `extra` is text, not an object", ""),
+        ("extra.final", "has no field `extra.final`, because `extra` is text, not an object", ""),
         ("zzz", "has no field `zzz`; its fields are `answer`, `extra`, `note`", "with answer="),
         ("note", "`note` is empty", ""),
     ],

@@ -87,9 +87,9 @@ def test_what_is_no_saved_data_set_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1....PAR1")
     said = refused(tmp_path / "t.parquet")
     assert "is a file, not a directory. It is a Parquet file: write parquet: before its name." in said
-    assert "holds no state.json. It holds Parquet files: write parquet: before its name" in refused(tmp_path)
+    assert "it has no state.json. It holds Parquet files: write parquet: before its name" in refused(tmp_path)
     (tmp_path / "t.parquet").unlink()
-    assert "is no saved data set, since it holds no state.json. Write it with Dataset.save_to_disk" in refused(tmp_path)
+    assert "a saved data set, because it has no state.json. Write it with Dataset.save_to_disk" in refused(tmp_path)
     assert "holds no rows" in refused(save(tmp_path / "empty", []))
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_saved_data_set_is_told(tmp_path: Path) -> None:
         ('{"_data_files": [{"filename": "state.json"}]}', "state.json: cannot be read as an Arrow stream: "),
         (
             '{"_data_files": [], "_indices_data_files": [{"filename": "i.arrow"}]}',
-            "its rows are chosen by a file of indices, as old versions of datasets wrote them. Load it",
+            "a file of indices selects its rows, as old versions of datasets wrote it. Load it",
         ),
         ('{"_data_files": []}', "holds no rows"),
     ],
@@ -147,7 +147,7 @@ def test_an_offset_beyond_the_end_is_no_way_into_memory(tmp_path: Path, last: by
         (directory / "data-00000-of-00001.arrow").write_bytes(damaged)
         said = refused(directory)
         assert where in said
-        assert "damaged, or no UTF-8 text: " in said
+        assert "damaged, or not UTF-8 text: " in said
 
 
 def outcome(directory: Path) -> list[Row] | str:

@@ -83,7 +83,7 @@ def test_a_directory_without_such_files_is_rejected_as_a_file_would_be(tmp_path:
 
 def test_more_files_than_may_be_are_rejected(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several_files, "MAX_FILES", 2)
-    with pytest.raises(TaskError, match="names 3 files, and 2 are the most"):
+    with pytest.raises(TaskError, match="names 3 files; the maximum is 2"):
         opened(parts)
 
 

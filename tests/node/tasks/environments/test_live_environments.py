@@ -135,7 +135,7 @@ def test_one_that_failed_is_made_anew() -> None:
 
 
 def test_a_question_without_the_digests_of_its_answers_is_none() -> None:
-    with pytest.raises(ValueError, match="0 digests of what was answered to 2 turns"):
+    with pytest.raises(ValueError, match="0 digests of earlier answers for 2 turns"):
         asked("p", "q")
 
 

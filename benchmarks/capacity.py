@@ -30,7 +30,7 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, n
 from benchmarks.swarms.bounds import hour, table2_wait_s
 from benchmarks.swarms.table2 import table2
 from benchmarks.swarms.trial import BUSY, STEPS, Prediction, Provisioned, compare, predict, provision
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 from node.runtime.stdout import keep_outlet
 
 REPS = 200
@@ -225,7 +225,7 @@ def benchmark() -> int:
     """Measure, report, and return the exit code."""
     options = parser().parse_args()
     keep_outlet()
-    look_seldom()
+    prepare_process()
     seeds = range(options.seed, options.seed + options.reps)
     some = range(options.seed, options.seed + max(1, options.reps // 2))
 

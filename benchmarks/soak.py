@@ -22,7 +22,7 @@ from benchmarks.soaks.day import Day
 from benchmarks.soaks.joins import join
 from benchmarks.soaks.trend import Trend, trend
 from benchmarks.soaks.usage import Usage
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 
 HOURS = 24.0
 WARM_UP_H = 4.0
@@ -35,7 +35,7 @@ HEADER = ["at", "memory [MiB]", "handles", "tasks", "files", "disk [MiB]"]
 def benchmark() -> int:
     """Run both, print what was used and the verdict."""
     options = parser().parse_args()
-    look_seldom()
+    prepare_process()
     with scratch(options.keep) as out:
         say(f"{options.joins} joins over real connections")
         joins = trio.run(join, options.joins, _new(out / "joins"), tell)

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from node.learner_role.command import learn
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 from node.verifiers.dispatch import Verifiers
 
 EVERY_S = 0.25
@@ -102,7 +102,7 @@ class _Timed(Awaitable[T]):
 
 
 if __name__ == "__main__":
-    look_seldom()
+    prepare_process()
     with Path(sys.argv[2]).open("w", encoding="ascii") as file:
         account = Account(file)
         Verifiers.replies = account.timed(Verifiers.replies, counts=True)  # type: ignore[method-assign,assignment]

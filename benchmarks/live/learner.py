@@ -14,9 +14,9 @@ from pathlib import Path
 import trio
 
 from node.learner_role.command import learn
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 
 if __name__ == "__main__":
-    look_seldom()
+    prepare_process()
     command = (sys.executable, "-m", "benchmarks.live.trainer", *sys.argv[2:])
     sys.exit(trio.run(partial(learn, Path(sys.argv[1]), plain=True, trainer=command, trial=False)))

@@ -26,7 +26,7 @@ from node.network.budget_reports import FaultLog
 from node.network.swarm_peer import SwarmPeer
 from node.runtime.events import EventLog
 from node.runtime.shutdown import STOP_ON_EOF
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 from protocol.accounting.claims import Price
 from protocol.core.codec import encode
 from protocol.core.invite import Invite, read_invite
@@ -133,5 +133,5 @@ async def _keep_members(invite: Invite, numbers: range, place: Path, starting: t
 
 
 if __name__ == "__main__":
-    look_seldom()
+    prepare_process()
     trio.run(keep_members, read_invite(sys.argv[1], now_ms=now_ms()), int(sys.argv[2]), int(sys.argv[3]))

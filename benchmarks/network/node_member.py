@@ -27,7 +27,7 @@ from node.network.introductions import Neighbours
 from node.network.transport import open_transport
 from node.rollout_role.work_line_news import line_reporter
 from node.runtime.events import EventLog, Fields
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 from protocol.accounting.claims import Price
 from protocol.core.codec import encode
 from protocol.core.limits import PROTOCOL_VERSION
@@ -128,5 +128,5 @@ def _log(event: str, fields: Fields) -> None:
 
 
 if __name__ == "__main__":
-    look_seldom()
+    prepare_process()
     trio.run(play, Line())

@@ -15,7 +15,7 @@ import trio
 from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
 from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
-from node.runtime.startup import look_seldom
+from node.runtime.startup import prepare_process
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions import exchange
@@ -160,5 +160,5 @@ async def follow(line: Line, node: Node, nursery: trio.Nursery) -> tuple[Path, d
 
 
 if __name__ == "__main__":
-    look_seldom()
+    prepare_process()
     trio.run(play, Line())

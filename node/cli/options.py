@@ -123,12 +123,10 @@ def run_program(program: Any, *args: Any, **options: Any) -> None:
 
     import trio
 
-    from node.runtime.startup import look_seldom, open_many_files, share_arenas
+    from node.runtime.startup import prepare_process
     from swarm.transport.error_groups import first_cause
 
-    look_seldom()
-    open_many_files()
-    share_arenas()
+    prepare_process()
     try:
         with first_cause():
             code = trio.run(partial(program, *args, **options))

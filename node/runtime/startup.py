@@ -1,16 +1,16 @@
-"""What the program does before all else: heed signals from its first line on, have the interpreter collect seldom, and
-open as many files as it may.
+"""Prepare the process before all else: handle signals from the first line on, and set garbage collection and limits.
 
-    SIGUSR1, SIGUSR2           the owner's word: the last one is remembered until a node can heed it
+    SIGUSR1, SIGUSR2           the owner's orders: the last one is remembered until a node can follow it
     SIGINT, SIGTERM, SIGHUP    end the program as Ctrl-C does: with nothing half-written, and without a traceback
 
-SIGHUP says that the terminal was closed. `nohup` has it ignored, and then it stays ignored.
+SIGHUP means that the terminal was closed. `nohup` ignores it, and then it stays ignored.
 
 Invariants:
+
 - The module is imported before anything that takes time, and imports nothing but the standard library.
-- A signal that somebody handles or ignores already is left as it is.
-- Programs that are none of a node, and children, which take nothing of it over, lose nothing.
-- An interrupt that comes in a callback, where Python drops exceptions, comes again until it is heeded.
+- A signal that is already handled or ignored is left as it is.
+- Other programs, and children, which inherit none of it, lose nothing.
+- An interrupt that comes in a callback, where Python drops exceptions, comes again until it is handled.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from contextlib import suppress
 from types import FrameType
 
 STOPPED_EXIT_CODE = 130
-"""128 + SIGINT, as shells have it; also after SIGTERM and SIGHUP, which end the program in the same order."""
+"""128 + SIGINT, as in shells. It also follows SIGTERM and SIGHUP, which end the program in the same order."""
 
 AGAIN_S = 0.01
-"""After which an interrupt that was dropped comes again: the callback that it met, of a lock or a weak reference, is
-over by then."""
+"""Seconds after which a dropped interrupt comes again. The callback that it met, of a lock or a weak reference, has
+ended by then."""
 
 _last: int | None = None
 
 
 def remember() -> None:
-    """Handle all five from now on; what is already handled stays so. Until `loaded`, the last three end it at once."""
+    """Handle all five signals that nobody handles yet. Until `loaded`, the last three end the program at once."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _note)
@@ -46,7 +46,7 @@ def remember() -> None:
 
 
 def loaded() -> None:
-    """The imports are done: from now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    """After the imports, let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is _end:
             signal.signal(number, _interrupt)
@@ -56,7 +56,7 @@ def loaded() -> None:
 
 
 def remembered() -> int | None:
-    """The last of SIGUSR1 and SIGUSR2 that came, None if none did; it is forgotten."""
+    """Return the last SIGUSR1 or SIGUSR2 that came, None if none did, and forget it."""
     global _last
     number, _last = _last, None
     return number
@@ -68,12 +68,12 @@ def _note(number: int, _frame: FrameType | None) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """End while Python imports: nothing was begun. An exception would be printed, or lost in a callback."""
+    """End while Python imports: nothing has begun. An exception would be printed, or lost in a callback."""
     os._exit(STOPPED_EXIT_CODE)
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C would do now: trio has a handler of its own, which keeps its inner loop whole."""
+    """Do what Ctrl-C would do now. trio has a handler of its own, which keeps its inner loop whole."""
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)
@@ -85,22 +85,32 @@ def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         try:
             threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
-        except KeyboardInterrupt:  # where starting a thread takes longer than that, it comes while this still runs
+        except KeyboardInterrupt:  # starting the thread took longer than AGAIN_S, so it came while this still ran
             _interrupt_again(dropped)
     else:
         sys.__unraisablehook__(dropped)
 
 
 NEW_OBJECTS = 10_000
-"""Between two looks at the youngest: some megabytes of garbage at most, as none of ours keeps chunks in cycles."""
+"""New objects between two collections of the youngest: at most some megabytes of garbage, as none of our cycles holds
+chunks."""
+
+
+def prepare_process() -> None:
+    """Set up the interpreter and the process for a role that runs for days.
+
+    Call it once, when everything is imported and nothing has begun.
+    """
+    look_seldom()
+    open_many_files()
+    share_arenas()
 
 
 def look_seldom() -> None:
     """Make the interpreter search for cycles of objects seldom, for a process that runs for days.
 
-    By default it looks after every 700 new objects, and again and again through all that imports have brought: 5 % of
-    what a relaying node computes. Cycles are still found; what was there when the program began is no longer looked
-    through.
+    By default it searches after every 700 new objects, and again and again through all that imports brought: 5 % of
+    what a relaying node computes. Cycles are still found, except among objects that existed when the program began.
 
     Call it once, when everything is imported and nothing has begun.
     """
@@ -110,13 +120,14 @@ def look_seldom() -> None:
 
 
 OPEN_FILES = 65_536
-"""More than any role needs. A connection of a member is one, and so is each chunk that is read or written."""
+"""Most open files, more than any role needs. A member's connection is one, and so is each chunk that is read or
+written."""
 
 
 def open_many_files() -> None:
-    """Let this process open as many files as the system allows it, OPEN_FILES at most.
+    """Let this process open as many files as the system allows, at most OPEN_FILES.
 
-    Most systems begin with 1024, for programs that cannot use more, and let each raise that by itself.
+    Most systems begin with 1024, for programs that cannot use more, and let each program raise its own limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
@@ -124,23 +135,23 @@ def open_many_files() -> None:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             return
-        most //= 2  # macOS has a lower limit of its own, which it does not tell
+        most //= 2  # macOS has a lower limit that it does not report
 
 
 def share_arenas() -> None:
-    """Let threads take memory from ARENAS pools of the C library instead of one each, as glibc has it.
+    """Let threads share ARENAS memory pools of the C library, instead of one each as glibc does by default.
 
-    What a thread frees stays in its pool. A learner's threads come and go with deliveries, versions and the ledger, and
-    each pool grew to what the largest of them had ever taken: 20 of 220 MiB, with the smallest of models. The
-    interpreter's lock lets few threads ask for memory at a time.
+    Memory that a thread frees stays in its pool. A learner's threads come and go with deliveries, versions and the
+    ledger, and each pool grew to what the largest of them had ever taken: 20 of 220 MiB, with the smallest of models.
+    The interpreter's lock lets few threads ask for memory at a time.
     """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # glibc has it
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc has it
         mallopt(M_ARENA_MAX, ARENAS)
 
 
 M_ARENA_MAX = -8
-"""As malloc.h has it."""
+"""The value in malloc.h."""
 
 ARENAS = 1
-"""With two, the learner of a small model took 181 to 201 MiB, by how its threads met; with one, 186 to 187. Patches are
-made and applied as fast."""
+"""Number of pools. With two, the learner of a small model took 181 to 201 MiB, depending on how its threads met; with
+one, 186 to 187. Patches are made and applied as fast."""

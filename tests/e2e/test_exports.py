@@ -39,7 +39,7 @@ def test_an_adapter_is_exported_merged_and_alone_and_pushed(swarm: Swarm, tmp_pa
         path.name: path.read_bytes() for path in merged.iterdir()
     }
     best = swarm.machine.call("export", swarm.config, alone, "--version", STEPS, "--adapter")
-    assert (best.code, "the adapter alone" in best.out) == (0, True), best.err
+    assert (best.code, "only the adapter" in best.out) == (0, True), best.err
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
         one.name for one in alone.iterdir()
     }

@@ -31,7 +31,7 @@ def test_a_milestone_is_listed_exported_and_begun_with(swarm: Swarm, tmp_path: P
     for version in (swarm.state / "store" / "versions").iterdir():
         shutil.rmtree(version)
     done = swarm.machine.call("export", swarm.config, made, "--version", STEPS)
-    assert (done.code, "made of its checkpoint" in done.out) == (0, True), done.err
+    assert (done.code, "made from its checkpoint" in done.out) == (0, True), done.err
     again, once = files(made), files(held)
     assert b"the learner's checkpoint of this step" in again.pop("README.md")
     assert once.pop("README.md")

@@ -236,4 +236,4 @@ def check_export(swarm: Swarm) -> None:
     assert any(not a.equal(b) for a, b in pairs)  # it was trained
     again = swarm.machine.call("export", swarm.config, directory)
     assert again.code == 2
-    assert "exists already" in again.err
+    assert "already exists" in again.err

@@ -196,14 +196,14 @@ def test_every_value_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not written here; LlamaForCausalLM"),
-        ({"architectures": None, "model_type": "phi3"}, "'phi3' is not written here"),
+        ({"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not supported, only LlamaForCausalLM"),
+        ({"architectures": None, "model_type": "phi3"}, "'phi3' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"sliding_window": 8, "use_sliding_window": True}, "sliding_window = 8"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "of the kind 'yarn'"),
-        ({"rms_norm_eps": None}, "lacks something"),
+        ({"rms_norm_eps": None}, "a setting is missing"),
         ({"num_hidden_layers": 3}, "has no blk.2"),
         ({"num_hidden_layers": 1}, "'model.layers.1.*' has no place"),
         ({"tie_word_embeddings": False}, "has no output.weight"),
@@ -223,12 +223,12 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path: Path, chang
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
-        ("normalizer", {"type": "NFKC"}, "cuts text in a way that is not known"),
+        ("normalizer", {"type": "NFKC"}, "splits text by unknown rules"),
         ("pre_tokenizer", {"type": "Whitespace"}, "known are those of qwen2, llama-bpe"),
         ("model", {"type": "Unigram"}, "Unigram. is not byte-level BPE"),
         ("decoder", None, "is not byte-level BPE"),
         ("added_tokens", [{"id": 9, "content": "x", "lstrip": True, "rstrip": False, "single_word": False}], "spaces"),
-        ("added_tokens", 7, "is not one that is known"),
+        ("added_tokens", 7, "has an unknown form"),
     ],
     ids=["normalizer", "cuts", "model", "decoder", "strips", "shape"],
 )
@@ -243,7 +243,7 @@ def test_other_tokenizers_are_refused(tmp_path: Path, part: str, value: Any, wor
 
 def test_an_id_beyond_the_models_rows_is_refused(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "qwen2")
-    with pytest.raises(UsageError, match="the model 600 rows"):
+    with pytest.raises(UsageError, match="the model has only 600 rows"):
         read_vocabulary(tmp_path, 600)
 
 

@@ -1,12 +1,13 @@
-"""Low-rank adapters in an export: merged into their model, or alone as peft takes them.
+"""Handle low-rank adapters in an export: merge them into their model, or write them alone as peft reads them.
 
-A version of a run that trains an adapter is the model's own files beside peft's (`learner.training.model.lora`). Most
-programs want one model, so W + (alpha / rank) B A is written in its place: computed in float32 and rounded once to the
-type that the file has, as the engines do that generate with it.
+A version of a run that trains an adapter consists of the model's own files and peft's files
+(`learner.training.model.lora`). Most programs want one model, so W + (alpha / rank) B A is written in place of W. It is
+computed in float32 and rounded once to the type of the file, as engines do when they generate with it.
 
 Invariants:
-- No file is changed in place: an export of a checkpoint holds links to the operator's own model.
-- Whatever is no plain low-rank adapter of these weights is a RunError, and nothing of the export is left.
+
+- No file is changed in place, because an export of a checkpoint holds links to the operator's own model.
+- Files that are not a plain low-rank adapter of these weights raise RunError, and nothing of the export is left.
 - Memory holds one tensor at a time, and its change.
 """
 
@@ -29,45 +30,45 @@ from node.runtime.errors import RunError
 from protocol.versions.safetensors_header import LayoutError, Span
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The two files of an adapter, as peft calls them."""
+"""The two files of an adapter, with peft's names."""
 
 INDEX = "model.safetensors.index.json"
 
 PREFIX = "base_model.model."
-"""What peft puts before a module's name in its files."""
+"""The prefix that peft puts before module names in its files."""
 
 BEYOND = ("use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "modules_to_save")
-"""Kinds of adapters that are more than W + scale B A; no trainer of ours makes one."""
+"""Kinds of adapters that are more than W + scale B A. No trainer of ours makes one."""
 
 PIECE_BYTES = 1 << 20
-"""Copied at once."""
+"""Bytes that are copied at once."""
 
 MAX_CONFIG_BYTES = 1 << 20
-"""Of an adapter_config.json: it names modules, a hundred bytes each."""
+"""Most bytes of an adapter_config.json: it names modules, a hundred bytes each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """The adapter in a directory: by module the pair (A, B), and what B A is multiplied with."""
+    """The adapter in a directory: the pair (A, B) of each module, and the factor of B A."""
 
     pairs: dict[str, tuple[StoredTensor, StoredTensor]]
     scale: float
 
     def change(self, module: str) -> NDArray[np.float32]:
-        """What is added to the module's weight."""
+        """Return what is added to the module's weight."""
         down, up = self.pairs[module]
         return np.float32(self.scale) * (up.values() @ down.values())
 
 
 def has_adapter(directory: Path) -> bool:
-    """Whether a version's files are a model with an adapter beside it."""
+    """Return whether a version's files are a model and an adapter."""
     return (directory / CONFIG).is_file()
 
 
 def merge(directory: Path) -> int:
-    """Make one model of the adapter in `directory` and the model beside it; return how many weights it changed.
+    """Merge the adapter in `directory` into the model in it; return how many weights it changed.
 
-    Raises RunError, OSError; the directory is of no use then.
+    Raises RunError, OSError. After an error the directory is unusable.
     """
     adapter = _open(directory)
     files = _weight_files(directory)
@@ -76,8 +77,8 @@ def merge(directory: Path) -> int:
         found = shapes.get(f"{module}.weight")
         if found is None or found.dtype not in FLOATS or found.shape != (up.shape[0], down.shape[1]):
             raise RunError(
-                f"The adapter of {module} cannot be merged here: the model's files have no weight of its shape under "
-                "that name. Export it with --adapter, and let peft merge it (merge_and_unload)."
+                f"The adapter of {module} cannot be merged here: the model's files have no weight of that name and "
+                "shape. Export it with --adapter, and merge it with peft (merge_and_unload)."
             )
     for path in files:
         _rewrite(path, adapter)
@@ -87,7 +88,7 @@ def merge(directory: Path) -> int:
 
 
 def keep_adapter(directory: Path, base: str) -> None:
-    """Leave of a version's files the adapter, whose base model is called `base`, and what its tokenizer reads.
+    """Keep only the adapter of a version's files, with `base` as the name of its base model, and the tokenizer's files.
 
     Raises RunError, OSError.
     """
@@ -118,10 +119,10 @@ def _rewrite(path: Path, adapter: Adapter) -> None:
 
 
 def _merged(path: Path, span: Span, change: NDArray[np.float32]) -> bytes:
-    with np.errstate(over="ignore"):  # what is beyond the type is found below
+    with np.errstate(over="ignore"):  # values beyond the type's range are found below
         data = narrowed(StoredTensor(path=path, span=span).values() + change, span.dtype)
     if not np.isfinite(widened(data, span.dtype, span.name)).all():
-        raise RunError(f"{span.name} with its adapter holds values that are not finite. Export an earlier version.")
+        raise RunError(f"{span.name} with its adapter has values that are not finite. Export an earlier version.")
     return data
 
 
@@ -130,7 +131,7 @@ def _pieces(source: Any, size: int) -> Iterator[bytes]:
     while left:
         piece = source.read(min(left, PIECE_BYTES))
         if not piece:
-            raise OSError(0, "it ends too soon", source.name)
+            raise OSError(0, "the file ends too soon", source.name)
         left -= len(piece)
         yield piece
 
@@ -150,14 +151,14 @@ def _config(directory: Path) -> dict[str, Any]:
     try:
         config = parse_json(read_file(directory / CONFIG, MAX_CONFIG_BYTES))
     except ValueError as error:
-        raise RunError(f"The version's {CONFIG} is no JSON ({error}). Export another version.") from None
+        raise RunError(f"The version's {CONFIG} is not JSON ({error}). Export another version.") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise RunError(f"The version's {CONFIG} describes no LoRA adapter. Export another version.")
+        raise RunError(f"The version's {CONFIG} does not describe a LoRA adapter. Export another version.")
     return config
 
 
 def _open(directory: Path) -> Adapter:
-    """Raises RunError, OSError."""
+    """Read the adapter in `directory`. Raises RunError, OSError."""
     config = _config(directory)
     beyond = [key for key in BEYOND if config.get(key)] + (["bias"] if config.get("bias", "none") != "none" else [])
     try:
@@ -166,7 +167,7 @@ def _open(directory: Path) -> Adapter:
         scale = math.nan
     if beyond or not math.isfinite(scale):
         raise RunError(
-            f"The version's {CONFIG} describes a kind of adapter that is not merged here "
+            f"The version's {CONFIG} describes a kind of adapter that cannot be merged here "
             f"({', '.join(beyond) or 'its r or lora_alpha'}). Export another version."
         )
     found = {one.name: one for one in _tensors([directory / WEIGHTS])}
@@ -175,10 +176,10 @@ def _open(directory: Path) -> Adapter:
     for module in sorted(modules):
         down, up = (found.pop(f"{PREFIX}{module}.lora_{side}.weight", None) for side in "AB")
         if down is None or up is None or down.dtype not in FLOATS or up.dtype not in FLOATS:
-            raise RunError(f"The version's {WEIGHTS} holds no pair of A and B for {module}. Export another version.")
+            raise RunError(f"The version's {WEIGHTS} lacks the pair of A and B for {module}. Export another version.")
         if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
-            raise RunError(f"The version's {WEIGHTS} holds a pair for {module} that does not fit together.")
+            raise RunError(f"In the version's {WEIGHTS}, the shapes of A and B for {module} do not fit together.")
         pairs[module] = (down, up)
     if found:
-        raise RunError(f"The version's {WEIGHTS} holds {next(iter(found))!r}, which is no part of a pair.")
+        raise RunError(f"The version's {WEIGHTS} holds {next(iter(found))!r}, which belongs to no pair of A and B.")
     return Adapter(pairs=pairs, scale=scale)

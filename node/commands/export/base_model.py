@@ -1,8 +1,8 @@
-"""What is known of the model that a run began with: what to call it, and its licence.
+"""Find out the name and the licence of the model that a run began with.
 
-A directory does not say where it came from, but for those that the hub's client keeps. What a directory says is
-believed only while it holds the files that the ledger has digests of: a licence or a name of another model on a card
-would be worse than none.
+A directory does not say where it came from, unless it is in the cache of the hub's client. A directory is believed only
+while it holds the files whose digests are in the ledger: the licence or name of another model on a card would be worse
+than none.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from node.learner_role.training.base_model import WEIGHTS, digests_of
 from node.runtime.errors import NodeError, UsageError
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-"""ORG/NAME, as the hub calls a model."""
+"""ORG/NAME, the hub's form of a model's name."""
 
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+_-]{0,63}", re.ASCII)
-"""The hub's name of a licence: "apache-2.0"."""
+"""The hub's name of a licence, such as "apache-2.0"."""
 
 SAID = re.compile(r"^license:[ \t]*[\"']?([A-Za-z0-9.+_-]{1,64})[\"']?[ \t]*(?:#.*)?\r?$", re.MULTILINE | re.ASCII)
 """The line of a card's front matter that names the licence."""
@@ -28,19 +28,24 @@ SAID = re.compile(r"^license:[ \t]*[\"']?([A-Za-z0-9.+_-]{1,64})[\"']?[ \t]*(?:#
 FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 
 MAX_CARD_BYTES = 1 << 20
-"""Of a README.md or LICENSE that is looked at: the longest licences have 40 KB."""
+"""Most bytes of a README.md or LICENSE that is read: the longest licences have 40 KB."""
 
 KNOWN_TEXTS = (
     ("apache-2.0", ("Apache License", "Version 2.0, January 2004")),
     ("mit", ("MIT License", "Permission is hereby granted, free of charge")),
 )
-"""Licences that are recognised by their text, which others copy whole."""
+"""Licences that are recognised by their text, because models contain it unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseModel:
-    """`hub` is the hub's name, "" where it is not known; `called` what people call it; `licence` the hub's name of its
-    licence, "" where the directory does not say. `other`: the directory holds other weights than the run began with.
+    """What is known about a base model.
+
+    Args:
+        hub: its name on the hub, "" if it is not known.
+        called: the name for people.
+        licence: the hub's name of its licence, "" if the directory does not say.
+        other: whether the directory holds other weights than the run began with.
     """
 
     hub: str = ""
@@ -50,11 +55,14 @@ class BaseModel:
 
 
 def describe_base(directory: Path | None, recorded: Mapping[str, str], given: str) -> BaseModel:
-    """What is known of the model in `directory`, of whose files the ledger has `recorded` digests; `given`: what the
-    operator says that the hub calls it. Raises UsageError where that cannot be a name.
+    """Return what is known about the model in `directory`.
+
+    Args:
+        recorded: digests of its files in the ledger.
+        given: the hub's name for it, from the operator. Raises UsageError if that cannot be a name.
     """
     if given and HUB_NAME.fullmatch(given) is None:
-        raise UsageError(f"--base-model {given!r}: write ORG/NAME, as the hub calls it: Qwen/Qwen3-0.6B.")
+        raise UsageError(f"--base-model {given!r}: write the hub's name ORG/NAME, such as Qwen/Qwen3-0.6B.")
     if directory is None or not directory.is_dir():
         return BaseModel(hub=given, called=given)
     if recorded and _differs(directory, recorded):
@@ -64,7 +72,7 @@ def describe_base(directory: Path | None, recorded: Mapping[str, str], given: st
 
 
 def _differs(directory: Path, recorded: Mapping[str, str]) -> bool:
-    """Whether the weights are not those that the run began with; also where they cannot be read."""
+    """Return whether the weights are not those that the run began with, or cannot be read."""
     try:
         found = digests_of(directory)
     except NodeError:
@@ -74,7 +82,7 @@ def _differs(directory: Path, recorded: Mapping[str, str]) -> bool:
 
 
 def _in_a_cache(parts: Iterable[str]) -> str:
-    """ORG/NAME of a path in the cache of the hub's client, .../models--ORG--NAME/snapshots/...; "" elsewhere."""
+    """Return ORG/NAME of a path in the hub client's cache, .../models--ORG--NAME/snapshots/...; "" for other paths."""
     for part in parts:
         kind, _, name = part.partition("--")
         if kind == "models" and HUB_NAME.fullmatch(name.replace("--", "/", 1)):
@@ -83,7 +91,7 @@ def _in_a_cache(parts: Iterable[str]) -> str:
 
 
 def licence_of(directory: Path) -> str:
-    """The hub's name of the licence that the model in `directory` says it has; "" where it does not."""
+    """Return the hub's name of the licence that the model in `directory` states; "" if it states none."""
     if said := licence_in(_text(directory / "README.md")):
         return said
     text = _text(directory / "LICENSE") or _text(directory / "LICENSE.txt")
@@ -91,18 +99,18 @@ def licence_of(directory: Path) -> str:
 
 
 def licence_in(card: str) -> str:
-    """The licence in the front matter of a card; "" where it names none."""
+    """Return the licence in the front matter of a card; "" if it names none."""
     front = FRONT_MATTER.match(card)
     said = SAID.search(front[1]) if front else None
     return said[1].lower() if said else ""
 
 
 def read_licence(given: str) -> str:
-    """`given` as the hub writes it. Raises UsageError where no licence is called so."""
+    """Return `given` as the hub writes it. Raises UsageError if it cannot be a licence's name."""
     licence = given.strip().lower()
     if LICENCE.fullmatch(licence) is None:
         raise UsageError(
-            f"--license {given!r}: write the hub's name of the licence, as apache-2.0, mit or other "
+            f"--license {given!r}: write the hub's name of the licence, such as apache-2.0, mit or other "
             "(https://huggingface.co/docs/hub/repositories-licenses)."
         )
     return licence

@@ -1,11 +1,12 @@
 """Write the model card of an export: a README.md with the front matter that Hugging Face's hub reads.
 
 Pure. Names of peers and tasks are strangers' text. In the front matter every value is a JSON string, which YAML reads
-as it stands; in the text every character with a meaning in Markdown or HTML is escaped.
+unchanged. In the text every character with a meaning in Markdown or HTML is escaped.
 
 Invariants:
-- Whatever a name holds, the front matter parses to the values that were meant, and the text has no markup of a name's.
-- A figure that the ledger does not tell is left out, never made up.
+
+- For any name, the front matter parses to the intended values, and the text contains no markup from a name.
+- A number that is not in the ledger is left out, never invented.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from node.commands.export.card_facts import CardFacts, Contributor, RunFacts, sc
 from node.runtime.formatting import counted, plain_name, share, times
 
 MAX_TEXT_CHARS = 200
-"""Of a name or a spec on a card: a line."""
+"""Most characters of a name or a spec on a card: one line."""
 
 _MARKUP = re.compile(r"([!-$&-+\--/:<-@\[-`{-~])")
-"""ASCII punctuation but for , ; and %: Markdown lets each be escaped, and gives a meaning to most."""
+"""ASCII punctuation except , ; and %. Markdown lets each be escaped, and gives a meaning to most."""
 
 FORMS = {
     "model": "a model directory for transformers",
-    "merged": "a model directory for transformers: the adapter that was trained is merged into its base model",
-    "adapter": "a LoRA adapter for peft: load the base model, then this on top",
+    "merged": "a model directory for transformers, with the trained adapter merged into its base model",
+    "adapter": "a LoRA adapter for peft: load the base model first, and then this adapter",
 }
 
 
 def write_card(facts: CardFacts) -> str:
-    """The whole README.md."""
+    """Return the whole README.md."""
     parts = [front_matter(facts), *_sections(facts)]
     return "\n".join(parts)
 
 
 def front_matter(facts: CardFacts) -> str:
-    """The YAML between two lines of dashes."""
+    """Return the YAML between two lines of dashes."""
     lines = ["---"]
     if facts.licence:
         lines.append(f"license: {quoted(facts.licence)}")
@@ -51,17 +52,17 @@ def front_matter(facts: CardFacts) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` as a YAML scalar. A JSON string is one, once what neither prints nor belongs in a line is gone."""
+    """Return `text` as a YAML scalar: a JSON string, without characters that do not print or break lines."""
     return json.dumps(plain_name(text, MAX_TEXT_CHARS), ensure_ascii=False)
 
 
 def escaped(text: str) -> str:
-    """`text` as a line of Markdown that shows it and does nothing else."""
+    """Return `text` as a line of Markdown that shows it and does nothing else."""
     return _MARKUP.sub(r"\\\1", plain_name(text, MAX_TEXT_CHARS))
 
 
 def as_code(text: str) -> str:
-    """`text` as a piece of code in a line of Markdown, which shows it as it is."""
+    """Return `text` as inline code in Markdown, which shows it unchanged."""
     return "`" + plain_name(text, MAX_TEXT_CHARS).replace("`", "'") + "`"
 
 
@@ -80,7 +81,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
         relation = "The base model is" if facts.base_hub else "The run began with a directory called"
         yield f"{relation} {escaped(facts.base_called)}.\n"
     if not facts.licence:
-        yield "No licence was named when this was exported. Ask whoever published it before you use it.\n"
+        yield "No licence was named when this was exported. Ask the publisher before you use it.\n"
     yield "## Training\n"
     yield from _training(facts)
     if facts.run is not None:
@@ -109,7 +110,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
         kept = f"{counted(facts.held_out, 'prompt')} of each task"
         yield f"Held out, and never trained on: {kept if facts.held_out else 'nothing'}.\n"
     if facts.logs:
-        yield f"Logged completions beside them: {as_code(facts.logs)}.\n"
+        yield f"Also trained on logged completions: {as_code(facts.logs)}.\n"
     if facts.untold:
         yield f"{facts.untold}\n"
     rows = list(facts.settings)
@@ -123,7 +124,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
         ]
     if rows:
         if facts.settings:
-            yield "Settings are those that the swarm's configuration had when this was exported.\n"
+            yield "The settings are those in the swarm's configuration when this was exported.\n"
         yield _table(("setting", "value"), rows)
 
 
@@ -156,16 +157,16 @@ def _contributors(run: RunFacts) -> Iterator[str]:
     yield "## Contributors\n"
     yield from _generators(run)
     if run.teachers:
-        yield "These peers scored completions with the teacher so far:\n"
+        yield "These peers scored completions with the teacher model so far:\n"
         rows = [(escaped(one.name), f"{one.groups:,}", f"{one.tokens:,}") for one in run.teachers]
         yield _table(("peer", "groups scored", "tokens scored"), rows)
 
 
 def _generators(run: RunFacts) -> Iterator[str]:
     if not run.contributors:
-        yield "No completion of a peer was trained on yet.\n"
+        yield "So far the run was not trained on completions of any peer.\n"
         return
-    yield "Who generated the completions that the run was trained on so far, by what each peer calls itself:\n"
+    yield "These peers generated the completions that the run was trained on so far. Each chose its own name:\n"
     rows = [*run.contributors, *([run.others] if run.others else [])]
     yield _table(("peer", "completions trained on", "share"), map(_row, rows))
 
@@ -181,18 +182,18 @@ def _origin(facts: CardFacts) -> Iterator[tuple[str, str]]:
     yield "version", f"`{facts.version}`"
     yield "manifest", f"`{facts.manifest}`" if facts.manifest else "none: this version was not published to the swarm"
     if facts.remade:
-        yield "made from", "the learner's checkpoint of this step, since its store no longer held the version"
+        yield "made from", "the learner's checkpoint of this step, because its store no longer held the version"
     yield "software", facts.software
 
 
 def _receipts(facts: CardFacts) -> str:
     return (
-        "The learner signed a receipt for each lease that it was delivered, and a tally of the records behind each "
+        "The learner signed a receipt for each lease that was delivered, and a tally of the records behind each "
         "version. Ask the operator or a contributor for their file of receipts (`volery receipts export`), then check "
         "it offline:\n\n"
         f"    volery receipts verify receipts.jsonl --operator {facts.operator}\n\n"
-        "It says whether the file is of this swarm, who delivered what, and, with proofs, which version each record "
-        "trained.\n"
+        "It shows whether the file belongs to this swarm, who delivered what, and, with proofs, which version was "
+        "trained on each record.\n"
     )
 
 

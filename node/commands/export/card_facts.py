@@ -1,7 +1,7 @@
-"""What a model card tells of a run, from its ledger and its configuration, as values.
+"""Collect what a model card tells about a run, from its ledger and its configuration, as values.
 
-What others may not read is left out here: paths are cut to the names of their files, addresses of services, keys and
-tokens are never asked for. What peers call themselves is shown as a report shows it.
+Private data is left out: paths are cut to file names, and addresses of services, keys and tokens are never read. Names
+that peers chose are shown as in a report.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from node.reports.text.peer_columns import known_as
 from node.runtime.formatting import figure
 
 MAX_CONTRIBUTORS = 200
-"""Rows of the table of peers; the others are one more row."""
+"""Rows in the table of peers. All other peers share one more row."""
 
 HIDDEN = "..."
-"""In place of what a task's spec may not tell."""
+"""Stands for a part of a task's spec that must not be shown."""
 
 _FRACTION = re.compile(r"[0-9.]+/[0-9.]+")
 
@@ -37,7 +37,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Contributor:
-    """A rollout peer: its name and the end of its id as reports have them, and what of its work was trained on."""
+    """A rollout peer: its name and the end of its id as in reports, and how much of its work was trained on."""
 
     name: str
     records: int
@@ -46,7 +46,7 @@ class Contributor:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherFacts:
-    """A teacher node: its name as reports have it, and what it scored."""
+    """A teacher node: its name as in reports, and how much it scored."""
 
     name: str
     groups: int
@@ -55,8 +55,10 @@ class TeacherFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What the ledger tells of a run up to a version. `before` and `after` are the first evaluation, and that of the
-    version or of the newest before it."""
+    """What the ledger tells about a run up to a version.
+
+    `before` is the first evaluation, `after` that of the version or of the newest evaluated one before it.
+    """
 
     steps: int = 0
     restarts: int = 0
@@ -72,9 +74,14 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """All that a card tells. `manifest` is the hash of the version's signed manifest, "" where it was never published;
-    `form`: "model", "merged" or "adapter"; `remade`: the weights were made again of a checkpoint; `untold`: why the
-    ledger tells nothing."""
+    """Everything that a card tells.
+
+    Args:
+        manifest: hash of the version's signed manifest, "" if it was never published.
+        form: "model", "merged" or "adapter".
+        remade: whether the weights were made from a checkpoint.
+        untold: why the ledger tells nothing; "" if it does.
+    """
 
     swarm: str
     swarm_id: str
@@ -98,7 +105,7 @@ class CardFacts:
 
 
 def run_facts(report: SwarmReport, step: int) -> RunFacts:
-    """What the ledger tells of the steps up to `step`; contributors are of the whole run so far."""
+    """Return what the ledger tells about the steps up to `step`. The contributors are those of the whole run so far."""
     steps = [one for one in report.steps if one.step <= step]
     scores = [one for one in report.surviving_evaluations if one.version.version <= step]
     peers = [peer for peer in report.rollout_peers if peer.trained]
@@ -130,21 +137,21 @@ def run_facts(report: SwarmReport, step: int) -> RunFacts:
 
 
 def task_facts(config: SwarmConfig) -> tuple[TaskFacts, ...]:
-    """The tasks of `config`, as strangers may read them."""
+    """Return the tasks of `config` without private parts."""
     tasks = config.task.tasks
     whole = sum(one.weight for one in tasks)
     return tuple(TaskFacts(title=one.title, spec=without_paths(one.spec), share=one.weight / whole) for one in tasks)
 
 
 def without_paths(spec: str) -> str:
-    """A task's spec with the names of files in place of their paths, and without addresses."""
+    """Return a task's spec with file names in place of paths, and without addresses."""
     return ":".join(map(_shown, spec.split(":")))
 
 
 def _shown(piece: str) -> str:
-    if "@" in piece:  # what comes before it may be somebody's password
+    if "@" in piece:  # a password may stand before it
         return HIDDEN
-    if piece.startswith("//"):  # of an address: a host, perhaps a path, perhaps a query with a token
+    if piece.startswith("//"):  # part of an address: a host, perhaps a path, perhaps a query with a token
         path = re.split(r"[?#]", piece[2:])[0]
         return _name_only(path) if "/" in path.rstrip("/") else HIDDEN
     return "=".join(_name_only(part) for part in piece.split("=", 1))
@@ -158,7 +165,7 @@ def _name_only(text: str) -> str:
 
 
 def settings_of(config: SwarmConfig) -> tuple[tuple[str, str], ...]:
-    """The objective and its settings, as rows of a table."""
+    """Return the objective and its settings, as rows of a table."""
     return tuple(_settings(config))
 
 
@@ -171,7 +178,7 @@ def _settings(config: SwarmConfig) -> Iterator[tuple[str, str]]:
     if trainer.kl_coefficient:
         yield "KL to the base model", figure(trainer.kl_coefficient)
     if recipe.needs_teacher:
-        yield "weight of the teacher", figure(recipe.teacher)
+        yield "teacher coefficient", figure(recipe.teacher)
     yield "learning rate", f"{trainer.learning_rate:g} (AdamW, betas {trainer.beta1:g} and {trainer.beta2:g})"
     if trainer.lora_rank:
         yield "LoRA", f"rank {trainer.lora_rank}, alpha {trainer.lora_alpha or 2 * trainer.lora_rank}"
@@ -183,13 +190,13 @@ def _settings(config: SwarmConfig) -> Iterator[tuple[str, str]]:
 
 
 def logs_of(config: SwarmConfig) -> str:
-    """The file of logged completions by its name, with its share of each batch; "" where there is none."""
+    """Return the name of the file of logged completions, with its share of each batch; "" if there is none."""
     path = config.offline.path
     return "" if path is None else f"{Path(path).name} ({100 * config.offline.share_in_force:.0f} % of each batch)"
 
 
 def scores_by_task(evaluation: Evaluation) -> Mapping[str, tuple[float, float]]:
-    """By task what it scored: greedy and sampled; "" is all of them."""
+    """Return the greedy and sampled scores by task; "" stands for all tasks together."""
     by_task = {
         task: (figures["greedy"], figures["sampled"])
         for task, figures in evaluation.tasks.items()

@@ -1,13 +1,14 @@
-"""`volery export`: write one policy version as a model directory that transformers loads, and push it.
+"""Write one policy version as a model directory that transformers loads, and push it (`volery export`).
 
-A version that the store holds is copied, file by file. One that it has evicted is made again of the learner's
+A version in the store is copied file by file. A version that the store has evicted is made again from the learner's
 checkpoint of its training step, if that is kept (`version_files`). An adapter is merged into its model, or written
-alone. Beside it lie a card that tells what the model is, and a record of its files.
+alone. The directory also gets a card that describes the model, and a record of its files.
 
 Invariants:
-- the directory appears whole or not at all;
-- nothing of the swarm is written, and a learner at work is not disturbed;
-- what is pushed lies in the directory first: a push that fails loses nothing.
+
+- The directory appears whole or not at all.
+- Nothing of the swarm is changed, and a running learner is not disturbed.
+- Files are complete in the directory before they are pushed, so a push that fails loses nothing.
 """
 
 from __future__ import annotations
@@ -39,9 +40,16 @@ from node.state.stored_versions import StoredVersions, stored_versions
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What `volery export` was asked for beside the version and the directory: the adapter alone, a licence and the
-    base model as the hub calls them, a repository to push to ("": none), whether it is to be private, and a GGUF file
-    with the type of its matrices (None: as they are)."""
+    """The options of `volery export` besides the version and the directory.
+
+    Args:
+        adapter: write the adapter alone.
+        licence, base_model: the hub's names for them.
+        push: repository to push to; "" for none.
+        private: make the repository private.
+        gguf: GGUF file to write; None for none.
+        gguf_type: number format of its matrices; None keeps theirs.
+    """
 
     adapter: bool = False
     licence: str = ""
@@ -64,16 +72,20 @@ def export_version(
     trainer: Sequence[str] = TRAINER,
     ask: Ask = str,
 ) -> str:
-    """Write the version `wanted` (the newest where that is "", the best by evaluation for "best") of the swarm or node
-    at `source`, and push it if that is wished; return what was done, a line for each thing.
+    """Write a version of the swarm or node at `source`, and push it if that was asked for. Return a report in lines.
 
-    `trainer` is the command of the trainer's process; `ask` asks for a licence. Raises UsageError, RunError.
+    Args:
+        wanted: the version; "" for the newest, "best" for the best by evaluation.
+        trainer: command of the trainer's process.
+        ask: asks the person at the terminal for a licence.
+
+    Raises UsageError, RunError.
     """
     licence = read_licence(wishes.licence) if wishes.licence else ""
     target = pushing.target_of(wishes.push, private=wishes.private) if wishes.push else None
     again = target is not None and (directory / RECORD).is_file()
     if directory.exists() and not again:
-        raise UsageError(f"{directory} exists already; it was not touched. Name a directory that does not.")
+        raise UsageError(f"{directory} already exists, and was not changed. Name a directory that does not exist.")
     _require_gguf(wishes, directory, again=again)
     place = find_place(source)
     story = read_story(place)
@@ -82,10 +94,10 @@ def export_version(
     if target is not None and again:
         pushing.require_same(directory, chosen, "adapter" if wishes.adapter else "", target)
         licence = pushing.license_card(directory, licence, target, ask)
-        said = f"{directory} holds version {chosen.version} already, and was not written again"
+        said = f"{directory} already holds version {chosen.version}, and was not written again"
         if wishes.gguf is not None and not wishes.gguf.exists():
             size = _write_gguf(directory, wishes.gguf, wishes, story, chosen, licence)
-            said += f", but for {wishes.gguf} ({size} bytes)"
+            said += f", except {wishes.gguf} ({size} bytes)"
     else:
         base = _base(story, wishes)
         licence = licence or base.licence
@@ -101,11 +113,11 @@ def export_version(
 
 
 def _chosen(place: StateLocation, story: RunStory, stored: StoredVersions, wanted: str) -> Chosen:
-    """Raises UsageError, RunError."""
+    """Return the version to export. Raises UsageError, RunError."""
     if wanted == BEST and not story.is_learner:
         raise UsageError(
-            f"--version best: {place.state} is a volunteer's node, and evaluations are in the learner's ledger. Ask "
-            "the operator which version is the best."
+            f"--version best: {place.state} belongs to a rollout node, and evaluations are in the learner's ledger. "
+            "Ask the operator which version is the best."
         )
     held = stored.complete
     if story.trouble and wanted == BEST:
@@ -118,29 +130,29 @@ def _chosen(place: StateLocation, story: RunStory, stored: StoredVersions, wante
         raise RunError(f"{place.state / 'store'} holds no complete version yet.")
     names = ", ".join(str(v.version) for v in held) or "none"
     kept = f"; checkpoints: {', '.join(row.directory for row in reversed(story.rows))}" if story.rows else ""
-    raise UsageError(f"--version {wanted}: not held here (any more). Held: {names}{kept}.")
+    raise UsageError(f"--version {wanted} is not, or no longer, kept here. The store holds: {names}{kept}.")
 
 
 def _base(story: RunStory, wishes: Wishes) -> BaseModel:
-    """Raises UsageError where an adapter would be said to be another model's."""
+    """Return the base model. Raises UsageError if an adapter would be attributed to another model."""
     directory = None if story.config is None else Path(story.config.model.directory)
     base = describe_base(directory, story.base, wishes.base_model)
     if wishes.adapter and base.other:
         raise UsageError(
-            f"--adapter: [model] directory {directory} does not hold the model that this run began with, so the "
-            "adapter is another's. Put that model back, or export the whole model without --adapter."
+            f"--adapter: [model] directory {directory} does not hold the model that this run began with, and the "
+            "adapter fits only that one. Put that model back, or export the whole model without --adapter."
         )
     if wishes.adapter and wishes.push and not base.hub:
         raise UsageError(
-            f"--push {wishes.push}: an adapter is of no use without its base model, and nothing says what the hub "
-            "calls that. Add --base-model ORG/NAME, or push the whole model without --adapter."
+            f"--push {wishes.push}: an adapter is useless without its base model, and that model's name on the hub is "
+            "not known. Add --base-model ORG/NAME, or push the whole model without --adapter."
         )
     return base
 
 
 @dataclass(frozen=True)
 class _Export:
-    """One version on its way into a directory."""
+    """Writes one version into a directory."""
 
     source: Path
     place: StateLocation
@@ -151,7 +163,7 @@ class _Export:
     trainer: tuple[str, ...]
 
     def write(self, directory: Path, wishes: Wishes) -> str:
-        """Write all of it; return what was done. Raises UsageError, RunError."""
+        """Write all files; return what was done. Raises UsageError, RunError."""
         chosen, file = self.chosen, wishes.gguf
         inside = file is not None and _is_in(file, directory)
         with _undoing(None if inside else file), _appearing(directory) as draft:
@@ -168,40 +180,40 @@ class _Export:
             write_record(draft, swarm=self.story.swarm_id, version=str(chosen.version), manifest=manifest, form=form)
         files = [path.stat().st_size for path in directory.iterdir()]
         why = f"{chosen.why}; " if chosen.why else ""
-        made = ", made of its checkpoint: the store does not hold it any more" if chosen.row is not None else ""
+        made = ", made from its checkpoint because the store no longer holds it" if chosen.row is not None else ""
         return (
             f"Wrote version {chosen.version} ({why}{sum(files)} bytes, {len(files)} files) to {directory}{made}{said}"
         )
 
     def _shape(self, draft: Path, wishes: Wishes) -> tuple[str, str]:
-        """Bring the files in `draft` into the form that is wished; return it, and what to say of it."""
+        """Convert the files in `draft` to the requested form; return the form, and what to say about it."""
         if not has_adapter(draft):
             if wishes.adapter:
                 raise UsageError(
-                    f"--adapter: version {self.chosen.version} has none, since its run trains all weights ([trainer] "
-                    "lora_rank = 0). Leave --adapter away."
+                    f"--adapter: version {self.chosen.version} has no adapter, because its run trains all weights "
+                    "([trainer] lora_rank = 0). Omit --adapter."
                 )
             return "model", ""
         if wishes.adapter:
             keep_adapter(draft, self.base.called)
-            return "adapter", ", the adapter alone"
+            return "adapter", ", only the adapter"
         number = merge(draft)
-        return "merged", f", its adapter merged into {counted(number, 'weight')}"
+        return "merged", f", with its adapter merged into {counted(number, 'weight')}"
 
 
 def _require_gguf(wishes: Wishes, directory: Path, *, again: bool) -> None:
-    """Raises UsageError, RunError where no GGUF file could be written as it is wished."""
+    """Raise UsageError or RunError if the requested GGUF file could not be written."""
     path = wishes.gguf
     if path is None:
         return
     if wishes.adapter:
-        raise UsageError("--gguf holds a whole model. Leave --adapter away.")
+        raise UsageError("--gguf writes a whole model. Omit --adapter.")
     if again and path.exists():
         return
     if again and _is_in(path, directory):
-        raise UsageError(f"--gguf {path}: {directory} was written before. Name a file outside of it.")
+        raise UsageError(f"--gguf {path}: {directory} was written before. Name a file outside it.")
     if path.exists():
-        raise UsageError(f"--gguf {path} exists already; it was not touched. Name a file that does not.")
+        raise UsageError(f"--gguf {path} already exists, and was not changed. Name a file that does not exist.")
     require_gguf(path)
 
 
@@ -220,7 +232,7 @@ def _write_gguf(model: Path, path: Path, wishes: Wishes, story: RunStory, chosen
 
 @contextmanager
 def _undoing(path: Path | None) -> Iterator[None]:
-    """Take a new file at `path` away again if what comes after it fails."""
+    """Remove the new file at `path` if the block fails."""
     try:
         yield
     except BaseException:
@@ -231,7 +243,7 @@ def _undoing(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _appearing(directory: Path) -> Iterator[Path]:
-    """A directory beside `directory`, which takes its place at the end, or is gone. Raises RunError."""
+    """Yield a directory beside `directory` that takes its place at the end, or is removed. Raises RunError."""
     draft = directory.with_name(f".{directory.name}.draft")
     try:
         shutil.rmtree(draft, ignore_errors=True)

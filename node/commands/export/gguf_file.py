@@ -1,12 +1,13 @@
-"""Write an exported model as one GGUF file, which llama.cpp and programs that are made of it load.
+"""Write an exported model as one GGUF file, which llama.cpp and programs based on it load.
 
-The format and the names of tensors are those of the package `gguf`, of llama.cpp's authors (`pip install
-'volery[gguf]'`). Matrices are stored as they are, as float16, or in blocks of 32 with eight bits each (Q8_0); vectors
-always as float32, as llama.cpp wants them.
+The format and the names of tensors are those of the package `gguf` by llama.cpp's authors (`pip install
+'volery[gguf]'`). Matrices are stored as they are, as float16, or in blocks of 32 with eight bits each (Q8_0). Vectors
+are always stored as float32, as llama.cpp requires.
 
 Invariants:
+
 - The file appears whole or not at all.
-- Memory holds some rows of a tensor at a time.
+- Memory holds a few rows of a tensor at a time.
 - A tensor that has no place in the file, or that is missing, is an error.
 """
 
@@ -37,13 +38,13 @@ ENDING = ".gguf"
 GgufType = Literal["f32", "f16", "bf16", "q8_0"]
 
 OWN_TYPE: Mapping[str, GgufType] = {"F32": "f32", "F16": "f16", "BF16": "bf16", "F64": "f32"}
-"""How matrices are stored where no type is asked for: as they are."""
+"""How matrices are stored if no type is requested: as they are."""
 
 BLOCK = 32
 """Values of a row that Q8_0 stores together."""
 
 PIECE_VALUES = 1 << 23
-"""Values of a tensor in memory at once: 32 MiB as float32, and some times that while they are stored otherwise."""
+"""Values of a tensor in memory at once: 32 MiB as float32, and a few times that while they are converted."""
 
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -51,7 +52,7 @@ SUPPORT = "--gguf needs the package gguf: pip install 'volery[gguf]'"
 
 
 def require_gguf(path: Path) -> None:
-    """Find out before any work whether a new GGUF file can be written to `path`. Raises UsageError, RunError."""
+    """Check before any work whether a new GGUF file can be written to `path`. Raises UsageError, RunError."""
     require_place(path, "--gguf", ending=ENDING, makes_directory=True)
     try:
         import gguf  # noqa: F401
@@ -74,8 +75,10 @@ class _Placed:
 
 
 def write_gguf(directory: Path, path: Path, *, kind: GgufType | None, title: str, licence: str) -> None:
-    """Write the model in `directory` to `path`. Raises UsageError where it is not of a kind that is known, RunError,
-    OSError where `path` cannot be written."""
+    """Write the model in `directory` to `path`.
+
+    Raises UsageError if the model is not of a known kind, RunError, and OSError if `path` cannot be written.
+    """
     shape = read_shape(_json(directory / "config.json"))
     words = read_vocabulary(directory, shape.vocab)
     stops = _stops(directory)
@@ -85,8 +88,8 @@ def write_gguf(directory: Path, path: Path, *, kind: GgufType | None, title: str
         _write(draft, directory, shape, words, stops, placed, title, licence)
         draft.replace(path)
     except OSError as error:
-        if error.strerror is None:  # numpy says how much it wrote, and not why no more
-            raise OSError(errno.EIO, "it could not be written to its end; the disk may be full", str(path)) from None
+        if error.strerror is None:  # numpy says how much it wrote, but not why it stopped
+            raise OSError(errno.EIO, "it could not be written completely; the disk may be full", str(path)) from None
         raise
     finally:
         draft.unlink(missing_ok=True)
@@ -116,7 +119,7 @@ def _places(directory: Path, shape: Shape, kind: GgufType | None) -> Iterator[_P
 
 
 _LAYER = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-"""What each layer of these architectures has."""
+"""The parts of each layer of these architectures."""
 
 
 def _kind(tensor: StoredTensor, wanted: GgufType | None) -> GgufType:
@@ -166,7 +169,7 @@ def _write(
 
 @dataclass(frozen=True)
 class _Pieces:
-    """A tensor that writes itself some rows at a time: what `gguf` asks of an array."""
+    """A tensor that writes itself a few rows at a time, in the form of an array that `gguf` expects."""
 
     placed: _Placed
     shape: Shape
@@ -176,7 +179,7 @@ class _Pieces:
         return self.placed.size_bytes
 
     def tofile(self, file: BinaryIO) -> None:
-        """Append all of it to `file`. Raises UsageError, OSError."""
+        """Append the whole tensor to `file`. Raises UsageError, OSError."""
         tensor, own = self.placed.tensor, OWN_TYPE[self.placed.tensor.dtype]
         if self.shape.is_arranged(tensor.name):
             file.write(_stored(self.placed, self.shape.arranged(tensor.name, tensor.values())).data)
@@ -202,10 +205,10 @@ def _stored(one: _Placed, values: NDArray[np.float32]) -> NDArray[Any]:
 
     if one.kind == "bf16":
         return bfloat16_bits(values)
-    with np.errstate(over="ignore"):  # what is beyond the type is found below
+    with np.errstate(over="ignore"):  # values beyond the type's range are found below
         found: NDArray[Any] = gguf.quants.quantize(np.ascontiguousarray(values), _gguf_kind(one.kind))
     if one.kind == "f16" and not np.isfinite(found).all():
-        raise UsageError(f"--gguf: {one.tensor.name} holds values beyond float16. Add --gguf-type bf16.")
+        raise UsageError(f"--gguf: {one.tensor.name} has values beyond the range of float16. Add --gguf-type bf16.")
     return found
 
 
@@ -241,7 +244,7 @@ def _describe(writer: Any, shape: Shape, title: str, licence: str, placed: list[
 
 
 def _speak(writer: Any, directory: Path, words: Vocabulary, stops: list[int]) -> None:
-    """The tokenizer, and how the model is spoken to."""
+    """Write the tokenizer, its special tokens and the chat template."""
     import gguf
 
     writer.add_tokenizer_model("gpt2")
@@ -251,9 +254,7 @@ def _speak(writer: Any, directory: Path, words: Vocabulary, stops: list[int]) ->
     try:
         special = gguf.SpecialVocab(directory, load_merges=False, n_vocab=len(words.tokens))
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise UsageError(
-            f"--gguf: the model's tokenizer_config.json is not as it should be ({error!r}). {BY_HAND}"
-        ) from None
+        raise UsageError(f"--gguf: the model's tokenizer_config.json is malformed ({error!r}). {BY_HAND}") from None
     special.merges = list(words.merges)
     special.add_special_token.setdefault("bos", False)
     if stops:
@@ -266,7 +267,7 @@ def _speak(writer: Any, directory: Path, words: Vocabulary, stops: list[int]) ->
 
 
 def _stops(directory: Path) -> list[int]:
-    """The ids that end a completion, of the generation config; none where it names none."""
+    """Return the ids that end a completion, from the generation config; none if it names none."""
     path = directory / "generation_config.json"
     said = _json(path).get("eos_token_id") if path.is_file() else None
     return [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, int)]

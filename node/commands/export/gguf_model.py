@@ -1,7 +1,7 @@
-"""Describe a model for a GGUF file: the architecture's settings, and what its tensors are called.
+"""Describe a model for a GGUF file: the architecture's settings, and the names of its tensors.
 
-Settings and names follow llama.cpp's convert_hf_to_gguf.py, for those architectures whose logits were compared with
-llama.cpp's (`tests/integration/test_gguf.py`). A setting that llama.cpp would not heed is refused: a file that computes
+Settings and names follow llama.cpp's convert_hf_to_gguf.py, for the architectures whose logits were compared with those
+of llama.cpp (`tests/integration/test_gguf.py`). A setting that llama.cpp would ignore is refused: a file that computes
 something else is worse than none.
 """
 
@@ -24,21 +24,25 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
-"""By transformers' name of the class what llama.cpp calls the architecture."""
+"""llama.cpp's name of the architecture, by the name of the class in transformers."""
 
 BY_TYPE = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM"} | {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-"""The class of a config.json that names none."""
+"""The class for a config.json that names none, by model type."""
 
 QUERIES, KEYS = "self_attn.q_proj.weight", "self_attn.k_proj.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a GGUF file says of a model. `freq_factors`: what llama.cpp divides each rotary frequency by, if not 1;
-    `rope_scale`: by how much positions are stretched."""
+    """What a GGUF file says about a model.
+
+    Args:
+        freq_factors: divisors of the rotary frequencies for llama.cpp; () if all are 1.
+        rope_scale: factor by which positions are stretched.
+    """
 
     arch: str
     layers: int
@@ -57,11 +61,11 @@ class Shape:
     freq_factors: tuple[float, ...] = ()
 
     def is_arranged(self, name: str) -> bool:
-        """Whether llama.cpp wants the rows of a tensor in another order."""
+        """Return whether llama.cpp needs the rows of a tensor in another order."""
         return self.arch == "llama" and name.endswith((QUERIES, KEYS))
 
     def arranged(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A tensor as llama.cpp wants it: Llama's rotary pairs lie side by side there, and half a head apart here."""
+        """Return a tensor in llama.cpp's order: there Llama's rotary pairs are adjacent, here half a head apart."""
         if not self.is_arranged(name):
             return values
         heads = self.heads if name.endswith(QUERIES) else self.kv_heads
@@ -70,11 +74,11 @@ class Shape:
 
 
 def read_shape(config: Mapping[str, Any]) -> Shape:
-    """What a config.json says. Raises UsageError where llama.cpp would compute something else, or that is not known."""
+    """Return what a config.json says. Raises UsageError if llama.cpp would compute something else, or might."""
     try:
         return _shape(config)
     except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"--gguf: the model's config.json lacks something ({error!r}). {BY_HAND}") from None
+        raise UsageError(f"--gguf: a setting is missing in the model's config.json ({error!r}). {BY_HAND}") from None
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
@@ -82,7 +86,7 @@ def _shape(config: Mapping[str, Any]) -> Shape:
     arch = ARCHITECTURES.get(said[0])
     if arch is None:
         raise UsageError(
-            f"--gguf: the architecture {said[0]!r} is not written here; {', '.join(ARCHITECTURES)} are. {BY_HAND}"
+            f"--gguf: the architecture {said[0]!r} is not supported, only {', '.join(ARCHITECTURES)}. {BY_HAND}"
         )
     _require_usual(config)
     heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
@@ -108,7 +112,7 @@ def _shape(config: Mapping[str, Any]) -> Shape:
 
 
 def _require_usual(config: Mapping[str, Any]) -> None:
-    """Raises UsageError for a setting that llama.cpp does not heed in these architectures."""
+    """Raise UsageError for a setting that llama.cpp ignores in these architectures."""
     slides = int(config.get("sliding_window") or 0) if config.get("use_sliding_window", True) else 0
     unusual = {
         "hidden_act": config.get("hidden_act", "silu") != "silu",
@@ -120,19 +124,18 @@ def _require_usual(config: Mapping[str, Any]) -> None:
     }
     if odd := [name for name, is_odd in unusual.items() if is_odd]:
         raise UsageError(
-            f"--gguf: the model's config.json has {odd[0]} = {config.get(odd[0])!r}, which is not written here. "
-            f"{BY_HAND}"
+            f"--gguf: the model's config.json has {odd[0]} = {config.get(odd[0])!r}, which is not supported. {BY_HAND}"
         )
 
 
 def _rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What transformers 5 calls rope_parameters, and others rope_theta and rope_scaling."""
+    """Return the settings that transformers 5 calls rope_parameters, and others rope_theta and rope_scaling."""
     flat = {"rope_theta": config.get("rope_theta"), "partial_rotary_factor": config.get("partial_rotary_factor")}
     return {**flat, **(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
 
 
 def _rope(config: Mapping[str, Any], arch: str, head_dim: int) -> tuple[float, float, tuple[float, ...]]:
-    """The base of the rotary frequencies, the factor of positions, and what divides each frequency."""
+    """Return the base of the rotary frequencies, the factor of positions, and the divisor of each frequency."""
     rope = _rope_of(config)
     kind, theta = rope.get("rope_type") or rope.get("type") or "default", float(rope.get("rope_theta") or 10_000.0)
     if kind == "default":
@@ -141,11 +144,11 @@ def _rope(config: Mapping[str, Any], arch: str, head_dim: int) -> tuple[float, f
         return theta, float(rope["factor"]), ()
     if kind == "llama3" and arch == "llama":
         return theta, 1.0, _llama3_factors(rope, theta, head_dim)
-    raise UsageError(f"--gguf: rotary positions of the kind {kind!r} are not written here. {BY_HAND}")
+    raise UsageError(f"--gguf: rotary positions of the kind {kind!r} are not supported. {BY_HAND}")
 
 
 def _llama3_factors(rope: Mapping[str, Any], theta: float, head_dim: int) -> tuple[float, ...]:
-    """Llama 3.1's: long waves are stretched by `factor`, short ones not at all, those between by something between."""
+    """Return the factors of Llama 3.1: `factor` for long waves, 1 for short ones, a value between for the others."""
     factor, low, high = (float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     old = float(rope["original_max_position_embeddings"])
     found = []

@@ -1,11 +1,11 @@
 """Read a model's tokenizer for a GGUF file: its tokens, merges, special tokens and chat template.
 
-llama.cpp cuts text with rules of its own and knows them by name (`tokenizer.ggml.pre`). A file with the wrong name
-loads and answers, and reads prompts otherwise than the model was trained. So a tokenizer is taken only if its
-tokenizer.json has exactly the parts that a name stands for; each was compared with llama.cpp's tokens
-(`tests/integration/test_gguf.py`). The names are those of llama.cpp's convert_hf_to_gguf.py.
+llama.cpp splits text by built-in rules, which have names (`tokenizer.ggml.pre`). A file with the wrong name loads and
+answers, but splits prompts differently from the training. So a tokenizer is accepted only if its tokenizer.json has
+exactly the parts that a name stands for. Each was compared with llama.cpp's tokens (`tests/integration/test_gguf.py`).
+The names are those of llama.cpp's convert_hf_to_gguf.py.
 
-Pure, but for reading files.
+Pure, except for reading files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from node.runtime.errors import UsageError
 TOKENIZER = "tokenizer.json"
 
 MAX_TOKENIZER_BYTES = 256 << 20
-"""Of a tokenizer.json: those of 256,000 tokens have 35 MB."""
+"""Most bytes of a tokenizer.json: those with 256,000 tokens have 35 MB."""
 
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -46,7 +46,7 @@ def _sequence(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How text becomes tokens, as tokenizer.json says it, and what llama.cpp calls that."""
+    """How text becomes tokens, as in tokenizer.json, and llama.cpp's name for that."""
 
     name: str
     pre_tokenizer: Mapping[str, Any]
@@ -63,7 +63,7 @@ RULES = (
 
 
 class TokenType(IntEnum):
-    """What llama.cpp takes a token for: the numbers of `gguf.TokenType`."""
+    """The type that llama.cpp gives a token: the numbers of `gguf.TokenType`."""
 
     NORMAL = 1
     CONTROL = 3
@@ -73,7 +73,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The tokens of a model by their ids, what each is, the merges, and the name of the rules."""
+    """The tokens of a model and their types, by id, the merges, and the name of the rules."""
 
     rules: str
     tokens: tuple[str, ...]
@@ -82,35 +82,35 @@ class Vocabulary:
 
 
 def read_vocabulary(directory: Path, vocab_size: int) -> Vocabulary:
-    """The tokenizer in `directory`, of a model with `vocab_size` rows. Raises UsageError where llama.cpp would read
-    text otherwise, or that is not known; OSError."""
+    """Return the tokenizer in `directory`, for a model with `vocab_size` rows.
+
+    Raises UsageError if llama.cpp would split text differently, or might; OSError.
+    """
     try:
         found = parse_json(read_file(directory / TOKENIZER, MAX_TOKENIZER_BYTES))
         return _vocabulary(found, vocab_size)
     except FileNotFoundError:
         raise UsageError(
-            f"--gguf: the model has no {TOKENIZER}, and no other tokenizer is written. {BY_HAND}"
+            f"--gguf: the model has no {TOKENIZER}, and no other kind of tokenizer is supported. {BY_HAND}"
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"--gguf: the model's {TOKENIZER} is not one that is known here ({error!r}). {BY_HAND}"
-        ) from None
+        raise UsageError(f"--gguf: the model's {TOKENIZER} has an unknown form ({error!r}). {BY_HAND}") from None
 
 
-BY_HAND = (
-    "Leave --gguf away, and convert the directory with llama.cpp's convert_hf_to_gguf.py, which knows more models."
-)
+BY_HAND = "Omit --gguf, and convert the directory with llama.cpp's convert_hf_to_gguf.py, which supports more models."
 
 
 def _vocabulary(found: Mapping[str, Any], vocab_size: int) -> Vocabulary:
     model, added = found["model"], list(found["added_tokens"])
     rules = _rules(found, model)
     if odd := [one["content"] for one in added if one["lstrip"] or one["rstrip"] or one["single_word"]]:
-        raise UsageError(f"--gguf: the token {odd[0]!r} takes spaces beside it, which llama.cpp does not. {BY_HAND}")
+        raise UsageError(f"--gguf: the token {odd[0]!r} strips spaces around it, which llama.cpp does not. {BY_HAND}")
     by_id = {number: token for token, number in model["vocab"].items()}
     by_id |= {one["id"]: one["content"] for one in added}
     if beyond := [number for number in by_id if not 0 <= number < vocab_size]:
-        raise UsageError(f"--gguf: the tokenizer has an id {max(beyond)}, and the model {vocab_size} rows. {BY_HAND}")
+        raise UsageError(
+            f"--gguf: the tokenizer has an id {max(beyond)}, but the model has only {vocab_size} rows. {BY_HAND}"
+        )
     special = {one["id"]: one["special"] or _looks_special(one["content"]) for one in added}
     types = [
         (TokenType.CONTROL if special[number] else TokenType.USER_DEFINED)
@@ -129,12 +129,12 @@ def _vocabulary(found: Mapping[str, Any], vocab_size: int) -> Vocabulary:
 def _pair(merge: Any) -> tuple[str, str]:
     left, right = merge
     if " " in left or " " in right:
-        raise ValueError("a merge holds a space")
+        raise ValueError("a merge contains a space")
     return left, right
 
 
 def _looks_special(token: str) -> bool:
-    """llama.cpp's converter takes these for control tokens, whatever the tokenizer says."""
+    """Return whether llama.cpp's converter treats it as a control token, even if the tokenizer does not."""
     return token.startswith("<|") and token.endswith("|>")
 
 
@@ -145,11 +145,11 @@ def _rules(found: Mapping[str, Any], model: Mapping[str, Any]) -> Rules:
         or (found.get("decoder") or {}).get("type") != "ByteLevel"
     ):
         raise UsageError(
-            f"--gguf: the model's tokenizer ({model.get('type')}) is not byte-level BPE, the only kind that is written "
-            f"here. {BY_HAND}"
+            f"--gguf: the model's tokenizer ({model.get('type')}) is not byte-level BPE, the only supported kind. "
+            f"{BY_HAND}"
         )
     if any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk")):
-        raise UsageError(f"--gguf: the model's tokenizer is a kind of BPE that llama.cpp does not have. {BY_HAND}")
+        raise UsageError(f"--gguf: the model's tokenizer uses a kind of BPE that llama.cpp lacks. {BY_HAND}")
     normalizer = None if found.get("normalizer") is None else found["normalizer"]["type"]
     cuts = _plain(found.get("pre_tokenizer"))
     for rules in RULES:
@@ -160,13 +160,13 @@ def _rules(found: Mapping[str, Any], model: Mapping[str, Any]) -> Rules:
         ):
             return rules
     raise UsageError(
-        "--gguf: the model's tokenizer cuts text in a way that is not known here; known are those of "
+        "--gguf: the model's tokenizer splits text by unknown rules; known are those of "
         f"{', '.join(rules.name for rules in RULES)}. {BY_HAND}"
     )
 
 
 def _plain(part: Any) -> Any:
-    """A part of tokenizer.json without what does not change tokens: offsets, which tell places in the text."""
+    """Return a part of tokenizer.json without the setting on offsets in the text, which does not change tokens."""
     if isinstance(part, dict):
         return {key: _plain(value) for key, value in part.items() if key != "trim_offsets"}
     return [_plain(one) for one in part] if isinstance(part, list) else part

@@ -1,7 +1,7 @@
 """Push an export: to Hugging Face's hub, or to a directory that stands for a repository.
 
-What a person typed decides which: `ORG/NAME` is the hub's, whereas `./NAME`, `/PATH`, `~/NAME` and `file:///PATH` are
-directories, so that a slip never publishes anything.
+The typed name decides which: `ORG/NAME` is on the hub, and `./NAME`, `/PATH`, `~/NAME` and `file:///PATH` are
+directories. So a typing error never publishes anything.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from node.commands.export.version_choice import Chosen
 from node.runtime.errors import RunError, UsageError
 
 Ask = Callable[[], str]
-"""Asks the person at the terminal for a licence; "" where nobody is there."""
+"""Asks the person at the terminal for a licence; returns "" if there is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where to push: a `directory`, or the hub's repository that is `named` so."""
+    """Where to push: to `directory`, or to the hub's repository `named`."""
 
     named: str
     directory: Path | None = None
@@ -35,12 +35,12 @@ class Target:
 
 
 def target_of(named: str, *, private: bool) -> Target:
-    """What `--push` names, if a push to it can be tried. Raises UsageError."""
+    """Return the target of `--push`, if a push to it can be tried. Raises UsageError."""
     directory = _directory_of(named)
     if directory is None:
         require_hub(named)
     elif private:
-        raise UsageError(f"--private is for the hub, and {named} is a directory: who may read it is its file system's.")
+        raise UsageError(f"--private is for the hub, and {named} is a directory: set its permissions instead.")
     return Target(named=named, directory=directory, private=private)
 
 
@@ -48,44 +48,46 @@ def _directory_of(named: str) -> Path | None:
     if named.startswith("file:"):
         found = urlsplit(named)
         if found.netloc not in ("", "localhost") or not found.path.startswith("/"):
-            raise UsageError(f"--push {named}: write file:///PATH, the whole path of a directory on this machine.")
+            raise UsageError(f"--push {named}: write file:///PATH, the absolute path of a directory on this machine.")
         return Path(unquote(found.path))
     return Path(named).expanduser() if named.startswith((".", "/", "~")) else None
 
 
 def require_licence(licence: str, target: Target) -> None:
-    """Raises UsageError where nothing says under which licence a model is to be published."""
+    """Raise UsageError if it is not known under which licence the model is to be published."""
     if not licence:
         raise UsageError(
-            f"--push {target.named}: a published model needs a licence, and nothing names one. Add it as the hub calls "
-            "it, --license apache-2.0; the base model's own licence says what you may choose."
+            f"--push {target.named}: a published model needs a licence, and none is known. Add one by its name on "
+            "the hub, such as --license apache-2.0. The base model's licence says which ones you may choose."
         )
 
 
 def require_same(directory: Path, chosen: Chosen, form: str, target: Target) -> None:
-    """Find out whether the export in `directory` is the one that is to be pushed. Raises UsageError, RunError."""
+    """Check that the export in `directory` is the one to be pushed. Raises UsageError, RunError."""
     record = read_record(directory / RECORD)
     if record is None:
-        raise UsageError(f"{directory} exists already, and its {RECORD} is no export's. Name another directory.")
+        raise UsageError(f"{directory} already exists, and its {RECORD} is not an export's. Name another directory.")
     if record.version != str(chosen.version):
         raise UsageError(
-            f"{directory} holds version {record.version}, and version {chosen.version} was asked for. To push what is "
-            f"there add --version {record.version}; to push {chosen.version} name a directory that does not exist."
+            f"{directory} holds version {record.version}, but version {chosen.version} was asked for. To push the one "
+            f"there, add --version {record.version}; to push {chosen.version}, name a directory that does not exist."
         )
     if (record.form == "adapter") != (form == "adapter"):
         raise UsageError(
             f"{directory} holds the version as {'an adapter' if record.form == 'adapter' else 'a whole model'}. "
-            f"{'Add' if record.form == 'adapter' else 'Leave away'} --adapter to push that, or name a directory that "
+            f"{'Add' if record.form == 'adapter' else 'Omit'} --adapter to push that, or name a directory that "
             "does not exist."
         )
     require_whole(directory, record)
     if target.directory is not None and target.directory.resolve() == directory.resolve():
-        raise UsageError(f"--push {target.named}: the export is in that directory already.")
+        raise UsageError(f"--push {target.named}: the export is already in that directory.")
 
 
 def license_card(directory: Path, given: str, target: Target, ask: Ask) -> str:
-    """Have the card of an export that was written before name a licence: its own, else the one that is `given`, else
-    what is answered; return it. Raises UsageError, RunError."""
+    """Make sure that the card of an existing export names a licence, and return it.
+
+    It is the card's own licence, or else `given`, or else the answer to `ask`. Raises UsageError, RunError.
+    """
     path = directory / CARD
     try:
         text = read_file(path, MAX_CARD_BYTES).decode(errors="replace")
@@ -115,7 +117,7 @@ def push(directory: Path, target: Target) -> str:
     """Push the export in `directory`; return what was done. Raises UsageError, RunError."""
     record = read_record(directory / RECORD)
     if record is None:
-        raise RunError(f"{directory / RECORD} is gone. Export it again to another directory.")
+        raise RunError(f"{directory / RECORD} is missing. Export the version again, to another directory.")
     if target.directory is None:
         address = push_to_hub(directory, record, target.named, private=target.private)
         return f"Pushed version {record.version} to {address}"

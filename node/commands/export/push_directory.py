@@ -1,11 +1,12 @@
-"""Push an export to a directory that stands for a repository: a mirror, a disk to carry, a git checkout.
+"""Push an export to a directory that stands for a repository: a mirror, a portable disk, a git checkout.
 
 Invariants:
-- Everything is copied beside the files there before the first of them changes; a full disk or Ctrl-C until then leaves
-  the directory as it was.
-- Then files are renamed, which takes no room. What is killed in that moment is a mixture, whose record names all
-  files of both, so that the next push completes it.
-- What volery did not put there is never changed.
+
+- All files are copied to a place beside the existing ones before the first of those changes. Until then a full disk or
+  Ctrl-C leaves the directory unchanged.
+- Then files are renamed, which needs no space. A kill at that moment leaves files of both pushes, and a record that
+  names all of them, so that the next push completes it.
+- Files that volery did not put there are never changed.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from node.commands.export.record import RECORD, Changes, ExportRecord, changes, 
 from node.runtime.errors import RunError
 
 STAGE = ".volery-push"
-"""Where files lie until all are there."""
+"""Directory for the files until all are copied."""
 
 
 def push_to_directory(source: Path, record: ExportRecord, target: Path, *, named: str) -> None:
-    """Have `target`, which was `named` so, hold the export in `source`. Raises UsageError, RunError."""
+    """Make `target`, which the user called `named`, hold the export in `source`. Raises UsageError, RunError."""
     try:
         if target.exists() and not target.is_dir():
-            raise NotADirectoryError(0, "it is no directory")
+            raise NotADirectoryError(0, "it is not a directory")
         theirs = {path.name for path in target.iterdir()} - {STAGE} if target.exists() else set[str]()
         found = changes(named, theirs, read_record(target / RECORD), record)
         _put(source, found, target, fresh=not target.exists())
     except OSError as error:
         raise RunError(
-            f"--push {named}: it could not be written ({error.strerror}). Mend that and push again; the export is in "
+            f"--push {named}: it could not be written ({error.strerror}). Fix that and push again; the export is in "
             f"{source}."
         ) from None
 
@@ -60,7 +61,7 @@ def _put(source: Path, found: Changes, target: Path, *, fresh: bool) -> None:
 
 
 def _name_all(stage: Path, target: Path, found: Changes) -> None:
-    """Write a record of the files of this push and of the one before: whatever a kill leaves of both is ours."""
+    """Write a record of the files of this push and of the one before, so that a kill leaves no file unrecorded."""
     record = read_record(stage / RECORD)
     assert record is not None, "every export has one"
     both = msgspec.structs.replace(record, files=tuple(sorted({*found.put, *found.remove})))

@@ -1,12 +1,14 @@
-"""Push an export to Hugging Face's hub, or to a server that speaks like it (HF_ENDPOINT).
+"""Push an export to Hugging Face's hub, or to a server with the same API (HF_ENDPOINT).
 
-One commit has all files: the repository shows all of a push or nothing. Content that the hub has already is not sent
-again, so a push that was cut short goes on where it was. The commit names the state that was looked at as its parent,
-so what somebody else pushed meanwhile is never lost. The client is imported here and when it is used: it takes 0.3 s.
+One commit contains all files, so the repository shows all of a push or nothing. Content that the hub already has is not
+sent again, so an interrupted push continues where it was. The commit names the revision that was examined as its
+parent, so that another person's push in the meantime is never lost. The client is imported only when it is used, since
+that takes 0.3 s.
 
 Invariants:
-- The token comes from HF_TOKEN or from the login of the hub's client; no message shows it.
-- What volery did not put there is never changed.
+
+- The token comes from HF_TOKEN or from the login of the hub's client, and no message shows it.
+- Files that volery did not put there are never changed.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from node.commands.export.record import RECORD, ExportRecord, changes, read_reco
 from node.runtime.errors import NodeError, RunError, UsageError
 
 MAX_SAID_CHARS = 300
-"""Of what a server says in an error."""
+"""Most characters of a server's message in an error."""
 
 LOG_IN = "Log in (hf auth login), or set HF_TOKEN to a token with write access (https://huggingface.co/settings/tokens)"
 
 
 def require_hub(repo: str) -> None:
-    """Find out before any work that a push to `repo` has a name and a token. Raises UsageError."""
+    """Check before any work that `repo` is a valid name and that there is a token. Raises UsageError."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -39,7 +41,7 @@ def require_hub(repo: str) -> None:
     except HFValidationError as error:
         raise UsageError(f"--push {repo!r}: {_sentence(str(error))} {_how(repo)}") from None
     if repo.count("/") != 1:
-        raise UsageError(f"--push {repo!r}: the hub calls a model ORG/NAME. {_how(repo)}")
+        raise UsageError(f"--push {repo!r}: a model's name on the hub is ORG/NAME. {_how(repo)}")
     if not get_token():
         raise UsageError(f"--push {repo}: there is no token for the hub. {LOG_IN}.")
 
@@ -49,7 +51,7 @@ def _how(repo: str) -> str:
 
 
 def push_to_hub(source: Path, record: ExportRecord, repo: str, *, private: bool) -> str:
-    """Have the repository `repo` hold the export in `source`; return its address. Raises UsageError, RunError."""
+    """Make the repository `repo` hold the export in `source`; return its address. Raises UsageError, RunError."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
@@ -62,8 +64,8 @@ def push_to_hub(source: Path, record: ExportRecord, repo: str, *, private: bool)
         info = api.model_info(repo)
         if private and info.private is False:
             raise UsageError(
-                f"--push {repo}: it is public already, and --private was asked for; nothing was pushed. Make it "
-                "private in its settings, or push to another repository."
+                f"--push {repo}: it is already public, but --private was given; nothing was pushed. Make it private in "
+                "its settings, or push to another repository."
             )
         theirs = {one.rfilename for one in info.siblings or ()}
         found = changes(repo, theirs, _record_in(api, repo, theirs, info.sha), record)
@@ -80,7 +82,7 @@ def push_to_hub(source: Path, record: ExportRecord, repo: str, *, private: bool)
 
 
 def _record_in(api: Any, repo: str, theirs: set[str], revision: str | None) -> ExportRecord | None:
-    """What the push before wrote down, if there was one."""
+    """Return the record of the push before; None if there was none."""
     if RECORD not in theirs:
         return None
     with tempfile.TemporaryDirectory(prefix="volery-") as place:
@@ -89,17 +91,17 @@ def _record_in(api: Any, repo: str, theirs: set[str], revision: str | None) -> E
 
 @contextmanager
 def _in_words(repo: str, source: Path, token: str | None) -> Iterator[None]:
-    """Raise UsageError or RunError for what goes wrong on the way to the hub."""
+    """Turn errors on the way to the hub into UsageError or RunError."""
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
 
-    kept = f"The export is in {source}; the same command with --push {repo} goes on from there."
+    kept = f"The export is in {source}; the same command with --push {repo} continues from there."
     try:
         yield
     except NodeError:
         raise
     except OfflineModeIsEnabled:
         raise UsageError(
-            f"--push {repo}: HF_HUB_OFFLINE is set, so the hub's client asks nobody. Unset it. {kept}"
+            f"--push {repo}: HF_HUB_OFFLINE is set, so the hub's client makes no requests. Unset it. {kept}"
         ) from None
     except (HTTPError, OSError, RuntimeError, ValueError, LookupError) as error:
         said = _said(error).replace(token or "\0", "...")
@@ -107,25 +109,25 @@ def _in_words(repo: str, source: Path, token: str | None) -> Iterator[None]:
 
 
 def _why(error: Exception, repo: str) -> str:
-    """What went wrong, and what to do."""
+    """Return what went wrong, and what to do."""
     status = _status(error)
     if status == 401:
         return f"the hub did not accept the token. {LOG_IN}"
     if status == 403:
-        return f"the token may not write to {repo}. Take one with write access, or a repository of your own"
+        return f"the token may not write to {repo}. Use one with write access, or a repository of your own"
     if status == 404:
-        return f"the hub knows no {repo} that this token may see. Check the name, and {LOG_IN[0].lower()}{LOG_IN[1:]}"
+        return f"this token can see no {repo} on the hub. Check the name, and {LOG_IN[0].lower()}{LOG_IN[1:]}"
     if status in (409, 412):
         return "somebody else changed the repository meanwhile, and nothing was replaced. Look at it, and push again"
     if status is not None and status >= 500:
-        return "the hub is in trouble. Try again later"
+        return "the hub reports an internal error. Try again later"
     if status is not None:
-        return "the hub refused it. Mend what it says"
+        return "the hub refused it. Correct what it says"
     return "the hub could not be reached, or the connection broke. Check the network (and HF_ENDPOINT if it is set)"
 
 
 def _status(error: BaseException | None) -> int | None:
-    """The HTTP status in an error or in what caused it."""
+    """Return the HTTP status in an error or in its causes; None if there is none."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -135,7 +137,7 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _said(error: BaseException) -> str:
-    """What the server said, else what the innermost error says."""
+    """Return the server's message, or else that of the innermost error."""
     while not (words := getattr(error, "server_message", None)) and error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(words or error or type(error).__name__).split())[:MAX_SAID_CHARS].rstrip(".")

@@ -1,7 +1,7 @@
-"""Read what an export has to know of its run: whose swarm it is, what the ledger says, and what was trained on.
+"""Read what an export needs to know about its run: the swarm, the ledger's history, and the training data.
 
-A ledger that cannot be read costs the card its figures, and not the export: the weights are in the store. A volunteer
-has no ledger, and its card says so.
+If the ledger cannot be read, the card lacks its numbers, but the export succeeds: the weights are in the store. A
+volunteer has no ledger, and its card says so.
 """
 
 from __future__ import annotations
@@ -30,15 +30,21 @@ from protocol.core.identity import peer_id_of
 from protocol.core.ids import PolicyVersion
 
 VOLUNTEER = (
-    "This was exported on a contributor's machine: what it was trained on, its evaluation and its contributors are in "
-    "the ledger of the swarm's learner."
+    "This was exported on a contributor's machine. Its training data, evaluation and contributors are recorded in the "
+    "ledger of the swarm's learner."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStory:
-    """`report` is None where there is no ledger that can be read; `trouble` why. `rows` are checkpoints, newest first;
-    `manifests` hashes by published version; `base` digests of the files that the run began with."""
+    """What is known about a run.
+
+    Args:
+        report: None if there is no readable ledger; `trouble` says why.
+        rows: checkpoints, newest first.
+        manifests: manifest hashes by published version.
+        base: digests of the files that the run began with.
+    """
 
     swarm: str
     swarm_id: str
@@ -53,23 +59,23 @@ class RunStory:
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Those of versions that no restart cut off, in order of time."""
+        """Return the evaluations of versions that no restart cut off, in order of time."""
         return () if self.report is None else self.report.surviving_evaluations
 
     def manifest_of(self, chosen: Chosen) -> str:
-        """The hash of the manifest that a version was published with; "" where it was not."""
+        """Return the hash of the manifest that a version was published with; "" if it was not published."""
         return self.manifests.get(chosen.version, "") if chosen.held is None else chosen.held.hash.hex()
 
 
 def read_story(place: StateLocation) -> RunStory:
-    """The story of the run whose state is at `place`. Raises UsageError, RunError of the swarm's genesis."""
+    """Return the story of the run whose state is at `place`. Raises UsageError, RunError about the swarm's genesis."""
     at = next((path for path in (place.state / "genesis", place.state / "store" / "genesis") if path.exists()), None)
     if at is None:
         raise RunError(f"{place.state / 'store'} holds no complete version yet.")
     raw, authority = genesis_at(at)
     try:
         name = read_genesis(raw)[0].name
-    except PeerError as error:  # pragma: no cover  (it was read just now)
+    except PeerError as error:  # pragma: no cover  (the file was just read)
         raise UsageError(f"{at} is not a swarm's genesis ({error}).") from None
     told = {
         "swarm": plain_name(name),
@@ -97,7 +103,7 @@ def read_story(place: StateLocation) -> RunStory:
 
 
 def card_facts(story: RunStory, chosen: Chosen, form: str, base: BaseModel, licence: str, gguf: str = "") -> CardFacts:
-    """What the card of an export tells."""
+    """Return what the card of an export tells."""
     config, run = story.config, RunFacts()
     if story.report is not None:
         run = run_facts(story.report, chosen.version.version)

@@ -1,7 +1,7 @@
-"""Choose the version that an export is of, among those that the store holds and those that a checkpoint keeps.
+"""Choose the version to export among those that the store holds and those that a checkpoint keeps.
 
-Pure. The best version is the one with the highest sampled score on the held-out prompts, the earliest of equals: the
-figure by which a learner chooses the checkpoints that it keeps (`learner.artifacts.checkpoint_retention`).
+Pure. The best version is the one with the highest sampled score on the held-out prompts, and the earliest among equals.
+A learner chooses the checkpoints that it keeps by the same score (`learner.artifacts.checkpoint_retention`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 
 BEST = "best"
-"""What people type instead of a version's name."""
+"""The word for the best version, in place of a version's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """One version: in the store (`held`), or to be made again of a checkpoint (`row`). `why` says how it was chosen,
-    "" where it was named; `note` what else there is to know, in whole sentences."""
+    """One version: in the store (`held`), or to be made again from a checkpoint (`row`).
+
+    `why` says how it was chosen, "" if it was named. `note` says what else to know, in whole sentences.
+    """
 
     version: PolicyVersion
     held: SignedManifest | None = None
@@ -35,11 +37,15 @@ class Chosen:
 def choose(
     wanted: str, held: Sequence[SignedManifest], rows: Sequence[CheckpointRow], scores: Sequence[Evaluation]
 ) -> Chosen | None:
-    """Return the version that `wanted` means: the newest for "", the best for "best", else INCARNATION.VERSION or
-    VERSION. None where the store holds none, or nothing keeps it.
+    """Return the version that `wanted` means; None if the store holds none, or nothing keeps that version.
 
-    `held` is from the oldest on, `rows` from the newest; `scores` are of versions that no restart cut off. Raises
-    UsageError where no version that was evaluated is kept.
+    Args:
+        wanted: "" for the newest, "best" for the best, else INCARNATION.VERSION or VERSION.
+        held: versions in the store, oldest first.
+        rows: checkpoints, newest first.
+        scores: evaluations of versions that no restart cut off.
+
+    Raises UsageError if "best" is wanted and no evaluated version is kept.
     """
     if wanted == BEST:
         return _best(held, rows, scores)
@@ -64,7 +70,7 @@ def _best(held: Sequence[SignedManifest], rows: Sequence[CheckpointRow], scores:
     if not scores:
         raise UsageError(
             "--version best: no version of this run was evaluated. Set [task] held_out above 0 for the next run, or "
-            "leave --version away for the newest."
+            "omit --version to export the newest."
         )
     kept = _kept(held, rows, scores)
     ranked = _ranked(scores)
@@ -76,13 +82,13 @@ def _best(held: Sequence[SignedManifest], rows: Sequence[CheckpointRow], scores:
         if place:
             first = ranked[0]
             why = f"the best by evaluation that is kept, {_score(one)}"
-            note = f"Version {first.version} had {_score(first)}, and neither the store nor a checkpoint keeps it."
+            note = f"Version {first.version} had {_score(first)}, but neither the store nor a checkpoint keeps it."
         if found.row is not None and found.row.step != one.version.version:
-            why += f" of version {one.version}: the first checkpoint after it"
+            why += f" of version {one.version}; this is the first checkpoint after it"
         return Chosen(version=found.version, held=found.held, row=found.row, why=why, note=note)
     raise UsageError(
         f"--version best: neither the store nor a checkpoint keeps any of the {len(ranked)} versions that were "
-        "evaluated. Set [evaluate] keep_best above 0 for the next run, or leave --version away for the newest."
+        "evaluated. Set [evaluate] keep_best above 0 for the next run, or omit --version to export the newest."
     )
 
 
@@ -93,7 +99,7 @@ def _ranked(scores: Sequence[Evaluation]) -> list[Evaluation]:
 def _kept(
     held: Sequence[SignedManifest], rows: Sequence[CheckpointRow], scores: Sequence[Evaluation]
 ) -> Mapping[PolicyVersion, Chosen]:
-    """By the evaluated version what is kept of it: itself, else the checkpoint that comes nearest."""
+    """Return what is kept of each evaluated version: itself, or else the nearest checkpoint."""
 
     def each() -> Iterator[tuple[PolicyVersion, Chosen]]:
         by_step = {row.step: row for row in rows}
@@ -114,7 +120,7 @@ def _better(
     rows: Sequence[CheckpointRow],
     scores: Sequence[Evaluation],
 ) -> str:
-    """Which version did better than the newest, if one is kept and the newest was evaluated."""
+    """Return a note on a kept version that scored higher than the newest; "" if none did, or none can be compared."""
     own = next((one.sampled for one in scores if one.version == newest), None)
     if own is None and scores and max(scores, key=lambda one: one.version).version < newest:
         own = max(scores, key=lambda one: one.version).sampled
@@ -123,8 +129,8 @@ def _better(
     if own is None or best is None or best.sampled <= own or best.version == newest:
         return ""
     return (
-        f"Version {best.version} did better on the held-out prompts ({best.sampled:.3f} against {own:.3f} sampled): "
-        "--version best takes that."
+        f"Version {best.version} scored higher on the held-out prompts ({best.sampled:.3f} against {own:.3f} sampled). "
+        "--version best exports that one."
     )
 
 

@@ -1,7 +1,7 @@
-"""Write the files of one version into a directory: from the store, or made again of the learner's checkpoint.
+"""Write the files of one version into a directory: from the store, or made again from the learner's checkpoint.
 
-For the latter a trainer's process of its own loads the model, restores the checkpoint, and exports its weights, as the
-learner did when it published the version. It computes on the processor, so a learner at work is not disturbed.
+For a checkpoint, a separate trainer process loads the model, restores the checkpoint, and exports its weights, as the
+learner did when it published the version. It computes on the CPU, so a running learner is not disturbed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ from protocol.versions.manifest import SignedManifest
 def write_version(
     place: StateLocation, chosen: Chosen, source: Path, draft: Path, trainer: Sequence[str], *, light: bool = False
 ) -> None:
-    """Make `draft` a directory with the files of the `chosen` version. `source` is what the operator named, `trainer`
-    the trainer's command; `light`: of a version with an adapter the model's own weights may be left out.
+    """Make `draft` a directory with the files of the `chosen` version.
 
-    Raises UsageError, RunError, OSError where `draft` cannot be written.
+    Args:
+        source: path that the operator named.
+        trainer: command of the trainer's process.
+        light: whether the model's own weights may be left out if the version has an adapter.
+
+    Raises UsageError, RunError, and OSError if `draft` cannot be written.
     """
     if chosen.held is not None:
         _copy_all(place, chosen.held, draft, light=light)
@@ -49,7 +53,7 @@ def write_version(
         trio.run(_export, trainer, config, checkpoint, draft)
     except ChildError as error:
         raise RunError(
-            f"Version {chosen.row.directory} is not in the store any more, and cannot be made of its checkpoint: "
+            f"Version {chosen.row.directory} is no longer in the store, and could not be made from its checkpoint: "
             f"{str(error).rstrip('.')}."
         ) from None
 
@@ -64,7 +68,7 @@ def _copy_all(place: StateLocation, held: SignedManifest, draft: Path, *, light:
 
 
 def _copy(source: Path, size: int, target: Path) -> None:
-    """Raises RunError where `source` is not what was published, OSError where `target` cannot be written."""
+    """Copy a file. Raises RunError if `source` is not as published, OSError if `target` cannot be written."""
     why = ""
     try:
         with open_file(source) as held:
@@ -77,7 +81,7 @@ def _copy(source: Path, size: int, target: Path) -> None:
         if error.filename != str(source):
             raise
         why = f"cannot be read: {error.strerror}"
-    raise RunError(f"{source} {why}. Start its node or learner once, which mends the store, or name another version.")
+    raise RunError(f"{source} {why}. Start its node or learner once to repair the store, or name another version.")
 
 
 async def _export(trainer: Sequence[str], config: SwarmConfig, checkpoint: Path, draft: Path) -> None:
@@ -89,11 +93,11 @@ async def _export(trainer: Sequence[str], config: SwarmConfig, checkpoint: Path,
 
 
 def _config_at(source: Path, row: CheckpointRow) -> SwarmConfig:
-    """The swarm.toml that `source` names. Raises UsageError where it names a state directory."""
+    """Return the configuration that `source` names. Raises UsageError if `source` is a state directory."""
     path = source / "swarm.toml" if source.is_dir() else source
     if not path.is_file():
         raise UsageError(
-            f"--version {row.step}: the store does not hold it any more. Its checkpoint does, and with the model that "
-            f"a swarm.toml names the version can be made again: name the swarm.toml instead of {source}."
+            f"--version {row.step}: only a checkpoint holds it, no longer the store. Making it again needs the model "
+            f"that a swarm.toml names: name the swarm.toml instead of {source}."
         )
     return read_swarm_config(path)

@@ -78,12 +78,12 @@ def test_an_adapter_alone_names_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "config", "words"),
     [
-        ("model.layers.9.q_proj", {}, "no weight of its shape"),
+        ("model.layers.9.q_proj", {}, "no weight of that name and shape"),
         (MODULE, {"use_dora": True}, "use_dora"),
         (MODULE, {"bias": "all"}, "bias"),
         (MODULE, {"r": 0}, "its r or lora_alpha"),
         (MODULE, {"lora_alpha": "x"}, "its r or lora_alpha"),
-        (MODULE, {"peft_type": "IA3"}, "describes no LoRA adapter"),
+        (MODULE, {"peft_type": "IA3"}, "does not describe a LoRA adapter"),
     ],
     ids=["another model", "dora", "bias", "rank", "alpha", "kind"],
 )
@@ -98,7 +98,7 @@ def test_half_a_pair_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v" / WEIGHTS).write_bytes(
         safetensors_file({f"base_model.model.{MODULE}.lora_A.weight": entry(values(2, 3))})
     )
-    with pytest.raises(RunError, match="no pair of A and B"):
+    with pytest.raises(RunError, match="lacks the pair of A and B"):
         merge(tmp_path / "v")
 
 

@@ -66,5 +66,5 @@ def test_a_directory_of_ones_own_has_a_name_and_nothing_on_the_hub(tmp_path: Pat
     assert describe_base(model, {}, "") == BaseModel(called="my model")
     assert describe_base(tmp_path / "gone", {}, "") == BaseModel()
     assert describe_base(None, {}, "Qwen/Qwen3-0.6B").hub == "Qwen/Qwen3-0.6B"
-    with pytest.raises(UsageError, match="--base-model 'model': write ORG/NAME"):
+    with pytest.raises(UsageError, match="--base-model 'model': write the hub's name ORG/NAME"):
         describe_base(model, {}, "model")

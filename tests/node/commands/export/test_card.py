@@ -158,9 +158,9 @@ def test_a_configuration_gives_its_objective_and_no_path(tmp_path: Path) -> None
 )
 def test_a_teacher_is_among_the_settings(tmp_path: Path, keys: dict[str, Any], weight: str) -> None:
     config = read_swarm_config(write_swarm_config(tmp_path / "swarm", name="s", port=4001))
-    assert "weight of the teacher" not in dict(settings_of(config))
+    assert "teacher coefficient" not in dict(settings_of(config))
     taught = msgspec.structs.replace(config, trainer=msgspec.structs.replace(config.trainer, **keys))
-    assert dict(settings_of(taught))["weight of the teacher"] == weight
+    assert dict(settings_of(taught))["teacher coefficient"] == weight
 
 
 def test_teachers_are_contributors_too(tmp_path: Path) -> None:

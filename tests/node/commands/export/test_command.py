@@ -58,14 +58,17 @@ def test_a_version_is_made_again_of_its_checkpoint(config: Path, tmp_path: Path,
     said = export(config, out, wanted)
     assert WEIGHTS in (out / "model.safetensors").read_bytes()
     assert said.startswith("Wrote version 1.5 (")
-    assert f"to {out}, made of its checkpoint" in said
+    assert f"to {out}, made from its checkpoint" in said
     assert left(out) == ["model"], "and nothing beside it"
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         export(config, out, wanted)
 
 
 def test_what_is_kept_nowhere_is_named_with_what_is(config: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--version 7: not held here .* Held: none; checkpoints: 1\.5, 1\.9\."):
+    with pytest.raises(
+        UsageError,
+        match=r"--version 7 is not, or no longer, kept here\. The store holds: none; checkpoints: 1\.5, 1\.9\.",
+    ):
         export(config, tmp_path / "model", "7")
     with pytest.raises(RunError, match="holds no complete version yet"):
         export(config, tmp_path / "model", "")
@@ -88,5 +91,5 @@ def test_where_it_cannot_be_made_nothing_is_left(
     out = tmp_path / "out" / "model"
     with pytest.raises(RunError, match=words) as told:
         export(config, out, "5", trainer)
-    assert "Version 1.5 is not in the store any more, and cannot be made of its checkpoint" in str(told.value)
+    assert "Version 1.5 is no longer in the store, and could not be made from its checkpoint" in str(told.value)
     assert left(out) == []

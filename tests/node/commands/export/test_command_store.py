@@ -113,7 +113,7 @@ def test_a_learner_exports_the_best(learner: Learner, tmp_path: Path) -> None:
     best = export_version(learner.config, tmp_path / "best", "best")
     assert best.startswith("Wrote version 1.1 (the best by evaluation, 0.500 sampled on 9 held-out prompts; ")
     newest = export_version(learner.config, tmp_path / "newest", "")
-    assert "Version 1.1 did better on the held-out prompts (0.500 against 0.250 sampled)" in newest
+    assert "Version 1.1 scored higher on the held-out prompts (0.500 against 0.250 sampled)" in newest
     card = (tmp_path / "newest" / "README.md").read_text()
     assert 'license: "apache-2.0"' in card
     assert "| all | 0.500 | 0.250 | 0.500 | 0.250 |" in card
@@ -135,7 +135,7 @@ def test_adapters_are_merged_or_alone(learner: Learner, tmp_path: Path) -> None:
     assert "its adapter merged into 1 weight" in export_version(learner.config, tmp_path / "merged", "")
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
     said = export_version(learner.config, tmp_path / "alone", "", Wishes(adapter=True, base_model="a/b"))
-    assert said.endswith(", the adapter alone")
+    assert said.endswith(", only the adapter")
     assert not (tmp_path / "alone" / "model.safetensors").exists()
     assert json.loads((tmp_path / "alone" / "adapter_config.json").read_text())["base_model_name_or_path"] == "a/b"
 
@@ -153,7 +153,7 @@ def test_an_adapter_of_another_base_is_refused(learner: Learner, tmp_path: Path)
 
 def test_a_run_without_adapters_has_none(learner: Learner, tmp_path: Path) -> None:
     stock(learner.state, PLAIN)
-    with nothing_beside(tmp_path), pytest.raises(UsageError, match="Leave --adapter away"):
+    with nothing_beside(tmp_path), pytest.raises(UsageError, match="Omit --adapter"):
         export_version(learner.config, tmp_path / "out", "", Wishes(adapter=True))
 
 
@@ -175,14 +175,14 @@ def test_a_licence_is_asked_for_when_it_is_published(node: Path, tmp_path: Path)
     wishes = Wishes(push=str(tmp_path / "repo"))
     with (
         nothing_beside(tmp_path),
-        pytest.raises(UsageError, match=r"Add it as the hub calls it, --license apache-2\.0"),
+        pytest.raises(UsageError, match=r"Add one by its name on the hub, such as --license apache-2\.0"),
     ):
         export_version(node, tmp_path / "out", "", wishes)
     said = export_version(node, tmp_path / "out", "", wishes, ask=lambda: "mit")
     assert said.endswith(f"\nPushed version 1.1 to {tmp_path / 'repo'}")
     assert 'license: "mit"' in (tmp_path / "repo" / "README.md").read_text()
     again = export_version(node, tmp_path / "out", "", wishes, ask=lambda: "never asked")
-    assert "holds version 1.1 already, and was not written again" in again
+    assert "already holds version 1.1, and was not written again" in again
     with pytest.raises(UsageError, match="--license 'a b'"):
         export_version(node, tmp_path / "new", "", Wishes(licence="a b"))
 
@@ -194,7 +194,7 @@ def test_a_changed_card_is_pushed_as_it_is(node: Path, tmp_path: Path) -> None:
     card.write_text(card.read_text() + "More.\n")
     export_version(node, tmp_path / "out", "", Wishes(push=str(tmp_path / "repo")))
     assert files_of(tmp_path / "repo") == files_of(tmp_path / "out")
-    with pytest.raises(UsageError, match="exists already; it was not touched"):
+    with pytest.raises(UsageError, match="already exists, and was not changed"):
         export_version(node, tmp_path / "out", "")
 
 
@@ -221,9 +221,9 @@ def test_whatever_fails_leaves_nothing(node: Path, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"gguf": "x.bin"}, "ends in .gguf"),
-        ({"gguf": "x.gguf", "adapter": True}, "holds a whole model"),
-        ({"gguf": "there.gguf"}, "exists already"),
+        ({"gguf": "x.bin"}, "must end in .gguf"),
+        ({"gguf": "x.gguf", "adapter": True}, "writes a whole model"),
+        ({"gguf": "there.gguf"}, "already exists"),
     ],
     ids=["ending", "adapter", "there"],
 )

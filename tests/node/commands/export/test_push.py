@@ -65,7 +65,7 @@ class TestDirectory:
         repo = tmp_path / "repo"
         repo.mkdir()
         (repo / name).write_text("mine")
-        with pytest.raises(UsageError, match=f"would replace .{name}.*was not touched"):
+        with pytest.raises(UsageError, match=f"would replace .{name}.*was not changed"):
             push(export(tmp_path / "one"), target_of(str(repo), private=False))
         assert files(repo) == {name: b"mine"}
 
@@ -145,7 +145,7 @@ class TestHub:
         one = export(tmp_path / "one")
         with pytest.raises(UsageError, match=r"did not put there and would replace \(config.json\)"):
             push(one, target_of("ann/model", private=False))
-        with pytest.raises(UsageError, match="it is public already"):
+        with pytest.raises(UsageError, match="it is already public"):
             push(one, target_of("ann/model", private=True))
         assert hub.repos["ann/model"].files == {"config.json": b"mine"}
 
@@ -164,7 +164,7 @@ class TestHub:
             ("/commit/main", 403, "may not write to ann/model"),
             ("/commit/main", 412, "somebody else changed the repository meanwhile"),
             ("/preupload/main", 422, "the hub refused it"),
-            ("/objects/batch", 404, "knows no ann/model"),
+            ("/objects/batch", 404, "can see no ann/model"),
         ],
         ids=["login", "no right to create", "no right to write", "changed", "refused", "gone"],
     )
@@ -210,11 +210,11 @@ def test_only_the_export_that_is_there_is_pushed(tmp_path: Path) -> None:
     one = export(tmp_path / "one")
     same = Chosen(version=PolicyVersion(1, 6))
     require_same(one, same, "", target)
-    with pytest.raises(UsageError, match=r"holds version 1\.6, and version 1\.7 was asked for.*--version 1\.6"):
+    with pytest.raises(UsageError, match=r"holds version 1\.6, but version 1\.7 was asked for.*--version 1\.6"):
         require_same(one, Chosen(version=PolicyVersion(1, 7)), "", target)
-    with pytest.raises(UsageError, match=r"as a whole model\. Leave away --adapter"):
+    with pytest.raises(UsageError, match=r"as a whole model\. Omit --adapter"):
         require_same(one, same, "adapter", target)
-    with pytest.raises(UsageError, match="in that directory already"):
+    with pytest.raises(UsageError, match="already in that directory"):
         require_same(one, same, "", target_of(str(one), private=False))
     (one / "config.json").unlink()
     with pytest.raises(RunError, match=r"lacks config\.json"):

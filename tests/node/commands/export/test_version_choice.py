@@ -41,7 +41,8 @@ def test_the_newest_is_taken_and_a_better_one_is_told_of() -> None:
     found = chosen("", held(10, 20, 30), rows(30), scores(v10=0.2, v20=0.9, v30=0.5))
     assert (str(found.version), found.why) == ("1.30", "the newest")
     assert found.note == (
-        "Version 1.20 did better on the held-out prompts (0.900 against 0.500 sampled): --version best takes that."
+        "Version 1.20 scored higher on the held-out prompts (0.900 against 0.500 sampled). --version best exports "
+        "that one."
     )
     assert chosen("", held(10, 20), rows(), scores(v10=0.2, v20=0.9)).note == ""
     assert chosen("", held(10, 20), rows(), []).note == ""
@@ -54,7 +55,7 @@ def test_the_best_is_of_the_store_or_of_the_nearest_checkpoint() -> None:
     assert of_store.why == "the best by evaluation, 0.900 sampled on 64 held-out prompts"
     made = chosen("best", held(30), rows(12, 30), scores(v10=0.9, v30=0.5))
     assert made.row is not None
-    assert (made.row.step, "of version 1.10: the first checkpoint after it" in made.why) == (12, True)
+    assert (made.row.step, "of version 1.10; this is the first checkpoint after it" in made.why) == (12, True)
 
 
 def test_where_the_best_is_gone_the_next_is_taken_and_said() -> None:

@@ -57,7 +57,7 @@ def _help() -> NoReturn:
         raise SystemExit(1) from None
     except OSError as error:
         sys.stdout = None
-        _fail(RunError(f"standard output cannot be written: {error.strerror}. Free the disk, or let it go elsewhere."))
+        _fail(RunError(f"standard output cannot be written: {error.strerror}. Free disk space, or redirect it."))
     raise SystemExit(0 if sys.argv[1:] else UsageError.exit_code)
 
 

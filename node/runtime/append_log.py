@@ -1,7 +1,10 @@
-"""A file to which only whole lines are appended, by one writer, however often the disk is full.
+"""Append whole lines to a file with one writer, even if the disk is full now and then.
 
-What always holds: after `append`, and after opening, every line of the file has its end; what did not fit is taken back
-by shortening the file, which needs no room. Nothing waits for the disk: a power cut costs the last seconds.
+Invariants:
+
+- After `append`, and after opening, every line of the file is complete. A line that did not fit is removed by
+  shortening the file, which needs no room.
+- Nothing waits for the disk: a power cut costs the last seconds.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import os
 from pathlib import Path
 
 LOOK_BACK_BYTES = 64 * 1024
-"""Read at a time from the end of a file, in search of its last whole line."""
+"""Bytes that are read at a time from the end of a file, in search of its last whole line."""
 
 
 class LineFile:
-    """Appends to `path`, opening it when needed; beyond `most_bytes` it is full, and `set_aside` begins another."""
+    """Append to `path`, opening it when needed. Beyond `most_bytes` the file is full, and `set_aside` begins
+    another."""
 
     def __init__(self, path: Path, *, most_bytes: int) -> None:
         self._path = path
@@ -25,7 +29,7 @@ class LineFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is appended next follows what was appended last, in the same file."""
+        """Return whether the next line follows the last one in the same file."""
         return self._file is not None
 
     def append(self, lines: bytes) -> None:
@@ -37,19 +41,19 @@ class LineFile:
             raise
 
     def set_aside(self) -> None:
-        """Make it `path`.1, in place of the one before. Raises OSError."""
+        """Rename the file to `path`.1, in place of the one before. Raises OSError."""
         self.close()
         self._path.replace(self._path.with_name(self._path.name + ".1"))
         self.is_full = False
 
     def close(self) -> None:
-        """Close the file; what is appended later opens it again."""
+        """Close the file. The next append opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _append(self, lines: bytes) -> None:
-        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # nobody would ever read what is appended
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # nobody would ever read more lines
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was written to", str(self._path))
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +67,7 @@ class LineFile:
 
 
 def _end_after_last_line(file: int) -> None:
-    """Cut off what a kill or a power cut left of a line."""
+    """Cut off the part of a line that a kill or a power cut left."""
     size = end = os.fstat(file).st_size
     while end > 0:
         start = max(0, end - LOOK_BACK_BYTES)

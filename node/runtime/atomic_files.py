@@ -1,8 +1,11 @@
-"""Files and directories that somebody named for a result: written whole or not at all, and never over another's.
+"""Write files and directories that the user named for a result: whole or not at all, and never over another's.
 
-What always holds: afterwards the path is the new file, or what it was before, and nothing is left beside it. Only a
-file is ever replaced: no directory and no device, whoever asks. Where a name has no ending that says what it is, only
-what the same command wrote before is replaced (`require_own`): a key or a ledger is never lost to a slip.
+Invariants:
+
+- Afterwards the path is the new file, or what it was before, and nothing is left beside it.
+- Only a file is ever replaced, never a directory or a device.
+- If the ending of a name does not tell what it is, only what the same command wrote before is replaced (`require_own`).
+  A key or a ledger is never lost to a slip.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ PAGE = ".html"
 
 
 def require_place(path: Path, option: str, *, ending: str = "", makes_directory: bool = False) -> None:
-    """Find out, before any work is done for it, that `path`, named after `option`, could be written.
+    """Check, before any work is done for it, that `path`, the value of `option`, could be written.
 
-    With `makes_directory` its directory need not be there yet. Raises UsageError where its name has another `ending`,
-    RunError where it cannot be written.
+    With `makes_directory` its directory need not exist yet. Raises UsageError if its name has another `ending`,
+    RunError if it cannot be written.
     """
     if ending and path.suffix.lower() != ending:
-        raise UsageError(f"{option} {path}: what is written there ends in {ending}. Name such a file.")
+        raise UsageError(f"{option} {path}: the file must end in {ending}. Name such a file.")
     with writing(path, option):
         directory = _replaced(path).parent
         while makes_directory and not directory.exists():
@@ -41,22 +44,22 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
 
 
 def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
-    """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or `is_own`.
+    """Check beforehand that nothing is lost when `path`, the value of `option`, is replaced: it is new, or `is_own`.
 
-    `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock.
-    Raises UsageError; RunError where `is_own` raises OSError.
+    `what` says what any other file is, such as "no recording". That includes an empty file, which may be a lock. Raises
+    UsageError; RunError if `is_own` raises OSError.
     """
     with writing(path, option):
         if not path.is_file() or is_own(path):
             return
-    raise UsageError(f"{option} {path}: what is there is {what}, and was not touched. Name another file, or remove it.")
+    raise UsageError(f"{option} {path}: this file is {what}, and was not touched. Name another file, or remove it.")
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, and put that in its place. Raises OSError."""
+    """Let `write` fill a file beside `path`, and put it in the place of `path`. Raises OSError."""
     target = _replaced(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    partial.touch(exist_ok=False)  # nobody's link lies there
+    partial.touch(exist_ok=False)  # so no link of anybody lies there
     try:
         write(partial)
         partial.replace(target)
@@ -66,10 +69,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def writing(path: Path, option: str, *, named: str = "file", within: bool = False) -> Iterator[None]:
-    """Raise RunError for an OSError inside: `path`, named after `option`, cannot be written.
+    """Raise RunError for an OSError inside: `path`, the value of `option`, cannot be written.
 
-    `named` says what `option` takes, a file or a directory; `within`: what cannot be written is a file in `path`, and
-    is named where the error says which.
+    `named`: what `option` takes, a file or a directory. `within`: the error is about a file in `path`, and the message
+    names that file if the error does.
     """
     try:
         yield
@@ -79,7 +82,7 @@ def writing(path: Path, option: str, *, named: str = "file", within: bool = Fals
 
 
 def _replaced(path: Path) -> Path:
-    """The file that `path` leads to. Raises OSError where that is something else."""
+    """Return the file that `path` leads to. Raises OSError if that is something else."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise _error(errno.EISDIR)
@@ -93,17 +96,17 @@ def _error(number: int) -> OSError:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write `path` whole or not at all, and on disk when this returns. Raises RunError naming it."""
+    """Write `path` whole or not at all; it is on disk on return. Raises RunError naming it."""
     try:
         replace_file(path, data)
     except OSError as error:
         raise RunError(
-            f"{path} cannot be written: {error.strerror}. Free the disk or choose another directory."
+            f"{path} cannot be written: {error.strerror}. Free disk space or choose another directory."
         ) from None
 
 
 def prepare(out: Path, what: str) -> None:
-    """Make `out` an empty directory of a `what`'s. Raises UsageError when something else is there, and RunError."""
+    """Make `out` an empty directory for a `what`. Raises UsageError if something else is there, and RunError."""
     marker = out / f".volery-{what}"
     with writing(out, "--out", named="directory"):
         if out.exists() and not marker.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -1,10 +1,13 @@
-"""Calls that come while one is under way are made together, by one turn of a thread.
+"""Make calls together, by one turn of a thread, if they come while another call is under way.
 
-To hand a call to a thread and its result back costs a fifth of a millisecond of the interpreter, more than many a call
-itself, and a transaction costs a disk its wait. Who comes alone is served at once, as without this.
+Giving a call to a thread and its result back costs a fifth of a millisecond of the interpreter, which is more than many
+calls themselves take, and a transaction has to wait for the disk. A call that comes alone is made at once.
 
-What always holds: each call is made once, in the order they came, and returns its own result. One that is cancelled
-while it waits is not made. Where the function raises, everyone whose call it was making asks again, and hears of it.
+Invariants:
+
+- Each call is made once, in the order in which they came, and returns its own result.
+- A call that is cancelled while it waits is not made.
+- If the function raises, the caller whose turn it was gets the exception. The others of the batch are tried again.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ R = TypeVar("R")
 class _Call(Generic[T, R]):
     item: T
     results: Sequence[R] = ()
-    """Its one result, once it was made."""
+    """The single result, once the call was made."""
 
 
 class BatchedCalls(Generic[T, R]):
-    """See the module's paragraph.
+    """Make calls in batches.
 
     Args:
-        do: on a thread, the results of the first of these items, at least of one, in their order.
-        most: items at a time.
+        do: called on a thread; returns the results of the first of these items, at least one, in their order.
+        most: most items at a time.
     """
 
     def __init__(self, do: Callable[[Sequence[T]], Sequence[R]], *, most: int) -> None:
@@ -40,7 +43,7 @@ class BatchedCalls(Generic[T, R]):
         self._turn = trio.Lock()
 
     async def __call__(self, item: T) -> R:
-        """The result of one item. Raises what the function does."""
+        """Return the result of one item. Raises what the function raises."""
         call = _Call[T, R](item)
         self._waiting.append(call)
         try:
@@ -49,7 +52,7 @@ class BatchedCalls(Generic[T, R]):
                     if not call.results:
                         await self._go()
         finally:
-            if call in self._waiting:  # we are cancelled, or it was not to be made
+            if call in self._waiting:  # cancelled, or the function raised
                 self._waiting.remove(call)
         return call.results[0]
 

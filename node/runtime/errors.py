@@ -1,7 +1,7 @@
-"""What ends the program with a paragraph instead of a traceback.
+"""Define the errors that end the program with a paragraph instead of a traceback.
 
-Each message names the file or field concerned and the next thing to do. Exit codes: 2 for usage (arguments,
-configuration, an invite), 1 for trouble at run time (disk, network, a child that keeps failing).
+Each message names the file or field, and the next thing to do. Exit codes: 2 for usage (arguments, configuration, an
+invite), 1 for trouble at run time (disk, network, a child that keeps failing).
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SHOWN_CHARS = 160
-"""Characters of what somebody typed that a message repeats: two lines of a terminal hold nearly every path whole."""
+"""Most characters of a typed text that a message repeats: two lines of a terminal hold nearly every path whole."""
 
 WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENXIO)
-"""Errors of the system that say that a name was wrong, where others say that the disk or a right is."""
+"""Errors of the system that mean that a name was wrong. Others mean that the disk or a right is."""
 
 
-HERE_IS_GONE = "The directory that this was started in is gone. Go to another one (cd), and do the same again."
+HERE_IS_GONE = "The directory that this was started in no longer exists. Go to another one (cd), and do the same again."
 
 
 class NodeError(Exception):
-    """Base. `exit_code` is what the program ends with."""
+    """Base of these errors. `exit_code`: what the program ends with."""
 
     exit_code = 1
 
 
 class UsageError(NodeError):
-    """The user asked for something that cannot be: a wrong argument, configuration, invite, model or task."""
+    """The user asked for something impossible: a wrong argument, configuration, invite, model or task."""
 
     exit_code = 2
 
 
 class RunError(NodeError):
-    """Something failed while running. What was durable stays so; starting again resumes."""
+    """Something failed during the run. Durable state is safe, and starting again resumes."""
 
 
 def shortened(text: str) -> str:
-    """What somebody typed, as much of it as a message has room for."""
+    """Return as much of a typed text as a message has room for."""
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 def of_file(error: OSError) -> NodeError | None:
-    """What is said of an unexpected `error`: a path of the user's cannot be used. None if it names no file."""
+    """Return the error that says that a path of the user's cannot be used; None if `error` names no file."""
     from protocol.core.invite import holds_invite
 
     if not isinstance(error.filename, str | bytes):
@@ -56,7 +56,7 @@ def of_file(error: OSError) -> NodeError | None:
         return RunError(f"{name} cannot be used: {why}. Do this as the user who owns it.")
     if error.errno in WRONG_NAMES:
         return UsageError(f"{name} cannot be used: {why}. Name another file or directory.")
-    return RunError(f"{name} cannot be used: {why}. Mend that, and do the same again.")
+    return RunError(f"{name} cannot be used: {why}. Correct that, and do the same again.")
 
 
 def _here_is_gone() -> bool:
@@ -69,7 +69,7 @@ def _here_is_gone() -> bool:
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """What ends the program inside says where: a key, an option or a file comes before it."""
+    """Begin the message of a NodeError that is raised inside with `where`: a key, an option or a file."""
     try:
         yield
     except NodeError as error:
@@ -78,7 +78,7 @@ def naming(where: str) -> Iterator[None]:
 
 @contextmanager
 def as_run_error(*kinds: type[Exception]) -> Iterator[None]:
-    """What is raised of these kinds inside ends the program in its own words, which say what to do."""
+    """Raise RunError for errors of these kinds inside, with their own text, which says what to do."""
     try:
         yield
     except kinds as error:
@@ -87,7 +87,7 @@ def as_run_error(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def about_keys_of(file: Path) -> Iterator[None]:
-    """What ends the program inside and begins with a key, as "[section] key", says which file has it."""
+    """Name the file in the message of a NodeError inside that begins with a key, such as "[section] key"."""
     try:
         yield
     except NodeError as error:

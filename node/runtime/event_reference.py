@@ -15,318 +15,405 @@ from collections.abc import Mapping
 
 LEARNER_EVENTS: Mapping[str, str] = {
     "batch_dropped": (
-        "`step`, `rollouts`, `reason`: the trainer met an infinite loss and left the weights as they were; "
-        "the batch was dropped, and the step is taken with the next one"
+        "`step`, `rollouts` (of the batch), `reason`: the trainer met an infinite loss and left the weights "
+        "unchanged. The batch was dropped, and the next batch is used for this step."
     ),
     "step": (
-        "`step`, `reward` (mean), `rollouts`, `train_s`, `waited_s`, `utilisation` and `blocked` (of [the "
-        "learner's time](../operate/report.md#the-learners-time) so far), `max_lag`, `dropped` (groups too "
-        "old when the batch formed, uninformative, or void), `uninformative` (rollouts that were dropped "
-        "since the step before because their group has one reward), `buffered`, and, where known, `entropy`, "
-        "`mismatch_kl`, `ess`, `clip_share`, `grad_norm` (see [metrics.md](metrics.md)) and `kl_by_lag` in "
-        "words"
+        "`step`, `reward` (mean), `rollouts`, `train_s` (seconds of training), `waited_s` (seconds of waiting for "
+        "the batch), `utilisation` and `blocked` (fractions of [the learner's "
+        "time](../operate/report.md#the-learners-time) so far), `max_lag`, `dropped` (groups that were stale when "
+        "the batch formed, uninformative or void), `uninformative` (rollouts dropped since the step before, because "
+        "all rewards of their group are equal), `buffered` (rollouts that wait in the buffer), `entropy`, "
+        "`mismatch_kl`, `ess`, `clip_share`, `grad_norm`, `kl_by_lag` (text: lag and KL): a training step has ended. "
+        "Fractions and [metrics](metrics.md) that are not known are left out."
     ),
     "alarm_raised": (
-        "`alarm`, `step`, `measured`, `usual`, `text`: see [alarms](../operate/watching.md#alarms). Those "
-        "that stand are said again when an incarnation begins"
+        "`alarm` (its name), `step`, `measured`, `usual` (values of the metric), `text`: a metric is far from its "
+        "usual values; see [alarms](../operate/watching.md#alarms). Alarms that last are written again when an "
+        "incarnation begins."
     ),
-    "alarm_cleared": "the same: it is over",
+    "alarm_cleared": "`alarm` (its name), `step`, `measured`, `usual`, `text`: the alarm is over.",
     "standing_still": (
-        "`step` (the last one taken), `seconds`, `text`: no training step for five minutes, and for ten times "
-        "what the last eight usually took; what it waits for. Said again each time that it has lasted twice "
-        "as long"
+        "`step` (the last one taken), `seconds`, `text` (what the learner waits for): there was no training step for "
+        "five minutes, and for ten times as long as the last eight steps usually took. The event is written again "
+        "each time that the pause has doubled."
     ),
-    "metrics_noticed": "`sink`, `text`: where metrics are to go, nobody answers (once), or somebody does again",
-    "metrics_failed": "`sink`, `reason`, `retry_s`: metrics do not get there; it is tried again",
+    "metrics_noticed": "`sink`, `text`: the service that receives the metrics does not answer, or answers again.",
+    "metrics_failed": (
+        "`sink`, `reason`, `retry_s` (seconds): metrics could not be written. The learner tries again after that time."
+    ),
     "loop_held": (
-        "`task` (of the program), `where` (file, line, function), `seconds`, `processor_s`: see [the event "
-        "loop](../operate/watching.md#the-event-loop); of one task once a minute, or when it was held for "
-        "twice as long"
+        "`task` (of the program), `where` (file, line, function), `seconds`, `processor_s`: a task held [the event "
+        "loop](../operate/watching.md#the-event-loop). The event is written at most once a minute for a task, unless "
+        "it held the loop twice as long as before."
     ),
     "loop_measured": (
-        "at the end: `p99_s` of the last minute, `worst_s` and `worst_processor_s` since the start, `held` "
-        "(steps), `culprit`"
+        "`p99_s` (in the last minute), `worst_s`, `worst_processor_s` (since the start), `held` (number of task "
+        "steps), `culprit`: at the end, how long [the event loop](../operate/watching.md#the-event-loop) made others "
+        "wait, and which task held it longest."
     ),
     "version_published": (
-        "`version`, `total_bytes`, `new_bytes` (not in the version before), `patch_bytes` (of the patches "
-        "that lead to it), `patches` (how many), `patch_seconds` (what making them took), `export_seconds` "
-        "(from its snapshot until its files were written), `seconds` (from its snapshot to its announcement, "
-        "beside training)"
+        "`version`, `total_bytes`, `new_bytes` (not in the version before), `patch_bytes` (of all patches that lead "
+        "to it), `patches` (number), `patch_seconds` (to make them), `export_seconds` (from the snapshot until the "
+        "files were written), `seconds` (from the snapshot to the announcement): nodes can fetch this version. "
+        "Training went on meanwhile."
     ),
     "versions_skipped": (
-        "`first`, `last` (training steps), `reason`: their states were due, and not published, since the "
-        "versions before them were still on their way"
+        "`first`, `last` (training steps), `reason`: these steps were due to be published and were skipped, because "
+        "the versions before them were still being published."
     ),
     "evaluated": (
-        "`version`, `completions` (sampled ones, of all prompts), `greedy`, `sampled`, and `pass_1` or "
-        "whatever k is wanted"
+        "`version`, `completions` (sampled ones, of all prompts), `greedy`, `sampled`, `pass_1` (and so on for each "
+        "k that is asked for): the scores of a version on the held-out problems."
     ),
-    "evaluated_task": "`version`, `task` and the same of each task of a mixture",
+    "evaluated_task": (
+        "`version`, `task`, `greedy`, `sampled`, `pass_1` (and so on): the scores of a version on one task of a "
+        "mixture."
+    ),
     "evaluated_reward": (
-        "`version`, `name`, `greedy` and `sampled` of each [reward with a "
-        "name](../operate/rewards.md#rewards-with-names)"
+        "`version`, `name`, `greedy`, `sampled`: the scores of a version by one [reward with a "
+        "name](../operate/rewards.md#rewards-with-names)."
     ),
-    "evaluation_skipped": "`version`, `reason`",
-    "evaluation_failed": "`version`, `reason`",
+    "evaluation_skipped": "`version`, `reason`: this version was due for an evaluation and was not evaluated.",
+    "evaluation_failed": "`version`, `reason`: the evaluation of this version failed. Training goes on.",
     "curriculum": (
-        "with each version, of each task: `task`, `given` (groups); of a finite one `passes`, `known` "
-        "(problems), of these `all_right` and `all_wrong`, `rate` (their mean pass rate); of others `level` "
-        "and `rate_0` and so on for each level"
+        "`task`, `given` (groups), `passes`, `known` (problems with a pass rate), `all_right`, `all_wrong` (problems "
+        "whose last group was so), `rate` (mean pass rate), `level`, `rate_0` (and so on): the state of the "
+        "curriculum, with each version for each task. A finite task has the fields from `passes` to `rate`; other "
+        "tasks have `level`, and the pass rate of each level."
     ),
     "task_opened": (
-        "`task`, `note`: at the start, how many problems of a file are trained on and held out, and how many "
-        "lines were left out for which reason"
+        "`task`, `note`: at the start, how many problems of a file are trained on and held out, and how many lines "
+        "were left out for which reason."
     ),
     "delivery_judged": (
-        "`peer`, `lease`, `admitted`, `refused`, `reason`, `detail` (of the first refusal), `lag`, `reward`, "
-        "`tokens`, `dropped` (why no batch will take what was admitted: `uninformative`, `void` where nobody "
-        'can say what a completion is worth, or where one failed and `on_failure = "drop"`, or `audit`)'
+        "`peer`, `lease`, `admitted`, `refused` (records), `reason`, `detail` (of the first rejected record), `lag`, "
+        "`reward` (mean), `tokens` (credited), `dropped` (reason): the learner judged a delivery. `dropped` says why "
+        "no batch uses the admitted records: `uninformative` (equal rewards), `void` (no reward is known, or one "
+        'failed with `on_failure = "drop"`) or `audit` (an audit dropped the group).'
     ),
     "reward_failed": (
-        "`task`, `index` (of its problem), `held_out`, `how` (`timed_out`, `died`, `raised`; `otherwise`: an "
-        "environment that was made anew answered otherwise than the one before it), `detail`: no verifier "
-        "could say what a completion is worth"
+        "`task`, `index` (of the problem), `held_out`, `how` (`timed_out`, `died`, `raised`, `otherwise`), `detail`: "
+        "no verifier could compute a reward. `otherwise` means that a new environment answered differently from the "
+        "one that was lost."
     ),
     "reward_service": (
-        "`service` (its section, or the name that an author gave it), `how` (`down`, `back`; `unclear`: an "
-        "answer that says nothing of what a completion is worth), `detail`: what a verifier has heard of a "
-        "judge or a service"
+        "`service` (its section, or the name that a task's author gave it), `how` (`down`, `back`, `unclear`), "
+        "`detail`: a verifier reports about a judge or reward service. `unclear` means that its answer gives no "
+        "reward."
     ),
     "audited": (
-        "`peer`, `lease`, `tokens`, `above` (in how many contexts one fell short of what the seeded sampler "
-        "draws by more than the margin of its lead, which honest rounding does now and then), `worst` (the "
-        "largest gap, nats), `evidence` (logarithm of all of it against the peer), `passed`, `standing`"
+        "`peer`, `lease`, `tokens`, `above` (contexts with a gap above the margin), `worst` (largest gap, in nats), "
+        "`evidence` (logarithm of the odds of all audits against the peer), `passed`, `standing`: an audit of a "
+        "group is over. A gap is by how much a token fell short of the one that the seeded sampler draws; honest "
+        "rounding exceeds the margin now and then."
     ),
     "audits_made": (
-        "`groups`, `seconds` (of the engine), `waiting` (groups that wait for theirs): what was asked of it at once"
+        "`groups`, `seconds` (of the evaluation engine), `waiting` (groups that wait for an audit): a portion of "
+        "audits is over."
     ),
     "scores_made": (
-        "`groups`, `tokens` (generated ones), `seconds` (of its engine): what the teacher of `[distill]` was "
-        "asked at once"
+        "`groups`, `tokens` (generated ones), `seconds` (of the teacher's engine): the learner's teacher, named in "
+        "`[distill]`, scored a portion of groups."
     ),
     "teacher_joined": (
-        "`peer`, `name`, `engine`, `machine`: a [teacher node](../operate/distillation.md#teacher-nodes) is here"
+        "`peer`, `name`, `engine`, `machine`: a [teacher node](../operate/distillation.md#teacher-nodes) has joined."
     ),
-    "teacher_left": "`peer`, `reason`",
+    "teacher_left": "`peer`, `reason`: a teacher node has left.",
     "scores_delivered": (
-        "`peer`, `lease`, `tokens`, `waits` (whether they are audited before they are used): a teacher node "
-        "scored a group"
+        "`peer`, `lease`, `tokens`, `waits` (whether the scores are audited before they are used): a teacher node "
+        "scored a group."
     ),
     "scores_audited": (
-        "`peer`, `lease`, `tokens`, `worst` (the largest difference, nats), `evidence`, `passed`, `standing`: "
-        "the learner's teacher scored the same tokens"
+        "`peer`, `lease`, `tokens`, `worst` (largest difference, in nats), `evidence`, `passed`, `standing`: the "
+        "learner's teacher scored the same tokens as a teacher node, and compared."
     ),
-    "audit_failed": "`peer`, `lease`, `reason`: the group is refused, and its peer is a newcomer again",
+    "audit_failed": (
+        "`peer`, `lease`, `reason`: the audit of a group failed. The group is rejected, and its peer is a newcomer "
+        "again."
+    ),
     "group_doubted": (
-        "`peer`, `lease`, `evidence`: a newcomer's or suspect's group passed its audit, while all audits of "
-        "its peer together speak against it: it counts, and neither it nor what else of the peer waits in the "
-        "buffer for no audit is trained on"
+        "`peer`, `lease`, `evidence`: a group of a newcomer or suspect passed its audit, but all audits of the peer "
+        "together speak against it. The group is credited. It is not trained on, nor are the peer's other groups in "
+        "the buffer that wait for no audit."
     ),
     "peer_unusual": (
-        "`peer`, `reason`: its rewards, lengths or log probabilities of late are far from the swarm's of the "
-        "same time (rewards and lengths from those of the same task, log probabilities from those of the same "
-        "lag, as the trainer sees them); all it brings is audited meanwhile, and nobody is blamed"
+        "`peer`, `reason`: the peer's recent rewards, lengths or log probabilities are far from those of the swarm "
+        "at the same time. Rewards and lengths are compared within a task, log probabilities at the same lag, as the "
+        "trainer computes them. Everything from the peer is audited meanwhile; this alone counts against nobody."
     ),
     "near_copy": (
-        "`peer`, `lease`, `of`: a completion repeats nearly what another lease brought, and is unlikely to by "
-        "chance; both could be the copy, so it is audited and nobody is blamed"
+        "`peer`, `lease`, `of` (the other lease): a completion nearly repeats one of another lease, which is "
+        "unlikely by chance. Either may be the copy, so the group is audited, and this alone counts against nobody."
     ),
     "choice_drawn": (
-        "`peer`, `lease`, `choice` (`withheld` or `delivered`), `worth` (by how much what its seeds gave is "
-        "better for it than what ours did, on average), `gain` (the same of what that is more than with "
-        "another version), `heard` groups of it so far, `evidence` against its honesty"
+        "`peer`, `lease`, `choice` (`withheld` or `delivered`), `worth` (by how much the peer's completions are "
+        "better for it than ours, on average), `gain` (by how much more they gain by their version than ours), "
+        "`heard` (groups of the peer so far), `evidence` (against its honesty): a check for selective delivery is "
+        "over. The learner regenerated a group and compared it with what the peer delivered or withheld."
     ),
-    "choice_impossible": "`version`, `reason`: what was to be drawn with it was not",
+    "choice_impossible": (
+        "`version`, `reason`: a check for selective delivery failed, because completions of this version could not "
+        "be regenerated."
+    ),
     "audit_impossible": (
-        "`version`, `reason`: what it made is not audited; newcomers' groups of it are dropped, which is nobody's fault"
+        "`version`, `reason`: rollouts of this version could not be audited. Newcomers' groups of this version may "
+        "be dropped, which counts against nobody."
     ),
     "peer_banned": (
-        "`peer`, `lease` (of the audit, if one did it), `reason`: its work is out of the buffer, its leases "
-        "are others', its key may not come back"
+        "`peer`, `lease` (of the audit that led to the ban, if one did), `reason`: the peer is banned. Its work is "
+        "removed from the buffer, its leases go to other peers, and its key may not come back."
     ),
-    "peer_pardoned": "`peer`: the operator took a ban back",
+    "peer_pardoned": "`peer`: the operator lifted the ban.",
     "peer_quarantined": (
-        "`peer`, `reason`: soft strikes stand against it; see [appeals](../operate/trust-and-bans.md#appeals)"
+        "`peer`, `reason`: soft strikes stand against the peer; see [appeals](../operate/trust-and-bans.md#appeals)."
     ),
-    "quarantine_over": "`peer`: none does any more",
+    "quarantine_over": "`peer`: no soft strike stands against the peer any more.",
     "peer_fault": (
-        "`peer`, `fault`, `detail`: what a peer did that no working node does; `unsaid`: faults since the "
-        "last such row that came too often to be written"
+        "`peer`, `fault`, `detail`, `unsaid` (faults since the last such event that came too often to be written): a "
+        "peer did what no working node does."
     ),
     "over_budget": (
-        "`budget`, `times`, `who`, `who_times`: what strangers, or peers that do too much, were refused in "
-        "the last 30 s, and which address or peer that concerned most "
-        "([threats.md](../explain/threats.md#budgets))"
+        "`budget`, `times`, `who` (the address or peer most concerned), `who_times`: in the last 30 s a "
+        "[budget](../explain/threats.md#budgets) refused requests of strangers, or of peers that ask too much."
     ),
-    "peer_joined": "`peer`, `name`, `engine`, `machine`",
+    "peer_joined": "`peer`, `name`, `engine`, `machine`: a rollout node has joined.",
     "peer_reach": (
-        "`peer`, `name`, `kind` (how others reach it: `directly`, `mapped`, `by_punching`, `not`, `unknown`), "
-        "`why`, as it says itself"
+        "`peer`, `name`, `kind` (`directly`, `mapped`, `by_punching`, `not`, `unknown`), `why`: how others reach "
+        "this node, as the node itself says."
     ),
     "nodes_reached": (
-        "`text`: how many nodes are reached how, and how many pairs of them met how; when that changes, every "
-        "10 s at most"
+        "`text`: how many nodes are reached in which way, and how many pairs of them met in which way. The event is "
+        "written when that changes, at most every 10 s."
     ),
     "key_copied": (
-        "`peer`, `name`, `machine`: a second process with this peer's key came, and was turned away; the first works on"
+        "`peer`, `name`, `machine` (of the second process): a second process came with this peer's key and was "
+        "refused. The first one goes on."
     ),
-    "peer_left": "`peer`, `reason`, `leases_released`",
-    "peer_activated": "`peer`, `name`, `reason`: from now on it is leased to",
-    "peer_released": "`peer`, `name`, `reason`: from now on it stands by",
-    "period_changed": "`kappa`, `reason`: a version is published every so many steps from now on",
-    "heartbeat": "`peer`, `name`, `installed`, `pending`, `bytes_up`, `bytes_down`",
+    "peer_left": (
+        "`peer`, `reason`, `leases_released`: a rollout node has left or timed out. Its leases go to other peers."
+    ),
+    "peer_activated": "`peer`, `name`, `reason`: the peer is active, and gets leases from now on.",
+    "peer_released": "`peer`, `name`, `reason`: the peer is on standby, and gets no leases from now on.",
+    "period_changed": "`kappa`, `reason`: from now on a version is published every `kappa` training steps.",
+    "heartbeat": (
+        "`peer`, `name`, `installed` (version), `pending` (rollouts), `bytes_up`, `bytes_down`: a rollout node "
+        "reported that it is alive."
+    ),
     "traffic": (
-        "`bytes_up`, `bytes_down`: of chunks, by the learner itself since its start; `bytes_carried`: between "
-        "nodes, over circuits through it"
+        "`bytes_up`, `bytes_down` (chunks that the learner itself sent and received), `bytes_carried` (between "
+        "nodes, over circuits through the learner): the traffic since the start."
     ),
-    "energy_read": "`how`: from where the joules of the learner's machine are known, or what to do; once",
-    "energy": "`joules` since the start, `watts` on average since this was last said; at most once a minute",
-    "leases_returned": "`peer`, `leases`, `recalled` (of these), `reason`",
+    "energy_read": (
+        "`how`: at the start, how the joules of the learner's machine are measured or estimated, or what to do."
+    ),
+    "energy": (
+        "`joules` (since the start), `watts` (mean since the last such event): the energy of the learner's machine, "
+        "at most once a minute."
+    ),
+    "leases_returned": (
+        "`peer`, `leases`, `recalled` (number of these that the learner had recalled), `reason`: a peer returned "
+        "leases."
+    ),
     "node_trouble": (
-        "`peer`, `name`, `kind` (`fetch`, `install`, `lease`, `engine`), `version`, `times` in a row, "
-        "`reason`: a node says that it cannot do this. Said again when it has failed twice as often, at most "
-        "every 30 s of one node and kind"
+        "`peer`, `name`, `kind` (`fetch`, `install`, `lease`, `engine`), `version`, `times` (failures in a row), "
+        "`reason`: a node reports that it cannot do this. The event is written again when the failures have doubled, "
+        "at most every 30 s for a node and kind."
     ),
     "nodes_unable": (
-        "`text`, `nodes`, `of`, `everyone`: so many of the nodes cannot work with the newest version, and "
-        "why. See [nodes that cannot work](../operate/watching.md#nodes-that-cannot-work)"
+        "`text`, `nodes` (that cannot work), `of` (all nodes), `everyone` (whether none can work): some nodes cannot "
+        "work with the newest version; `text` says why. See [nodes that cannot "
+        "work](../operate/watching.md#nodes-that-cannot-work)."
     ),
-    "nodes_able": "`of`: all nodes can work again",
-    "leases_granted_again": "`peer`, `leases`: it had lost them, and they were open still",
+    "nodes_able": "`of` (all nodes): all nodes can work again.",
+    "leases_granted_again": "`peer`, `leases`: the peer had lost leases that were still open, and got them again.",
     "lease_handed_back": (
-        "`peer`, `lease`, `finished` completions of it, `begun` ones, `tokens` of both, `left`: completions "
-        "that others finish, with the seeds of this lease, `reason`"
+        "`peer`, `lease`, `finished`, `begun` (completions), `tokens` (of both), `left` (completions that others "
+        "finish, with the seeds of this lease), `reason`: a peer handed back a lease that it had begun."
     ),
     "parts_given_up": (
-        "`groups` with completions that others began: for a minute nobody was here who goes on with them"
+        "`groups`: these groups held completions that a peer had begun, and for a minute no peer was there that "
+        "could continue them. The groups were given up."
     ),
     "leases_recalled": (
-        "`peer`, `leases`, `rollouts`, `minimum`: no batch can hold what these would bring, which would be "
-        "older than `minimum`; the peer is told, unless its volery is too old to understand, and others are "
-        "leased as much at once"
+        "`peer`, `leases`, `rollouts`, `minimum` (oldest version that a batch may use): the learner recalled leases, "
+        "because their rollouts would be too old for any batch. The peer is told, unless its volery is too old to "
+        "understand. As many rollouts are leased to others at once."
     ),
-    "relays_credited": "`peer` (the receiver), `version`, `relays` (how many), `bytes` (of all of them)",
+    "relays_credited": (
+        "`peer` (the receiver), `version`, `relays` (number of peers that sent chunks), `bytes` (from all of them): "
+        "the learner credited relays by a receiver's relay receipt."
+    ),
     "checkpoint_saved": (
-        "`directory`, `step`, `bytes`, `seconds` (from the request until it was durable; training went on)"
+        "`directory`, `step`, `bytes`, `seconds` (from the request until it was durable): a checkpoint was written. "
+        "Training went on meanwhile."
     ),
-    "checkpoint_failed": "`directory`, `reason`: the next version's is tried",
+    "checkpoint_failed": (
+        "`directory`, `reason`: a checkpoint could not be written. The learner tries again with the next version."
+    ),
     "stopping": (
-        "`step`, `durable`: somebody stops the learner after so many steps, and the newest checkpoint is of "
-        "step `durable`; what is missing is saved first"
+        "`step` (the last one taken), `durable` (step of the newest checkpoint): somebody stops the learner. It "
+        "first saves what is missing."
     ),
-    "trial_passed": "`seconds`, `tokens` (that were generated), `text`",
+    "trial_passed": "`seconds`, `tokens` (generated), `text`: the trial at the start succeeded.",
     "milestone_given_up": (
         "`directory`, `step`: the disk had no room for the next checkpoint, so this "
-        "[milestone](../explain/checkpoints.md#milestones) was removed"
+        "[milestone](../explain/checkpoints.md#milestones) was removed."
     ),
-    "incarnation_began": "`incarnation`, `step`",
-    "certificate_renewed": "`until`: the certificate of the learner's key was renewed, and holds until then",
+    "incarnation_began": "`incarnation`, `step`: the learner started, and continues after this step.",
+    "certificate_renewed": "`until` (date): the certificate of the learner's key was renewed.",
     "certificate_ends": (
-        "`until`, `left_s`, `text`: it ends soon, and `operator.key` is not here to renew it; said every hour"
+        "`until` (date), `left_s` (seconds), `text`: the certificate ends soon, and `operator.key` is not here to "
+        "renew it. The event is written every hour."
     ),
     "ledger_restored": (
-        "`version`, `incarnation`, `text`: this learner signed that version, a member or the state directory "
-        "holds it, and the ledger does not know it; the learner goes on above that incarnation. See "
-        "[restoring](../operate/keys-and-backup.md#the-state-directory)"
+        "`version`, `incarnation`, `text`: a member or the state directory holds a version that this learner signed "
+        "and that the ledger does not know. The ledger is an older copy, and the learner continues above that "
+        "incarnation. See [restoring](../operate/keys-and-backup.md#the-state-directory)."
     ),
-    "buffer_recovered": "`rollouts`, `episodes`",
-    "checkpoint_unusable": "`directory`, `reason`: an older one is tried, if there is one",
-    "trainer_restarted": "`reason`",
-    "trainer_waits": "`text`: for which machines or ranks the trainer waits before it begins",
-    "child_started": "`child`, `pid`, `seconds`",
-    "child_said": "`child`, `line`: its stderr, of a trainer on several GPUs behind the rank's number",
+    "buffer_recovered": (
+        "`rollouts`, `episodes` (unfinished ones): after a start, admitted work that no step had used is in the "
+        "buffer again."
+    ),
+    "checkpoint_unusable": (
+        "`directory`, `reason`: a checkpoint cannot be loaded. The learner tries an older one, if there is one."
+    ),
+    "trainer_restarted": "`reason`: the trainer ended unexpectedly and was started again.",
+    "trainer_waits": "`text`: the machines or ranks that the trainer waits for before it begins.",
+    "child_started": "`child`, `pid`, `seconds` (until it was ready): a child process is ready.",
+    "child_said": (
+        "`child`, `line`: a line of a child's standard error. A trainer on several GPUs puts the number of the rank "
+        "before it."
+    ),
     "child_died": (
-        "`child`, `reason`: its exit code or signal, and the exception or fault that it told of; `said`: its "
-        "last words where it told of none, or where the fault was. Of a trainer on several GPUs both are "
-        "about the rank that ended first, or the machine that has gone"
+        "`child`, `reason` (exit code or signal, and the exception or fault that it reported), `said` (its last "
+        "words, if it reported none or if they show where the fault was): a child process ended unexpectedly. For a "
+        "trainer on several GPUs, both are about the rank that ended first, or the machine that is gone."
     ),
-    "child_restarting": "`child`",
-    "child_abandoned": "`child`: it died too often",
-    "finished": "`steps`",
+    "child_restarting": "`child`: the child process is being started again.",
+    "child_abandoned": "`child`: the child process died too often and is not started again.",
+    "engine_crashed": "`reason`: the evaluation engine crashed during an evaluation. The evaluation begins again.",
+    "finished": "`steps`: the run is over after this number of training steps.",
+    "trouble": "`text`: something that the operator should attend to.",
 }
 """Events of a learner, and of the child processes of both roles."""
 
 NODE_EVENTS: Mapping[str, str] = {
-    "engine_chosen": "`engine`, `why`",
-    "teacher_loaded": "`seconds`: with `--teacher`, the model is in its engine",
-    "format_waits": '`seconds`: there is no version yet, whose size says what `quantization = "auto"` comes to',
-    "weights_format": '`format`, `why`: what `quantization = "auto"` came to',
-    "swarm_found": "`name`, `swarm`",
-    "joined": "`learner`, `staleness`, `newest`",
-    "learner_unreachable": "`reason`, `retry_s`",
-    "clock_differs": "`offset_s` (the learner's clock minus this machine's), `text`: once, beyond five minutes",
-    "turned_away": "`reason`, `retry_s`: the learner answered, and wants this node later",
-    "no_lease": "`reason`: the learner has no work for us now, and why; once for each reason",
+    "engine_chosen": "`engine`, `why`: the engine that this node uses, and why.",
+    "teacher_loaded": "`seconds`: the engine has loaded the teacher (`--teacher`).",
+    "format_waits": (
+        "`seconds` (at most): the node waits for a first version, because its size decides what `quantization = "
+        '"auto"` comes to.'
+    ),
+    "weights_format": '`format`, `why`: what `quantization = "auto"` came to.',
+    "swarm_found": "`name`, `swarm` (its id): a learner answered for the invite's swarm.",
+    "joined": (
+        "`learner` (peer id), `staleness` (S), `newest` (version): the node is connected to the learner, and belongs "
+        "to the swarm."
+    ),
+    "learner_unreachable": (
+        "`reason`, `retry_s` (seconds): there is no connection to the learner. The node tries again after that time."
+    ),
+    "clock_differs": (
+        "`offset_s` (the learner's clock minus this machine's, in seconds), `text`: the clocks differ by more than "
+        "five minutes. The event is written once."
+    ),
+    "turned_away": "`reason`, `retry_s` (seconds): the learner answered, and asks this node to come back later.",
+    "no_lease": "`reason`: the learner has no work for this node now. The event is written once for each reason.",
     "version_fetched": (
-        "`version`, `seconds`, `fetched_bytes`, `patch_bytes` (of these in patches), `patches`, "
-        "`apply_seconds` (of these patches, once they were here), `sources` (peers that the bytes came from)"
+        "`version`, `seconds`, `fetched_bytes`, `patch_bytes` (of these, in patches), `patches` (number), "
+        "`apply_seconds` (to apply the patches, once they were here), `sources` (number of peers that sent chunks): "
+        "a version was downloaded."
     ),
-    "version_installed": "`version`, `seconds`; the same version again after the engine was started again",
-    "speed_measured": "`tokens_per_s`: once, before the first lease; 0 if it could not be measured",
+    "version_installed": (
+        "`version`, `seconds`: the engine has loaded this version. After a restart of the engine the same version is "
+        "installed again."
+    ),
+    "speed_measured": (
+        "`tokens_per_s`: the speed of the engine, measured once before the first lease; 0 if it could not be measured."
+    ),
     "install_failed": (
-        "`version`, `reason`, `again`: when it is tried again, if it is. The version in service stays, or "
-        "comes back; also when the engine gives the version's probe other log probabilities than the learner "
-        "did, that is, has loaded something else"
+        "`version`, `reason`, `again` (when the node tries again, or that it does not): a version could not be "
+        "installed. The version in service stays, or is installed again. That also happens if the engine's log "
+        "probabilities for the version's probe differ from the learner's: the engine has then loaded something else."
     ),
-    "work_pending": "`rollouts` leased and not yet judged; said whenever that changes",
-    "receipt": "`lease`, `admitted`, `refused`, `reason`, `detail`, `tokens`",
-    "proofs_kept": "`records`, `credit_notes`",
-    "reputation_told": "`band`, `score`: how the learner says that this node stands",
-    "hours_ended": "`again_at`: the time of day at which it works again",
-    "hours_began": "`until`: the time of day at which they end",
-    "paused": "`why`: nothing is made since",
-    "resumed": "none: at work again",
-    "engine_rests": "none: the engine's process has ended, since the rest lasts",
-    "engine_wakes": "none: it is being started again",
-    "drain_began": "`leases` to deliver, `within_s` if there is an end",
-    "drained": "`undelivered`: leases that were not delivered in time",
+    "work_pending": (
+        "`rollouts`: the number of rollouts that are leased and not yet judged. The event is written whenever it "
+        "changes."
+    ),
+    "receipt": (
+        "`lease`, `admitted`, `refused` (records), `reason`, `detail` (of the first rejected record), `tokens`: the "
+        "learner answered a delivery."
+    ),
+    "proofs_kept": (
+        "`records`, `credit_notes` (numbers): the node stored proofs that its records were trained on, and notes of "
+        "its relay credits."
+    ),
+    "reputation_told": "`band`, `score`: the reputation of this node, as the learner states it.",
+    "hours_ended": "`again_at` (time of day): the owner's hours ended. The node works again at this time.",
+    "hours_began": "`until` (time of day): the owner's hours began, and end at this time.",
+    "paused": "`why`: the node is paused and generates nothing.",
+    "resumed": "No fields: the pause is over, and the node works again.",
+    "engine_rests": "No fields: the engine's process was ended to free its memory, because the pause lasts.",
+    "engine_wakes": "No fields: the engine's process is being started again.",
+    "drain_began": (
+        "`leases` (to deliver), `within_s` (seconds; null without a deadline): the node accepts no new leases, and "
+        "delivers those that it has."
+    ),
+    "drained": "`undelivered` (leases that were not delivered in time): draining is over.",
     "traffic": (
-        "`bytes_up`, `bytes_down`: of chunks, since the start; `bytes_carried`: between others, over circuits "
-        "through this node"
+        "`bytes_up`, `bytes_down` (chunks that this node sent and received), `bytes_carried` (between other peers, "
+        "over circuits through this node): the traffic since the start."
     ),
     "reach_told": (
-        "`kind`, `why`, `text`: how others reach this node, and how it met those that it is connected to, as "
-        "the learner is told"
+        "`kind`, `why`, `text`: the node told the learner how others reach it, and how it met the peers that it is "
+        "connected to."
     ),
-    "energy_read": "`how`: from where the joules of the machine are known, or what to do; once",
+    "energy_read": "`how`: at the start, how the joules of this machine are measured or estimated, or what to do.",
     "loop_held": (
-        "`task`, `where`, `seconds`, `processor_s`: one step held the node's event loop, see "
-        "[operator.md](../operate/watching.md#the-event-loop)"
+        "`task`, `where`, `seconds`, `processor_s`: a task held the node's event loop; see [the event "
+        "loop](../operate/watching.md#the-event-loop)."
     ),
-    "loop_measured": "at the end: `p99_s`, `worst_s`, `worst_processor_s`, `held`, `culprit`",
-    "energy": "`joules` since the start, `watts` on average since this was last said; at most once a minute",
+    "loop_measured": (
+        "`p99_s` (in the last minute), `worst_s`, `worst_processor_s` (since the start), `held` (number of task "
+        "steps), `culprit`: at the end, how long the event loop made others wait, and which task held it longest."
+    ),
+    "energy": (
+        "`joules` (since the start), `watts` (mean since the last such event): the energy of this machine, at most "
+        "once a minute."
+    ),
     "leases_given_back": (
-        "`leases`, `reason`: the engine failed, time ran out, or the learner recalled them, as what they "
-        "would bring is too old for any batch. A recalled lease does not count against you"
+        "`leases`, `reason`: the node returned leases, because the engine failed, time ran out, or the learner "
+        "recalled them as too old for any batch. A recalled lease does not count against you."
     ),
     "handed_back": (
-        "`lease`, `finished` completions, `begun` ones and `tokens` of both, which count for you, `reason`: "
-        "others go on with the rest"
+        "`lease`, `finished`, `begun` (completions), `tokens` (of both), `reason`: the node handed back a lease that "
+        "it had begun. The tokens count for you, and other nodes continue with the rest."
     ),
-    "engine_crashed": "`reason`",
-    "gave_up": "`reason`: nothing has worked for too long, and the node ends",
+    "engine_crashed": "`reason`: the engine crashed and is started again.",
+    "gave_up": "`reason`: nothing has worked for too long, and the node ends.",
     "receipt_revised": (
-        "`lease`, `refused`, `reason`, `detail`, `tokens`: a later receipt says that these records are not "
-        "counted after all"
+        "`lease`, `refused`, `reason`, `detail`, `tokens`: a later receipt says that these records are not counted "
+        "after all."
     ),
-    "revision_dropped": "`lease`: more later receipts came than could be written; the learner has them",
+    "revision_dropped": "`lease`: a later receipt could not be written, because too many came. The learner has it.",
     "peer_fault": (
-        "`peer`, `fault`, `detail`: what another peer did wrong; `unsaid`: faults since the last row that "
-        "came too often to be written"
+        "`peer`, `fault`, `detail`, `unsaid` (faults since the last such event that came too often to be written): "
+        "another peer did what no working node does."
     ),
     "over_budget": (
-        "`budget`, `times`, `who`, `who_times`: what strangers, or peers that do too much, were refused in "
-        "the last 30 s, and whom that concerned most ([threats.md](../explain/threats.md#budgets))"
+        "`budget`, `times`, `who` (the address or peer most concerned), `who_times`: in the last 30 s a "
+        "[budget](../explain/threats.md#budgets) refused requests of strangers, or of peers that ask too much."
     ),
     "neighbour_not_met": (
-        "`peer`, `reason`: no connection to a node that the learner introduced came about; it is tried again "
-        "when its addresses or yours change, and ever more seldom if there was one before"
+        "`peer`, `reason`: this node could not connect to a node that the learner introduced. It tries again when "
+        "its addresses or yours change. If there was a connection before, it also tries again after pauses that grow."
     ),
     "port_mapped": (
         "`protocol`, `address`, `until` (seconds since 1970), `gateway`, `behind_another_router`: your router "
-        "passes a port on to this node"
+        "forwards a port to this node."
     ),
-    "port_mapping_failed": "`reason`, `gateway`: your router passes none on; it is asked again",
-    "trouble": "`text`: for you to read",
+    "port_mapping_failed": "`reason`, `gateway`: your router forwards no port. The node asks it again.",
+    "trouble": "`text`: something that you should attend to.",
 }
 """Events of a rollout node. Those of its child processes are in LEARNER_EVENTS."""

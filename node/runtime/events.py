@@ -1,8 +1,11 @@
-"""What happened, as events with fields: one JSON object a line in a file, and the same event to whoever watches.
+"""Write events with fields: one JSON object a line in a file, and the same event to every listener.
 
-What always holds: an event has a name in snake case, a time, and flat fields that JSON can hold; writing one neither
-raises nor waits for the disk, so it may be done anywhere: what must not be lost is in the ledger or the receipts, whose
-writers do raise. Every line that a full disk left half-written is ended before the next.
+Invariants:
+
+- An event has a name in snake case, a time, and flat fields that JSON can hold.
+- Writing an event neither raises nor waits for the disk, so it may be done anywhere. Facts that must
+  not be lost go to the ledger or the receipts, whose writers do raise.
+- A line that a full disk left half-written is ended before the next one.
 """
 
 from __future__ import annotations
@@ -16,17 +19,17 @@ from typing import Any
 
 Field = str | int | float | bool | None
 Fields = Mapping[str, Any]
-"""An event's, as `emit` was given them. docs/operator.md and docs/volunteer.md name them, and tests hold both ends to
-these pages."""
+"""The fields of an event, as `emit` was given them. `node.runtime.event_reference` explains them all, and tests compare
+the two."""
 
 Listener = Callable[[str, Fields], None]
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
-"""Then the file is rotated once to `.1`: two files, 128 MiB, weeks of a busy learner."""
+"""Bytes after which the file is rotated once, to `.1`: two files, 128 MiB, weeks of a busy learner."""
 
 
 class Unwritten:
-    """Tells listeners of events, and nobody else."""
+    """Tell listeners of events without writing them."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = listeners
@@ -38,7 +41,7 @@ class Unwritten:
 
 
 class EventLog:
-    """Writes events to `path` (None: nowhere) and to listeners."""
+    """Write events to `path` (None: nowhere), and tell listeners."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -57,7 +60,7 @@ class EventLog:
 
     @property
     def unwritten(self) -> Unwritten:
-        """For events that are not worth a line of the file: listeners alone are told."""
+        """Return the sink for events that are not worth a line of the file: only listeners get them."""
         return Unwritten(self._listeners)
 
     def emit(self, event: str, **fields: Field) -> None:
@@ -70,11 +73,11 @@ class EventLog:
             self.close()
 
     def trouble(self, text: str) -> None:
-        """Record, in a sentence, what somebody should see to."""
+        """Record, in a sentence, what somebody should attend to."""
         self.emit("trouble", text=text)
 
     def close(self) -> None:
-        """Close the file; a later event opens it again."""
+        """Close the file. A later event opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -82,14 +85,14 @@ class EventLog:
     def _write(self, line: bytes) -> None:
         if self._path is None:
             return
-        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # somebody removed it: begin another
+        if self._file is not None and os.fstat(self._file).st_nlink == 0:  # the file was removed: begin another
             self.close()
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
             self._torn = _is_torn(self._file)
         data = b"\n" + line if self._torn else line
-        # One write, so that two processes with one log never mix their lines; a full disk may cut it short.
+        # One write, so that two processes with one log never mix their lines. A full disk may cut it short.
         self._torn = os.write(self._file, data) < len(data)
         if os.fstat(self._file).st_size > MAX_LOG_BYTES:
             self.close()
@@ -97,13 +100,13 @@ class EventLog:
 
 
 def _is_torn(file: int) -> bool:
-    """Whether the file's last line has no end: a full disk, or a power cut."""
+    """Return whether the file's last line has no end, after a full disk or a power cut."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 class Clock:
-    """Milliseconds since 1970."""
+    """The wall clock, in milliseconds since 1970."""
 
     @staticmethod
     def now_ms() -> int:

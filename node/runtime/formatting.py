@@ -1,7 +1,9 @@
-"""Numbers and names as people read them.
+"""Format numbers, times and names for people.
 
-What always holds: a name that a peer chose comes out without control or direction characters and not longer than asked,
-so that nobody's name can move our cursor or stretch our tables.
+Invariants:
+
+- A name that a peer chose comes out without control or direction characters, and no longer than asked. So no name can
+  move our cursor or stretch our tables.
 """
 
 from __future__ import annotations
@@ -15,65 +17,67 @@ from protocol.core.dates import date as date
 from protocol.core.dates import moment as moment
 
 NAME_CHARS = 16
-"""Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
+"""Characters of a name, enough to tell machines apart. Longer names would squeeze the figures beside them at 80
+columns."""
 
 NOTHING = "-"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:
-    """`name` on one line, without control and direction characters, shortened to `limit` characters.
+    """Return `name` on one line, without control and direction characters, shortened to `limit` characters.
 
-    They are left out, not written out as `protocol.core.visible` does, so that two names that look alike are one.
+    The characters are left out, not written out as in `protocol.core.visible`, so that two names that look alike are
+    equal.
     """
     clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def count(value: int | None) -> str:
-    """12345 as 12,345."""
+    """Return 12345 as 12,345."""
     return NOTHING if value is None else f"{value:,}"
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """1 as "1 lease", 12345 as "12,345 leases"; `several` where that is not `one` with an s."""
+    """Return 1 as "1 lease", 12345 as "12,345 leases". `several`: the plural, if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def were(number: int) -> str:
-    """The verb that goes with so many."""
+    """Return the verb that goes with `number` things."""
     return "was" if number == 1 else "were"
 
 
 def risen(first: float, last: float, *, once: bool) -> str:
-    """A score from the first evaluation to the last; `once`: there was no other, so there is one figure."""
+    """Return a score from the first evaluation to the last. `once`: there was only one, so there is one figure."""
     return f"{last:.3f}" if once else f"{first:.3f} to {last:.3f}"
 
 
 def steps(number: float) -> str:
-    """A mean of training steps: 1 step, 1.25 steps."""
+    """Return a mean of training steps: 1 step, 1.25 steps."""
     shown = figure(number)
     return "1 step" if shown == "1" else f"{shown} steps"
 
 
 def times(number: int) -> str:
-    """How often: once, 3 times."""
+    """Return how often: once, 3 times."""
     return "once" if number == 1 else f"{number:,} times"
 
 
 def share(value: float | None) -> str:
-    """A share in [0, 1] as per cent."""
+    """Return a fraction in [0, 1] as per cent."""
     return NOTHING if value is None else f"{100 * value:.1f}%"
 
 
 def rate(value: float | None) -> str:
-    """A rate with three significant digits."""
+    """Return a rate with three significant digits."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def figure(value: float | None) -> str:
-    """A figure of any size with three significant digits."""
+    """Return a figure of any size with three significant digits."""
     return NOTHING if value is None else f"{value:.3g}"
 
 
@@ -81,7 +85,7 @@ SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def large(value: float | None) -> str:
-    """A figure that may be very large, three significant digits: 12,300, 1.3 million, over 10^15."""
+    """Return a figure that may be very large, with three significant digits: 12,300, 1.3 million, over 10^15."""
     if value is None or value < 999.5:
         return figure(value)
     whole = float(f"{value:.3g}")
@@ -94,17 +98,17 @@ def large(value: float | None) -> str:
 
 
 def rarity(odds: float) -> str:
-    """In how many lives an honest peer looks like this once; NOTHING where that is in any life."""
+    """Return in how many lives an honest peer looks like this once; NOTHING if in any life."""
     return NOTHING if (shown := large(odds)) == "1" else shown
 
 
 def once_in(odds: float) -> str:
-    """The same at the end of a sentence: once in 12,300 lives."""
+    """Return the same for the end of a sentence: once in 12,300 lives."""
     return "at any time" if (shown := rarity(odds)) == NOTHING else f"once in {shown} lives"
 
 
 def size(num_bytes: int) -> str:
-    """Bytes in binary units, three significant digits."""
+    """Return bytes in binary units, with three significant digits."""
     amount = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 999.5:
@@ -114,7 +118,7 @@ def size(num_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    """Return seconds as people say them: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
     whole = round(seconds)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
     if whole < 60:
@@ -127,17 +131,17 @@ def duration(seconds: float) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Seconds in hours."""
+    """Return seconds in hours."""
     return in_hours(seconds / 3600)
 
 
 def in_hours(value: float) -> str:
-    """Hours, exact enough for a demo of three minutes and a run of a month."""
+    """Return hours, exact enough for a demo of three minutes and a run of a month."""
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
 
 
 def kwh(joules: float | None) -> str:
-    """Joules in kWh, three significant digits however few they are."""
+    """Return joules in kWh, with three significant digits even for small values."""
     if joules is None:
         return NOTHING
     value = joules / JOULES_PER_KWH
@@ -145,7 +149,7 @@ def kwh(joules: float | None) -> str:
 
 
 def money(units: float | None, currency: str) -> str:
-    """An amount in whole units of `currency` (empty: not named): two decimals, more where the amount would vanish."""
+    """Return an amount in whole units of `currency` (empty: not named), with two decimals, more for small amounts."""
     if units is None:
         return NOTHING
     if units == 0:
@@ -155,59 +159,60 @@ def money(units: float | None, currency: str) -> str:
 
 
 def cents(value: float | None, currency: str) -> str:
-    """Hundredths of a unit of `currency` (empty: not named), three significant digits."""
+    """Return hundredths of a unit of `currency` (empty: not named), with three significant digits."""
     if value is None:
         return NOTHING
     return f"{rate(value) if value >= 0.0001 or not value else '<0.0001'} {currency}".rstrip()
 
 
 def money_of(micros: int, currency: str) -> str:
-    """An amount in millionths of `currency`."""
+    """Return an amount in millionths of `currency`."""
     return money(micros / MICROS, currency)
 
 
 def signed_money(amount: float, currency: str) -> str:
-    """A difference of money."""
+    """Return a difference of money, with its sign."""
     if abs(amount) < 1e-9:
         return money(0.0, currency)
     return f"{'+' if amount > 0 else '-'}{money(abs(amount), currency)}"
 
 
 def per_hour(price: float, currency: str) -> str:
-    """A price."""
+    """Return a price per hour."""
     return f"{money(price, currency)} an hour"
 
 
 def per_second(value: float) -> str:
-    """Rollouts per second."""
+    """Return a rate in rollouts per second."""
     return f"{rate(value)} a second"
 
 
 def ratio(value: float) -> str:
-    """Three decimals near 1, three digits far from it; nothing of what is out of reach."""
+    """Return three decimals near 1, three digits far from it, and NOTHING for infinity or NaN."""
     return NOTHING if not math.isfinite(value) else f"{value:.3f}" if value < 10 else rate(value)
 
 
 def whole_figure(value: float) -> str:
-    """Three digits, and no fewer than whole numbers have."""
+    """Return three digits, and all digits of whole numbers."""
     if value < 1000:
         return f"{value:.3g}"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def seconds(value: float) -> str:
-    """The same, with the unit."""
+    """Return the same with the unit, seconds."""
     return f"{whole_figure(value)} s"
 
 
 def histogram(shares: Mapping[int, float], most: int) -> str:
-    """Shares by lag; the first and the last lag alone, where there are more than `most`."""
+    """Return fractions by lag; only the first and the last lag if there are more than `most`."""
     if len(shares) > most:
         return f"{min(shares)} to {max(shares)}"
     return ", ".join(f"{lag}: {share(part)}" for lag, part in shares.items())
 
 
 def enough(value: float, rounding: Callable[[float], int]) -> str:
-    """Four digits of what is enough: rounded up or down (math.ceil, math.floor), to the side on which it is."""
+    """Return four digits of a sufficient value, rounded up or down (math.ceil, math.floor) so that it still
+    suffices."""
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3) if value else 1.0
     return f"{rounding(value / unit) * unit:g}"

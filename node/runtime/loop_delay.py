@@ -1,11 +1,12 @@
-"""How long the event loop makes others wait: figures of the last minute, and since the start.
+"""Measure how long the event loop makes others wait: figures of the last minute, and since the start.
 
-A pure core. A turn of the loop is what it does between two looks at its sockets and timers; whatever happens meanwhile
-waits for its end. An event that comes at a random moment falls into a long turn more often than into a short one, so
-the percentile is of moments and not of turns: with turns of length L_i in T seconds, P(wait > x) = sum (L_i - x)+ / T.
+A pure core. A turn of the loop is what it does between two checks of its sockets and timers. An event that comes
+meanwhile waits for the end of the turn. A random moment falls into a long turn more often than into a short one, so the
+percentile counts moments and not turns: with turns of length L_i in T seconds, P(wait > x) = sum (L_i - x)+ / T.
 
 Invariants:
-- Memory and time are bounded, however long the loop runs.
+
+- Memory and time are bounded, no matter how long the loop runs.
 - The longest turn of the last minute is exact. The percentile is rounded up, by a few percent.
 """
 
@@ -16,23 +17,29 @@ from collections import deque
 from dataclasses import dataclass, field
 
 LEAST_S = 0.001
-"""Turns that are shorter are not counted: nobody notices them, and there are thousands a second."""
+"""Seconds below which turns are not counted: nobody notices them, and there are thousands a second."""
 
 EDGES_S = tuple(LEAST_S * 2 ** (number / 4) for number in range(81))
-"""Lengths at which turns are told apart, four a doubling, up to a quarter of an hour."""
+"""Bounds between classes of turns by length, in seconds: four per doubling, up to a quarter of an hour."""
 
 SLOT_S, SLOTS = 5.0, 12
-"""The last minute in parts, of which the oldest is forgotten as a whole."""
+"""The last minute in slots of SLOT_S seconds. The oldest slot is forgotten as a whole."""
 
 TAIL = 0.01
-"""Share of moments that wait longer than the percentile."""
+"""Fraction of moments that wait longer than the percentile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFigures:
-    """Seconds. `p99_s`: what 99 of 100 moments wait at most; `longest_s`: the longest turn; `step_cpu_s`: processor
-    time of the costliest task step; all of the last minute. `worst_s` and `worst_cpu_s`: the largest since the start.
-    `culprit`: which task step held the loop for the longest time since the start, "" if none did for long.
+    """How long the event loop makes others wait, in seconds.
+
+    Args:
+        p99_s: longest wait of 99 of 100 moments in the last minute.
+        longest_s: longest turn in the last minute.
+        step_cpu_s: processor time of the costliest task step in the last minute.
+        worst_s: longest turn since the start.
+        worst_cpu_s: processor time of the costliest task step since the start.
+        culprit: the task step that held the loop for the longest time since the start; "" if none did for long.
     """
 
     p99_s: float = 0.0
@@ -45,7 +52,7 @@ class LoopFigures:
 
 @dataclass(kw_only=True, slots=True)
 class _Slot:
-    """Turns by length, and the largest values, of SLOT_S."""
+    """Turns by length, and the largest values, of one slot."""
 
     counts: list[int] = field(default_factory=lambda: [0] * len(EDGES_S))
     sums_s: list[float] = field(default_factory=lambda: [0.0] * len(EDGES_S))
@@ -55,7 +62,7 @@ class _Slot:
 
 @dataclass(kw_only=True)
 class LoopDelay:
-    """See the module's paragraph. Times are of one steady clock, in seconds; `began_s` is the start."""
+    """Record turns and steps. Times are of one steady clock, in seconds; `began_s` is the start."""
 
     began_s: float
     worst_s: float = 0.0
@@ -67,7 +74,7 @@ class LoopDelay:
         self._slot_s = self.began_s
 
     def turned(self, length_s: float, now_s: float) -> None:
-        """A turn has ended."""
+        """Record a turn that has ended."""
         if length_s < LEAST_S:
             return
         self._go_on(now_s)
@@ -78,13 +85,13 @@ class LoopDelay:
         self.worst_s = max(self.worst_s, length_s)
 
     def stepped(self, cpu_s: float, now_s: float) -> None:
-        """A task step has ended that took so much of the processor."""
+        """Record a task step that has ended, with its processor time."""
         self._go_on(now_s)
         self._slots[-1].step_cpu_s = max(self._slots[-1].step_cpu_s, cpu_s)
         self.worst_cpu_s = max(self.worst_cpu_s, cpu_s)
 
     def figures(self, now_s: float, culprit: str = "") -> LoopFigures:
-        """How it stands."""
+        """Return the figures now."""
         self._go_on(now_s)
         return LoopFigures(
             p99_s=self._percentile(now_s),
@@ -96,20 +103,20 @@ class LoopDelay:
         )
 
     def _percentile(self, now_s: float) -> float:
-        """What all but TAIL of the moments wait at most; LEAST_S where that is less."""
+        """Return the longest wait of all but TAIL of the moments; LEAST_S if it is less."""
         window_s = max(LEAST_S, min(now_s - self.began_s, (SLOTS - 1) * SLOT_S + now_s - self._slot_s))
         count, total_s, above_s, above = 0, 0.0, 0.0, EDGES_S[-1]
         for place in reversed(range(len(EDGES_S))):
             count += sum(slot.counts[place] for slot in self._slots)
             total_s += sum(slot.sums_s[place] for slot in self._slots)
-            edge_s, waits_s = EDGES_S[place], total_s - count * EDGES_S[place]  # of moments that wait longer than that
+            edge_s, waits_s = EDGES_S[place], total_s - count * EDGES_S[place]  # moments that wait longer than the edge
             if waits_s > TAIL * window_s:
                 return edge_s + (above - edge_s) * (waits_s - TAIL * window_s) / max(waits_s - above_s, 1e-12)
             above_s, above = waits_s, edge_s
         return LEAST_S if count else 0.0
 
     def _go_on(self, now_s: float) -> None:
-        """The slot of this moment is the last one."""
+        """Make the slot of this moment the last one."""
         if (missed := int((now_s - self._slot_s) / SLOT_S)) <= 0:
             return
         self._slots.extend(_Slot() for _ in range(min(missed, SLOTS)))

@@ -1,14 +1,15 @@
-"""The event loop, watched always: how long it makes peers and timers wait, and who held it.
+"""Watch the event loop: how long it makes peers and timers wait, and which task held it.
 
-A trio instrument looks at the clock before each task step, and when the loop goes to wait. A thread looks a few times a
-second whether one step lasts, and where it is: when the step is over, its frames are gone. Nothing here decides; the
-figures are `node.runtime.loop_delay`'s.
+A trio instrument reads the clock before each task step, and when the loop begins to wait. A thread looks a few times a
+second whether one step takes long, and where it is, because its frames are gone once it is over.
+`node.runtime.loop_delay` computes the figures; nothing here decides.
 
 Invariants:
-- Between two steps one clock is read; the thread's processor time is read only once READ_S have passed. So processor
-  time of a step is told up to READ_S too high, and never too low.
-- What was held for long is an event with the name of the task and its innermost frame, of one task at most once in
-  AGAIN_S unless it was held for twice as long.
+
+- Between two steps only one clock is read. The thread's processor time is read only after READ_S, so the processor time
+  of a step is reported up to READ_S too high, and never too low.
+- A step that held the loop for long is an event with the name of its task and its innermost frame. A task gets at most
+  one event in AGAIN_S, unless it held the loop for twice as long.
 """
 
 from __future__ import annotations
@@ -30,35 +31,37 @@ from node.runtime.events import EventLog
 from node.runtime.loop_delay import LoopDelay, LoopFigures
 
 READ_S = 0.005
-"""A tenth of HELD_CPU_S, so that what is told too high stays below it."""
+"""Seconds between readings of the processor time: a tenth of HELD_CPU_S, so that the error stays below it."""
 
 HELD_CPU_S = 0.05
-"""Processor time of a step that is told: a heartbeat's handling takes a hundredth of it, and a peer notices more."""
+"""Seconds of processor time from which a step is reported. Handling a heartbeat takes a hundredth of it, and more is
+noticed by peers."""
 
 HELD_S = 1.0
-"""Wall time of a step that is told whatever it took of the processor: it waited for a disk, for another thread that has
-the interpreter, or for a machine that is overloaded. On busy machines some tenths of a second are usual."""
+"""Seconds of wall time from which a step is reported, even if it took little processor time: it waited for a disk, for
+another thread that has the interpreter, or for an overloaded machine. On busy machines some tenths of a second are
+usual."""
 
 TROUBLE_S = 2.0
-"""A step that is shown to people as well: a few of them, and peers are taken for silent."""
+"""Seconds from which a step is also shown to people: after a few of them, peers seem to have timed out."""
 
 WATCH_S = 0.04
-"""Between two looks of the thread, 25 a second: a step that is told is seen, at a thousandth of a core."""
+"""Seconds between two looks of the thread, 25 a second. Every reported step is seen, for a thousandth of a core."""
 
 SEEN_FROM_S = 0.01
-"""Steps that are younger are not looked at: most last microseconds."""
+"""Seconds below which a step is not looked at: most last microseconds."""
 
 TELL_S = 1.0
-"""Between two looks at what there is to tell."""
+"""Seconds between two checks for steps to report."""
 
 SHOW_S = 5.0
-"""Between two showings of the figures, for `volery status` and the metrics."""
+"""Seconds between two updates of the figures, for `volery status` and the metrics."""
 
 AGAIN_S = 60.0
-"""One task that holds the loop each time is told of once a minute."""
+"""Seconds between two events about a task that holds the loop again and again."""
 
 MOST_NEWS = 32
-"""Steps that wait to be told; of more the oldest are forgotten, since they come from one cause."""
+"""Most steps that wait to be reported. The oldest of more are forgotten, because they have one cause."""
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = tuple(str(ROOT / package) for package in ("node", "swarm", "learner", "protocol"))
@@ -66,7 +69,7 @@ OURS = tuple(str(ROOT / package) for package in ("node", "swarm", "learner", "pr
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A step that held the loop: of which task, for how long, and where it was seen ("" if nobody looked in time)."""
+    """A step that held the loop: its task, how long, and where it was seen ("" if it was not seen in time)."""
 
     task: str
     wall_s: float
@@ -79,9 +82,9 @@ class Held:
 
 
 class LoopWatch(trio.abc.Instrument):
-    """See the module's paragraph. Installed by `watched_loop`; without that it measures nothing, and says zeros.
+    """Measure the loop. `watched_loop` installs it; otherwise it measures nothing, and reports zeros.
 
-    `latest` are the figures of at most SHOW_S ago, `num_held` how many steps were told or would have been.
+    `latest`: the figures of at most SHOW_S ago. `num_held`: how many steps held the loop, reported or not.
     """
 
     def __init__(self) -> None:
@@ -93,30 +96,30 @@ class LoopWatch(trio.abc.Instrument):
         self._worst: Held | None = None
         self._task: trio.lowlevel.Task | None = None
         self._began_s = 0.0
-        """Of the step that is under way; 0 while there is none."""
+        """Start of the step that is under way; 0 while there is none."""
         self._turn_s = now_s
         self._read_s, self._cpu_s = now_s, thread_time()
-        """When the processor time was read last, and what it was."""
+        """When the processor time was last read, and its value."""
         self._seen = (0.0, "")
-        """When the step began that was seen last, and where it was."""
+        """When the step that was seen last began, and where it was."""
         self._loop_thread = get_ident()
         self._over = Event()
 
-    # On the loop's thread, at every step: these are short.
+    # Called on the loop's thread at every step, so these are short.
 
     def after_io_wait(self, timeout: float) -> None:
-        """A turn begins."""
+        """Note that a turn begins."""
         self._turn_s = perf_counter()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step begins, and the one before it, if this turn had one, is over."""
+        """Note that a step begins, and that the one before it in this turn is over."""
         now_s = perf_counter()
         if now_s - self._read_s > READ_S:
             self._read(now_s)
         self._task, self._began_s = task, now_s
 
     def before_io_wait(self, timeout: float) -> None:
-        """The turn is over, and its last step."""
+        """Note that the turn is over, and its last step."""
         now_s = perf_counter()
         if now_s - self._read_s > READ_S:
             self._read(now_s)
@@ -124,14 +127,14 @@ class LoopWatch(trio.abc.Instrument):
         self._delay.turned(now_s - self._turn_s, now_s)
 
     def _read(self, now_s: float) -> None:
-        """Read what the thread has had of the processor; a step that ends now may have had all of it."""
+        """Read the thread's processor time. A step that ends now may have used all of it."""
         cpu_s = thread_time()
         if self._began_s and (wall_s := now_s - self._began_s) > READ_S:
             self._end_step(wall_s, min(wall_s, cpu_s - self._cpu_s), now_s)
         self._read_s, self._cpu_s = now_s, cpu_s
 
     def _end_step(self, wall_s: float, cpu_s: float, now_s: float) -> None:
-        """A step of more than READ_S is over."""
+        """Record a step of more than READ_S that is over."""
         self._delay.stepped(cpu_s, now_s)
         if cpu_s < HELD_CPU_S and wall_s < HELD_S:
             return
@@ -147,26 +150,26 @@ class LoopWatch(trio.abc.Instrument):
         if self._worst is None or wall_s > self._worst.wall_s:
             self._worst = held
 
-    # On a thread of its own
+    # Called on a thread of its own
 
     def look(self) -> None:
-        """Look where a step is that lasts, until `close`."""
+        """Look where a long step is, until `close`."""
         while not self._over.wait(WATCH_S):
             began_s = self._began_s
             if began_s and perf_counter() - began_s > SEEN_FROM_S:
                 frame = sys._current_frames().get(self._loop_thread)
                 if frame is not None and self._began_s == began_s:
                     self._seen = (began_s, where_of(frame))
-                del frame  # or what it holds would live until the next look
+                del frame  # or the objects that it holds would live until the next look
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """End `look`."""
         self._over.set()
 
-    # As a task
+    # Run as a task
 
     async def tell(self, events: EventLog, show: Callable[[LoopFigures], None] = lambda figures: None) -> None:
-        """Tell of what was held, and show the figures now and then, until cancelled."""
+        """Report steps that held the loop, and show the figures now and then, until cancelled."""
         told: dict[str, tuple[float, float]] = {}
         shown_s = -SHOW_S
         while True:
@@ -179,7 +182,7 @@ class LoopWatch(trio.abc.Instrument):
             await trio.sleep(TELL_S)
 
     def figures(self) -> LoopFigures:
-        """The figures as they are now, to the tenth of a millisecond."""
+        """Return the figures now, to a tenth of a millisecond."""
         found = self._delay.figures(perf_counter(), "" if self._worst is None else str(self._worst))
         seconds = {name: round(value, 4) for name, value in asdict(found).items() if name != "culprit"}
         self.latest = replace(found, **seconds)
@@ -202,10 +205,11 @@ class LoopWatch(trio.abc.Instrument):
 
 
 def spare_collections() -> None:
-    """Collect garbage now, and leave all that there is out of later collections. For a program, before its loop runs.
+    """Collect garbage now, and exclude all existing objects from later collections. For a program, before its loop
+    runs.
 
-    A full collection looks at every object on whichever thread is at work, most often the loop's: half a million of
-    them, which libraries and an operator's tasks bring along, took 0.2 s of the processor.
+    A full collection visits every object on whichever thread is at work, most often the loop's. Half a million objects,
+    which libraries and an operator's tasks bring along, took 0.2 s of the processor.
     """
     gc.collect()
     gc.freeze()
@@ -213,7 +217,7 @@ def spare_collections() -> None:
 
 @contextmanager
 def watched_loop(events: EventLog) -> Iterator[LoopWatch]:
-    """Watch the loop that runs now, while inside; say at the end how it was."""
+    """Watch the running loop while inside, and report at the end how it was."""
     watch = LoopWatch()
     thread = Thread(target=watch.look, name="loop watch", daemon=True)
     trio.lowlevel.add_instrument(watch)
@@ -221,7 +225,7 @@ def watched_loop(events: EventLog) -> Iterator[LoopWatch]:
     try:
         yield watch
     finally:
-        with suppress(KeyError):  # trio takes one off that has raised
+        with suppress(KeyError):  # trio removes an instrument that has raised
             trio.lowlevel.remove_instrument(watch)
         watch.close()
         found = watch.figures()
@@ -236,7 +240,7 @@ def watched_loop(events: EventLog) -> Iterator[LoopWatch]:
 
 
 def where_of(frame: FrameType) -> str:
-    """The innermost frame, and the innermost one of this program if that is another: file, line and function."""
+    """Return file, line and function of the innermost frame, and of this program's innermost one if that is another."""
     told = _place(frame)
     ours: FrameType | None = frame
     while ours is not None and not ours.f_code.co_filename.startswith(OURS):

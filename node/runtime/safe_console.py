@@ -1,7 +1,7 @@
-"""A rich console on which text of a stranger can do nothing: the one sink of all that is drawn.
+"""Draw on a rich console on which text of strangers is harmless.
 
-What we draw ourselves (colours, the cursor of the live view) comes as styles and control segments. Whatever is text by
-then is made harmless, so that no call site can forget it.
+This is the only sink of everything that is drawn. Our own drawing (colours, the cursor of the live view) comes as
+styles and control segments. All text is made harmless here, so that no call site can forget it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.core.visible import visible
 
 
 class HarmlessConsole(Console):
-    """See the module's paragraph."""
+    """A rich console that makes all text harmless."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(

@@ -1,9 +1,12 @@
-"""Ctrl-C, SIGTERM, a closed terminal and the end of a parent, as something a nursery can wait for.
+"""Let a nursery wait for Ctrl-C, SIGTERM, a closed terminal or the end of a parent process.
 
-What always holds: a program that waits here is told once, in order, and leaves through its scopes, so children end and
-files close. Whoever starts a node for its own purposes sets `STOP_ON_EOF` and holds the node's stdin open: when the
-starter dies, however it dies, the node stops. A closed terminal (SIGHUP) stops it as well, unless that was ignored when
-the program started, as `nohup` has it.
+A program that starts a node for its own purposes sets `STOP_ON_EOF` and holds the node's stdin open: when that program
+dies, however it dies, the node stops. A closed terminal (SIGHUP) stops the node as well, unless SIGHUP was ignored when
+the program started, as with `nohup`.
+
+Invariants:
+
+- A program that waits here is stopped once, in order. It leaves through its scopes, so children end and files close.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ STOP_ON_EOF = "VOLERY_STOP_ON_EOF"
 
 
 class Stopped(Exception):
-    """Somebody asked the program to stop: not a failure. What was durable stays so."""
+    """Somebody asked the program to stop. It is no failure, and durable state is safe."""
 
 
 async def wait_for_stop(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Return when SIGINT, SIGTERM or SIGHUP arrives, or stdin ends if `STOP_ON_EOF` is set. Started when it would hear
-    them.
+    """Return when SIGINT, SIGTERM or SIGHUP arrives, or when stdin ends if `STOP_ON_EOF` is set. It counts as started
+    once it would notice them.
 
-    After that SIGINT and SIGTERM do what they did before: whoever is in a hurry asks twice. SIGHUP then does nothing:
-    a shell passes it on, and the kernel sends it again when the shell ends, and nobody is in a hurry.
+    Afterwards SIGINT and SIGTERM do what they did before, so a user in a hurry asks twice. SIGHUP then does nothing: a
+    shell passes it on, and the kernel sends it again when the shell ends, and nobody is in a hurry.
     """
     told = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -46,10 +49,10 @@ async def wait_for_stop(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS
 
 @contextmanager
 def _signals_set(told: trio.Event) -> Iterator[None]:
-    """While inside, a signal sets `told` and does nothing else.
+    """While inside, a signal only sets `told`.
 
-    `trio.open_signal_receiver` would raise on leaving what came beside the first reason to stop: a Ctrl-C reaches a
-    whole process group, so a node is often told by its starter's end in the same moment.
+    On leaving, `trio.open_signal_receiver` would raise the signals that came besides the first reason to stop. A Ctrl-C
+    reaches a whole process group, so a node often gets it in the same moment as its starter's end.
     """
     token = trio.lowlevel.current_trio_token()
 
@@ -69,13 +72,13 @@ def _signals_set(told: trio.Event) -> Iterator[None]:
 
 
 def _pass_over(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. (SIG_IGN would be handed on to children.)"""
+    """Do nothing. (Children would inherit SIG_IGN.)"""
 
 
 async def _wait_for_eof(told: trio.Event) -> None:
     stdin = trio.lowlevel.FdStream(os.dup(0))
     async with stdin:
-        with suppress(trio.BrokenResourceError):  # it was a terminal, and that was closed
+        with suppress(trio.BrokenResourceError):  # stdin was a terminal, which was closed
             while await stdin.receive_some(4096):
                 pass
     told.set()
@@ -86,11 +89,11 @@ async def stop_when_told(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Wait to be told to stop, await `leave` (bounded by itself), then raise Stopped.
+    """Wait until the program is to stop, await `leave` (which must end by itself), then raise Stopped.
 
-    One for each program, in its outermost nursery, started before all else: left to the interpreter, a Ctrl-C that
-    lands inside a callback of C code is printed and forgotten, and one that comes to a program which a shell script
-    started in the background is ignored.
+    Each program has one, in its outermost nursery, started before all else. Left to the interpreter, a Ctrl-C that
+    lands inside a callback of C code is printed and forgotten, and a program that a shell script started in the
+    background ignores Ctrl-C.
     """
     await wait_for_stop(task_status=task_status)
     if leave is not None:

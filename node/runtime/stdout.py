@@ -1,12 +1,17 @@
-"""Standard output for what Python prints, and for nothing else: C libraries print there as well, unasked.
+"""Keep standard output for what Python prints, because C libraries print there unasked.
 
-HiGHS, which finds the cheapest set of peers, tells the file descriptor 1 of its inner life now and then, whatever its
-options say, and that would stand in the middle of a live view, or of JSON for a program; where nobody opened descriptor
-1, it would stand in whichever file got that number. What always holds after `keep_outlet`: `sys.stdout` writes to where
-it did, descriptor 1 leads nowhere, and 0 to 2 are of no file of ours. Output that cannot be written is a RunError, told
-once; a reader who has gone away (`| head`) is none, and is raised as BrokenPipeError, at which the program ends without
-a word. A terminal that was closed is none either: what would go there is dropped, since the program is told by SIGHUP,
-or is to go on without (`nohup`, `disown`). What an encoding lacks is written as an escape.
+HiGHS, which finds the cheapest set of peers, writes to file descriptor 1 now and then, whatever its options are. That
+would stand in the middle of a live view, or of JSON for a program. If descriptor 1 was closed at the start, it would
+stand in whichever file got that number.
+
+Invariants, after `keep_outlet`:
+
+- `sys.stdout` writes to where it did. Descriptor 1 leads nowhere, and no file of ours has a descriptor from 0 to 2.
+- Output that cannot be written is a RunError, raised once.
+- A reader that has gone away (`| head`) raises BrokenPipeError, at which the program ends without a message.
+- Output to a terminal that was closed is dropped: SIGHUP tells the program, or it is to go on without (`nohup`,
+  `disown`).
+- Characters that the encoding lacks are written as escapes.
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ from node.runtime.errors import RunError
 from protocol.core.visible import visible
 
 WIDTHS = (80, 200)
-"""Columns that tables are made for, whatever the terminal has: below these there is hardly room for one."""
+"""Least and most columns of a table, whatever the terminal has: below the least there is hardly room for one."""
 
 STANDARD = 3
-"""Descriptors below are standard input, output and errors."""
+"""Descriptors below this number are standard input, output and errors."""
 
 
 def keep_outlet() -> None:
-    """Let nothing but `sys.stdout` write to standard output from now on. Where that is no real file, it stays so."""
+    """Let nothing but `sys.stdout` write to standard output from now on. If it is no real file, nothing changes."""
     _fill_standard()
     try:
         descriptor = sys.stdout.fileno()
@@ -51,38 +56,38 @@ def keep_outlet() -> None:
     raw = io.BufferedWriter(_Outlet(kept, "w"))
     lossless = "backslashreplace" if sys.stdout.errors == "strict" else sys.stdout.errors
     outlet = io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=lossless, line_buffering=True)
-    sys.stdout = sys.__stdout__ = outlet  # type: ignore[misc]  # both: the size of a terminal is asked of the latter
+    sys.stdout = sys.__stdout__ = outlet  # type: ignore[misc]  # both: the terminal's size is read from the latter
 
 
 def is_screen() -> bool:
-    """Whether standard output is a terminal that shows colours and lines."""
+    """Return whether standard output is a terminal that shows colours and lines."""
     out = sys.stdout
     return out.isatty() and out.encoding.lower().startswith("utf") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def screen_width(least: int = WIDTHS[0]) -> int:
-    """Columns of the terminal, within WIDTHS, or from `least` on."""
+    """Return the terminal's columns, within WIDTHS, or from `least` on."""
     return min(max(shutil.get_terminal_size().columns, least), WIDTHS[1])
 
 
 def say(text: str, *, nl: bool = True) -> None:
-    """A line, or several, on standard output: all that is not drawn goes through here, and can do nothing to it."""
+    """Print lines to standard output, made harmless. Everything that is not drawn goes through here."""
     typer.echo(visible(text), nl=nl)
 
 
 def say_drawn(text: str) -> None:
-    """What a `HarmlessConsole` drew, or JSON, on standard output as it is."""
+    """Print to standard output unchanged what a `HarmlessConsole` drew, or JSON."""
     typer.echo(text, nl=False)
 
 
 def complain(text: str) -> None:
-    """A line on standard error, if that can be written."""
-    with suppress(OSError):  # the exit code says it as well
+    """Print a line to standard error, if that can be written."""
+    with suppress(OSError):  # the exit code tells it as well
         print(visible(text), file=sys.stderr, flush=True)
 
 
 def tame_tracebacks() -> None:
-    """What ends the program unforeseen, and what libraries log, quotes strangers as well: it can do nothing either."""
+    """Make tracebacks and logs of libraries harmless, since they quote strangers, too."""
     sys.excepthook = _tell_exception
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_HarmlessFormatter())
@@ -98,7 +103,7 @@ class _HarmlessFormatter(logging.Formatter):
 
 
 def _fill_standard() -> None:
-    """Open what a starter left closed."""
+    """Open the standard descriptors that the parent process left closed."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < STANDARD:
         pass
     os.close(descriptor)
@@ -110,8 +115,8 @@ def _fill_standard() -> None:
 
 
 class _Outlet(io.FileIO):
-    """The descriptor that output goes to. Once it has failed the rest is dropped, or Python would fail again at its
-    end, with what it still holds."""
+    """The descriptor that output goes to. Once it has failed, the rest is dropped: Python would fail again at its end,
+    with what it still holds."""
 
     def __init__(self, descriptor: int, mode: str) -> None:
         super().__init__(descriptor, mode)
@@ -131,5 +136,5 @@ class _Outlet(io.FileIO):
             if self._is_terminal and error.errno == errno.EIO:
                 return memoryview(data).nbytes
             raise RunError(
-                f"standard output cannot be written: {error.strerror}. Free the disk, or let it go elsewhere."
+                f"standard output cannot be written: {error.strerror}. Free disk space, or redirect it."
             ) from None

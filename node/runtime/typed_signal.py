@@ -1,9 +1,10 @@
-"""News that one part of the program has for others.
+"""Pass news from one part of the program to others.
 
-A signal has no answer: who needs one asks the object that has it, which it is given when it is built.
+A signal has no answer. A part that needs an answer asks the object that has it, which it gets when it is built.
 
 Invariants:
-- `emit` calls all subscribers before it returns, in the order in which they subscribed; nothing else happens meanwhile.
+
+- `emit` calls all subscribers before it returns, in the order in which they subscribed. Nothing else happens meanwhile.
 - Without subscribers nothing happens.
 """
 
@@ -16,16 +17,16 @@ News = TypeVar("News")
 
 
 class Signal(Generic[News]):
-    """See the module's paragraph."""
+    """News of one type, and its subscribers."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[News], None]] = []
 
     def subscribe(self, subscriber: Callable[[News], None]) -> None:
-        """Have `subscriber` called with all news from now on, after those who subscribed before."""
+        """Call `subscriber` with all news from now on, after those who subscribed before."""
         self._subscribers.append(subscriber)
 
     def emit(self, news: News) -> None:
-        """Tell all subscribers."""
+        """Call all subscribers."""
         for subscriber in self._subscribers:
             subscriber(news)

@@ -46,7 +46,7 @@ def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     program = f"import os, node.cli.main; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); node.cli.main.main()"
     done = subprocess.run([sys.executable, "-c", program, "init", "x"], check=False, timeout=60, capture_output=True)
     assert done.returncode == 2
-    assert done.stderr.decode().startswith("volery: usage: The directory that this was started in is gone.")
+    assert done.stderr.decode().startswith("volery: usage: The directory that this was started in no longer exists.")
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -72,5 +72,5 @@ def test_what_cannot_be_is_found_out_before_any_work(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=why):
             require_place(path, "--picture", ending=PICTURE)
     require_place(tmp_path / "none" / "deeper" / "recording.jsonl", "--record", makes_directory=True)
-    with pytest.raises(UsageError, match=r"ends in \.png"):
+    with pytest.raises(UsageError, match=r"must end in \.png"):
         require_place(tmp_path / "plan.svg", "--picture", ending=PICTURE)

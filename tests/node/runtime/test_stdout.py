@@ -57,8 +57,7 @@ def test_a_full_disk_is_said_in_a_sentence(arguments: tuple[str, ...]) -> None:
         done = volery(*arguments, stdout=disk, stderr=subprocess.PIPE)
     assert done.returncode == 1
     assert done.stderr.decode() == (
-        "volery: error: standard output cannot be written: No space left on device. Free the disk, or let it go "
-        "elsewhere.\n"
+        "volery: error: standard output cannot be written: No space left on device. Free disk space, or redirect it.\n"
     )
 
 

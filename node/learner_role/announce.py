@@ -1,8 +1,12 @@
-"""The learner as others find it: the invite that leads to it, its row in the ledger.
+"""Write the invite that leads to the learner, and keep the learner's own row in the ledger up to date.
 
-What always holds: the invite in the state directory is of the newest start; the row's bytes are those that were served
-until a moment ago, so is what circuits carried, and its joules are what was read by then. So a report of a run that
-goes on, or was killed, tells what the learner's line carried and its machine took.
+With that row, a report of a running or killed run shows the bytes that the learner's connection carried and the energy
+that its machine used.
+
+Invariants:
+
+- The invite in the state directory is that of the newest start.
+- The row's bytes served, bytes carried by circuits, and joules are at most PRESENCE_S old.
 """
 
 from __future__ import annotations
@@ -29,29 +33,32 @@ from protocol.core.ids import PeerId
 from swarm.transfer.serving import Serving
 
 PRESENCE_S = 2.0
-"""How often the learner's own presence and byte counts are written."""
+"""Seconds between two writes of the learner's own presence and byte counts."""
 
 
 @dataclass(kw_only=True, eq=False)
 class LearnerAnnouncer(Service):
-    """See the module's paragraph. `energy`: what this machine takes of the mains, told where the operator wants it."""
+    """Writes the invite and the learner's own presence.
+
+    `energy` measures this machine's energy, which is recorded if the operator wants it.
+    """
 
     config: SwarmConfig
     home: LearnerStateDir
     serving: Serving
     take_carried: Callable[[], Mapping[tuple[PeerId, PeerId], int]]
-    """What circuits through the learner have carried since this was last asked, by pair."""
+    """Returns the bytes that circuits through the learner carried since the last call, by pair."""
     energy: EnergyWatch
     _told: tuple[int, int] = (0, 0)
     _carried: int = 0
-    """Bytes that circuits have carried since the start."""
+    """Bytes that circuits carried since the start."""
     _unwritten: Counter[tuple[PeerId, PeerId]] = field(default_factory=Counter)
 
     def write_invite(self, addresses: list[str]) -> str:
         """Write the invite for volunteers to the state directory, and return it. Raises UsageError, RunError.
 
-        It names where we may be dialled, announced addresses first. Where nobody can dial us there is none, and an
-        earlier one, which leads nowhere, is removed.
+        It names our addresses, announced ones first. If nobody can dial us, there is no invite, and an earlier one is
+        removed.
         """
         path = self.home.root / INVITE_FILE
         if not addresses:
@@ -65,7 +72,7 @@ class LearnerAnnouncer(Service):
         return text
 
     async def note(self) -> int:
-        """Say in the ledger that the learner is there; return the id of its stay. Raises LedgerError."""
+        """Record in the ledger that the learner is present, and return the id of its stay. Raises LedgerError."""
         row = PeerRow(
             peer=self.home.learner.peer_id,
             name=self.config.swarm.name,
@@ -78,7 +85,7 @@ class LearnerAnnouncer(Service):
         return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, self.context.now_ms())
 
     async def run(self, stay: int) -> None:
-        """Keep the stay of that id up to date until cancelled, and once more then. Raises LedgerError."""
+        """Update the stay with that id until cancelled, and once more then. Raises LedgerError."""
         try:
             while True:
                 await self._keep(stay)

@@ -1,7 +1,11 @@
-"""The learner, composed: keys, ledger, store, transport, trainer, evaluation engine, and the loops that use them.
+"""Compose the learner: keys, ledger, store, transport, trainer, evaluation engine, and the loops that use them.
 
-This is the only place where they meet. What always holds on the way out, whatever the reason: peers are told, children
-end, the ledger and the store are closed; what was acknowledged is on disk, so starting again goes on from there.
+This is the only place where they meet.
+
+Invariants, whenever and for whatever reason the learner ends:
+
+- Peers are told, child processes end, and the ledger and the store are closed.
+- Everything that was acknowledged is on disk, so the next start continues from there.
 """
 
 from __future__ import annotations
@@ -55,25 +59,25 @@ from swarm.work.duplicate_keys import Doubles
 from swarm.work.server import INBOX, Incoming, WorkServer
 
 LAST_PROOFS_S = 10.0
-"""How long the run may wait at its end for nodes to fetch what the last version was trained on: they have it in a
-second, unless their machines are busy, and never afterwards."""
+"""Seconds that the run may wait at its end for nodes to fetch the proofs of the last version. Nodes need a second, or
+longer if their machines are busy, and can never fetch them later."""
 
 GOODBYE_S = 2.0
-"""How long the farewell may take to reach the peers before the connections close."""
+"""Seconds that the farewell may take to reach the peers before the connections close."""
 
 OVER = "The run is finished: the learner took its last step."
 
 REACH_S = 5.0
-"""How often it is looked at how others reach the learner."""
+"""Seconds between two looks at how others reach the learner."""
 
 
 OnReady = Callable[[str, LearnerServices], None]
-"""Told the invite, and what runs."""
+"""A function that gets the invite and the running services."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerOutcome:
-    """How a finished run ended."""
+    """How a finished run ended: its last step, and its newest held-out scores."""
 
     steps: int
     greedy: float | None
@@ -90,11 +94,11 @@ async def run_learner(
     trial: bool = True,
     transport: Callable[[bytes, NetworkSection, EventLog], AbstractAsyncContextManager[Transport]] = open_transport,
 ) -> LearnerOutcome:
-    """Run the learner role until its last training step, and return how it went.
+    """Run the learner until its last training step, and return how it ended.
 
-    `on_ready` is told the invite once peers can join, after the trial. `trainer` is the command of a process that holds
-    the conversation of `learner.training.server`; without `trial` it need not compute what the engine does. `transport`
-    makes the presence among others, of the learner's key. Raises UsageError or RunError; cancel to stop early.
+    `on_ready` gets the invite once peers can join, after the trial. `trainer` is the command of a process that uses the
+    protocol of `learner.training.server`. Without `trial`, the trainer need not compute the same as the engine.
+    `transport` opens the transport of the learner's key. Raises UsageError or RunError. Cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),
@@ -141,11 +145,11 @@ async def run_learner(
     except (LedgerError, StoreError, EngineError) as error:
         raise RunError(str(error)) from error
     except ChildCrashed as crash:
-        raise RunError(f"The trainer cannot run: {crash}") from crash
+        raise RunError(f"The trainer could not run: {crash}") from crash
 
 
 def _open_board(stack: AsyncExitStack, root: Path, events: EventLog) -> StatusFile:
-    """What `volery status` reads, until `stack` is closed."""
+    """Open the status file, which `volery status` reads, until `stack` is closed."""
     board = StatusFile(root)
     board.show(NodeStatus(doing="at work", limits={}))
     stack.callback(board.clear)
@@ -154,11 +158,13 @@ def _open_board(stack: AsyncExitStack, root: Path, events: EventLog) -> StatusFi
 
 
 def _show_nodes(board: StatusFile, event: str, fields: Fields) -> None:
-    """Let `volery status` say when nodes cannot work, since a learner without any only seems to be at work, and when
-    the ledger is an older copy."""
+    """Show in `volery status` when nodes cannot work, when the ledger is an older copy, and when the certificate ends.
+
+    A learner without nodes that can work would otherwise seem to be at work.
+    """
     match event, fields:
         case "nodes_unable", {"everyone": everyone, "text": text}:
-            board.amend(doing=f"{'nobody can work' if everyone else 'at work'}: {text}")
+            board.amend(doing=f"{'no node can work' if everyone else 'at work'}: {text}")
         case "nodes_able", _:
             board.amend(doing="at work")
         case "ledger_restored" | "certificate_ends", {"text": text}:
@@ -168,7 +174,7 @@ def _show_nodes(board: StatusFile, event: str, fields: Fields) -> None:
 
 
 class _Learner:
-    """The services of one run, at work."""
+    """Runs the services of one run."""
 
     def __init__(self, services: LearnerServices, board: StatusFile, on_ready: OnReady, *, trial: bool) -> None:
         self._services, self._board, self._on_ready, self._trial = services, board, on_ready, trial
@@ -178,7 +184,7 @@ class _Learner:
 
     @asynccontextmanager
     async def feed_sinks(self) -> AsyncIterator[None]:
-        """Metrics go where the configuration has them, while inside. Raises RunError when a port cannot be had."""
+        """Send metrics to the configured sinks while inside. Raises RunError if a port is not available."""
         config, home, monitor = self._services.config, self._services.home, self._services.monitor
         section, name, swarm = config.metrics, config.swarm.name, home.authority.swarm
         async with AsyncExitStack() as stack:
@@ -190,8 +196,8 @@ class _Learner:
             yield
 
     def close(self) -> None:
-        """Write what nobody has written yet. A ledger that cannot be written to any more has ended the run already, and
-        recovers what it was not told."""
+        """Write the rows that wait. If the ledger can no longer be written, the run has ended for that reason, and a
+        restart recovers what is missing."""
         with suppress(LedgerError):
             self._services.sessions.write_rest()
             self._services.training.write_time()
@@ -200,8 +206,9 @@ class _Learner:
         self._services.recorder.close()
 
     async def run(self) -> LearnerOutcome:
-        """Be there for peers at once, since some may wait for a learner that comes back; then open the children, try
-        the run out, tell the invite, and train to the end.
+        """Accept peers, open the children, make the trial, hand out the invite, and train to the end.
+
+        Peers are accepted at once, since some may wait for a learner that comes back.
         """
         services, sessions = self._services, self._services.sessions
         inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
@@ -239,13 +246,13 @@ class _Learner:
         )
 
     def _start_loops(self, nursery: trio.Nursery) -> None:
-        """Start what runs from the first moment to the last."""
+        """Start the loops that run from the first moment to the last."""
         services = self._services
         nursery.start_soon(services.sessions.run)
         nursery.start_soon(services.forgotten.run)
         nursery.start_soon(services.certificates.run, services.leave)
         nursery.start_soon(services.leases.run)
-        if self._services.config.swarm_rollouts:  # else nothing is leased, and there may be no task
+        if self._services.config.swarm_rollouts:  # otherwise nothing is leased, and there may be no task
             nursery.start_soon(services.prompts.run)
         nursery.start_soon(services.provisioner.run)
         if services.operator is not None:
@@ -261,13 +268,13 @@ class _Learner:
         nursery.start_soon(self._show_reach)
 
     async def _show_reach(self) -> None:
-        """Let `volery status` say how others reach us, until cancelled."""
+        """Show in `volery status` how others reach us, until cancelled."""
         while True:
             self._board.amend(reach=reach_words(self._services.transport.reached()))
             await trio.sleep(REACH_S)
 
     async def _train(self) -> Scores | None:
-        """Open the children, train to the end, and say farewell; return the newest held-out scores."""
+        """Open the children, train to the end, and say farewell. Returns the newest held-out scores."""
         async with (
             self._open_children() as engine,
             open_teacher(
@@ -294,7 +301,7 @@ class _Learner:
 
     @asynccontextmanager
     async def _open_children(self) -> AsyncIterator[WorkerEngine | None]:
-        """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
+        """Open verifiers, the trainer, and an engine if there are held-out problems or audits. Yields the engine."""
         services, state = self._services, self._services.state
         async with AsyncExitStack() as stack:
             state.waits = "The verifiers are opening their tasks."
@@ -318,11 +325,11 @@ class _Learner:
     async def _try_out(
         self, engine: WorkerEngine | None, lock: trio.Lock, export: Path, loaded: Header, call: CallTrainer
     ) -> None:
-        """The trial, and then the invite: peers may join. Raises what `try_out` does."""
+        """Make the trial, then write the invite, so that peers may join. Raises what `try_out` does."""
         services = self._services
         if self._trial and (terms := trial_terms(services.config, services.schooling)) is not None:
             async with AsyncExitStack() as stack:
-                if engine is None:  # the run needs none
+                if engine is None:  # only the trial needs one
                     engine = await stack.enter_async_context(self._open_engine())
                 async with lock:
                     passed = await try_out(engine, call, export, loaded, terms)

@@ -1,16 +1,17 @@
-"""Keep the learner's certificate valid while it runs: renew it in time, warn in time, or end the run in words.
+"""Keep the learner's certificate valid while it runs: renew it in time, warn in time, or end the run with a reason.
 
-A node believes a learner only while the operator's word for its key holds. The word ends by the clock, so whoever
-leaves a learner alone for months, or sets its clock, would otherwise find a swarm that believes nobody.
+A node trusts a learner only while the operator's certificate for its key is valid. Certificates expire. If a learner
+runs alone for months, or its clock is set, its nodes would otherwise stop trusting it.
 
-    2/3 of its life over, or not valid now --operator.key is here--> renewed, told with the next announcement
-    9/10 of its life over -----------------operator.key is not here--> warned of, at most once a WARN_EVERY_S
-    not valid now -------------------------operator.key is not here--> the run ends, what was admitted is on disk
+    2/3 of its life over, or not valid now --operator.key is here--> renewed, sent with the next announcement
+    9/10 of its life over -----------------operator.key is not here--> a warning, at most once in WARN_EVERY_S
+    not valid now -------------------------operator.key is not here--> the run ends, admitted records are on disk
 
 Invariants:
-- What decides (`care`) is a pure function of the certificate, the time and whether it can be renewed.
-- A renewed certificate holds from a day before now on, so it covers what was signed a moment ago.
-- A certificate that cannot be written to the disk is used all the same; the next start makes another.
+
+- The decision (`care`) is a pure function of the certificate, the time, and whether it can be renewed.
+- A renewed certificate is valid from a day ago on, so it covers what was signed a moment ago.
+- A certificate that cannot be written to the disk is still used. The next start makes another.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from protocol.core.dates import moment
 from protocol.core.genesis import LearnerCertificate, open_certificate
 
 LOOK_EVERY_S = 1.0
-"""A clock that is set is noticed after so long. Looking costs a comparison."""
+"""Seconds within which a clock that was set is noticed. A look costs one comparison."""
 
 RENEW_AT, WARN_AT = 2 / 3, 9 / 10
-"""Of a certificate's life. A third of 90 days is a month in which a full disk or a missing key can be mended."""
+"""Fractions of a certificate's life. The last third of 90 days is a month to repair a full disk or a missing key."""
 
 WARN_EVERY_S = 3600.0
-"""The log of somebody who reads it once a day shows it, and is not filled by it."""
+"""Seconds between two warnings: often enough for an operator who reads the log once a day, and few enough to read."""
 
 
 class Care(Enum):
@@ -48,7 +49,7 @@ class Care(Enum):
 
 
 def care(word: LearnerCertificate, now_ms: int, *, renewable: bool) -> Care:
-    """Return what the certificate `word` needs at `now_ms`; `renewable`: the operator's key is here."""
+    """Return what the certificate `word` needs at `now_ms`. `renewable`: whether the operator's key is here."""
     valid = word.not_before_ms <= now_ms <= word.not_after_ms
     if renewable:
         return Care.NOTHING if valid and now_ms < _spent_ms(word, RENEW_AT) else Care.RENEW
@@ -58,15 +59,17 @@ def care(word: LearnerCertificate, now_ms: int, *, renewable: bool) -> Care:
 
 
 def _spent_ms(word: LearnerCertificate, share: float) -> float:
-    """When this share of its life is over."""
+    """Return the time at which this fraction of the certificate's life is over."""
     issued_ms = min(word.not_before_ms + BACKDATED_MS, word.not_after_ms)
     return issued_ms + share * (word.not_after_ms - issued_ms)
 
 
 @dataclass(kw_only=True)
 class CertificateWatch:
-    """See the module's paragraph. It renews the certificate of `identity`, and tells so before `look` returns. It is
-    built before the context, whose `signing_ms` it is."""
+    """Renews the certificate of `identity`, and emits the signal before `look` returns.
+
+    It is built before the context, because it provides the context's `signing_ms`.
+    """
 
     home: LearnerStateDir
     certificate_days: float
@@ -82,8 +85,10 @@ class CertificateWatch:
         self._word = open_certificate(self.identity.certificate, self.identity.authority)
 
     async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
-        """Look again and again, until cancelled. Raises RunError when the certificate has ended, after `leave`, so that
-        what is being written becomes whole."""
+        """Check the certificate every LOOK_EVERY_S until cancelled.
+
+        If it has expired, this calls `leave`, so that pending writes are completed, and raises RunError.
+        """
         while True:
             try:
                 self.look(self.now_ms())
@@ -93,8 +98,8 @@ class CertificateWatch:
             await trio.sleep(LOOK_EVERY_S)
 
     def look(self, now_ms: int) -> None:
-        """See that what is signed at `now_ms` is believed; renew if that is due. Raises RunError where it cannot be."""
-        if care(self._word, now_ms, renewable=True) is Care.NOTHING:  # each signature asks, and a disk is slow to
+        """Ensure that the certificate covers `now_ms`, and renew it if that is due. Raises RunError if it cannot."""
+        if care(self._word, now_ms, renewable=True) is Care.NOTHING:  # each signature asks, and a disk is slow
             return
         match care(self._word, now_ms, renewable=(self.home.root / OPERATOR_KEY).exists()):
             case Care.RENEW:
@@ -105,17 +110,19 @@ class CertificateWatch:
                 raise RunError(self._explain_end(now_ms))
 
     def signing_ms(self) -> int:
-        """The time now, at which something is about to be signed: the certificate that is in force then covers it, also
-        when the clock was set a moment ago. Raises RunError where none does."""
+        """Return the time now, for something that is about to be signed.
+
+        The certificate in force covers this time, even if the clock was set a moment ago. Raises RunError if none does.
+        """
         now_ms = self.now_ms()
-        if trio.lowlevel.in_trio_run():  # who asks on a thread has asked here before, or is looked after by `run`
+        if trio.lowlevel.in_trio_run():  # a caller on a thread has asked here before, or `run` looks soon
             self.look(now_ms)
         return now_ms
 
     def _renew(self, now_ms: int) -> None:
         try:
             raw = certify(self.home.root, self.home.authority, self.home.learner, self.certificate_days, now_ms)
-        except (UsageError, RunError) as error:  # the key that is here is another's, or cannot be read
+        except (UsageError, RunError) as error:  # the key here belongs to another swarm, or cannot be read
             self._refused = f" {error}"
             if care(self._word, now_ms, renewable=False) is Care.END:
                 raise RunError(self._explain_end(now_ms)) from error
@@ -124,7 +131,7 @@ class CertificateWatch:
         try:
             write_durably(self.home.root / "certificate", raw)
         except RunError as error:
-            self.events.trouble(f"The renewed certificate is used, and not kept: {error}")
+            self.events.trouble(f"The renewed certificate is in use, but could not be written: {error}")
         self.identity.certificate, self._word = raw, open_certificate(raw, self.identity.authority)
         self._warned_s, self._refused = None, ""
         self.signals.certificate_renewed.emit(None)
@@ -140,21 +147,21 @@ class CertificateWatch:
             "certificate_ends",
             until=moment(self._word.not_after_ms),
             left_s=round(left_s),
-            text=f"The certificate of this learner's key ends at {moment(self._word.not_after_ms)}, and no node "
-            f"believes it from then on. Put {OPERATOR_KEY} into {self.home.root}: it is renewed at once, while "
-            f"training goes on.{self._refused}",
+            text=f"The certificate of this learner's key ends at {moment(self._word.not_after_ms)}. From then on no "
+            f"node trusts this learner. Put {OPERATOR_KEY} into {self.home.root}: the certificate is renewed at once, "
+            f"while training goes on.{self._refused}",
         )
 
     def _explain_end(self, now_ms: int) -> str:
         path, word = self.home.root / "certificate", self._word
         if now_ms < word.not_before_ms:
             return (
-                f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
-                f"{moment(word.not_before_ms)} on, so no node would believe what is signed now. Set the clock, then "
-                f"start again: it goes on from the newest checkpoint.{self._refused}"
+                f"This machine's clock is probably wrong: it says {moment(now_ms)}, but {path} is valid only from "
+                f"{moment(word.not_before_ms)} on, so no node would trust what is signed now. Set the clock, then "
+                f"start again: the run continues from the newest checkpoint.{self._refused}"
             )
         return (
-            f"{path} ended at {moment(word.not_after_ms)}, and it is {moment(now_ms)}: no node believes this learner "
-            f"any more. Put {OPERATOR_KEY} into {self.home.root}, or set the clock if that is wrong, then start again: "
-            f"it goes on from the newest checkpoint.{self._refused}"
+            f"{path} ended at {moment(word.not_after_ms)}, and it is {moment(now_ms)}: no node trusts this learner "
+            f"any more. Put {OPERATOR_KEY} into {self.home.root}, or set the clock if it is wrong, then start again: "
+            f"the run continues from the newest checkpoint.{self._refused}"
         )

@@ -1,4 +1,4 @@
-"""The commands that run: `learn` and `join`, each a role with its log, its view and its exit code."""
+"""Run `volery learn`: a learner with its log, its view and its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from node.ui.view_updates import follow
 
 EVENTS_FILE = "events.jsonl"
 
-NOBODY_JOINS = "There is no invite: [network] listen = [] lets nobody join, and all of each batch comes from logs."
+NOBODY_JOINS = "There is no invite: with [network] listen = [] nobody can join, and all batches come from logs."
 
 
 async def learn(
@@ -33,9 +33,10 @@ async def learn(
     trainer: Sequence[str] = TRAINER,
     trial: bool = True,
 ) -> int:
-    """`volery learn`; `trainer` is the command of the trainer's process, which without `trial` need not compute.
+    """Run `volery learn`, and return the exit code.
 
-    With `resume` it refuses to begin anew; `fork_from` names the run, RUN or RUN@STEP, that it begins with.
+    `trainer` is the command of the trainer's process. Without `trial`, that process need not compute anything real.
+    With `resume`, the command refuses to begin a new run. `fork_from` names the run to fork, as RUN or RUN@STEP.
     """
     start = look_at(path, resume=resume, fork_from=fork_from)
     config, schooling, state_directory = start.config, start.schooling, Path(start.config.swarm.state)
@@ -88,8 +89,8 @@ async def learn(
 
 
 def stopped_after(state: ViewState, durable: int) -> str:
-    """How far a run came that was stopped, "" if it took no step; `durable` is the step of its newest checkpoint."""
+    """Return how far a stopped run came, "" if it took no step. `durable`: the step of its newest checkpoint."""
     if not state.step:
         return ""
-    lost = f" Its newest checkpoint is of step {durable}: it goes on from there." if durable < state.step else ""
+    lost = f" Its newest checkpoint is of step {durable}: it continues from there." if durable < state.step else ""
     return f"Stopped after step {state.step} of {state.steps}.{lost} "

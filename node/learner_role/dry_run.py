@@ -1,9 +1,15 @@
-"""`volery learn --dry-run`: what a learner would do with a configuration, and what that takes, before it starts.
+"""Show what a learner would do with a configuration, and what it needs, without starting it (`volery learn --dry-run`).
 
-What always holds: no swarm is started, and nothing is left behind; where members look for their learner, it listens for
-some seconds, so that they say whether they reach it; what is printed is TOML, the configuration in force with every
-default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by the same
-function (`node.learner_role.preflight.look_at`) and makes the same trial, so that both refuse in the same words.
+If the swarm has members, the dry run listens for some seconds at the learner's addresses, so that members can say
+whether they reach it.
+
+Invariants:
+
+- No swarm is started, and nothing is left behind.
+- The output is TOML: the configuration in force with every default, and the findings as comments. It can be saved and
+  used.
+- A start makes the same checks (`node.learner_role.preflight.look_at`) and the same trial, so both give the same
+  messages.
 """
 
 from __future__ import annotations
@@ -50,14 +56,14 @@ from node.state.learner_state import LEARNER_KEY
 from node.tasks.task_suite import TaskSuite
 from swarm.transport.error_groups import first_cause
 
-QUICK = "No trial was made (--quick): whether nodes can work with the model is found out at the start."
+QUICK = "No trial was made (--quick). Only the start will show whether nodes can work with the model."
 
 LINES_MBIT = (100, 1000, 10_000)
-"""Uplinks for which the time of a version is told."""
+"""Uplinks in Mbit/s for which the upload time of a version is shown."""
 
 PATCH_SHARE = 0.02
-"""Of a version in bfloat16, a usual patch from one step to the next at a learning rate of 1e-6: 0.9 to 2.2 % were
-measured."""
+"""Usual size of a patch from one step to the next, as a fraction of a version in bfloat16, at a learning rate of 1e-6.
+0.9 to 2.2 % were measured."""
 
 GB = 1e9
 
@@ -73,9 +79,10 @@ async def dry_run(
     as_json: bool = False,
     trainer: Sequence[str] = TRAINER,
 ) -> int:
-    """`volery learn --dry-run`: print what a start would do, after a trial unless it is `quick`; returns the exit code.
+    """Run `volery learn --dry-run`: print what a start would do, and return the exit code.
 
-    `trainer` is the command of the trainer's process. Raises UsageError, RunError.
+    It makes a trial first, unless it is `quick`. `trainer` is the command of the trainer's process. Raises UsageError
+    and RunError.
     """
     start = look_at(path, resume=resume, fork_from=fork_from)
     try:
@@ -91,7 +98,7 @@ async def dry_run(
 
 
 async def _ask_members(start: Start) -> Asked | None:
-    """Have members that are here dial our addresses; None where the swarm has none yet."""
+    """Ask known members to dial our addresses; None if the swarm has none yet."""
     root = Path(start.config.swarm.state)
     if not start.config.network.listen or not (root / LEARNER_KEY).exists() or not recalled(root):
         return None
@@ -102,14 +109,14 @@ async def _ask_members(start: Start) -> Asked | None:
 
 async def _try(start: Start, trainer: Sequence[str]) -> Tried:
     if sys.stderr.isatty():
-        print("Trying the run out (--quick leaves this out)...", file=sys.stderr)
+        print("Making a trial of the run (--quick skips it)...", file=sys.stderr)
     spec = child_spec(trainer, start.config)
     with about_keys_of(start.path):
         return await _stoppable(partial(try_aside, start.config, start.schooling, start.rows, start.checkpoints, spec))
 
 
 async def _stoppable(look: Callable[[], Awaitable[T]]) -> T:
-    """What `look` returns. Raises Stopped when the program is told to end meanwhile."""
+    """Return what `look` returns. Raises Stopped if the program gets a signal to end meanwhile."""
     with first_cause():
         async with trio.open_nursery() as nursery:
             await nursery.start(stop_when_told)
@@ -120,7 +127,7 @@ async def _stoppable(look: Callable[[], Awaitable[T]]) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDescription:
-    """What a start would do: the configuration in force, and findings in lines."""
+    """The configuration in force, and the findings about a start as lines."""
 
     path: Path
     config: SwarmConfig
@@ -128,21 +135,21 @@ class StartDescription:
 
     @property
     def text(self) -> str:
-        """TOML, with the findings as comments."""
-        head = f"# {self.path} as it is in force, every default in its place. Nothing was started."
+        """Return the configuration as TOML, with the findings as comments."""
+        head = f"# The configuration in force of {self.path}, with every default. Nothing was started."
         return "\n".join([head, "", to_toml(self.config), *(f"# {line}".rstrip() for line in self.findings)])
 
     @property
     def json(self) -> str:
-        """The same as a JSON object."""
+        """Return the same as a JSON object."""
         config = msgspec.to_builtins(self.config)
         return json.dumps({"path": str(self.path), "configuration": config, "findings": list(self.findings)}, indent=2)
 
 
 def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: Sequence[str] = ()) -> StartDescription:
-    """Describe what a start would do; without a trial where `tried` is None.
+    """Describe what a start would do. `tried` is None if no trial was made.
 
-    outside: what is known of how others reach the learner. Raises UsageError.
+    `outside`: lines about how others reach the learner. Raises UsageError.
     """
     config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
     with about_keys_of(start.path):
@@ -174,12 +181,12 @@ def _beginning(start: Start, fork_from: str) -> str:
     if start.origin is not None:
         return f"begins with step {start.origin.row.step} of {fork_from}"
     if start.rows:
-        return f"goes on from step {start.rows[0].step}, the newest checkpoint"
-    return f"begins anew: there is nothing in {state}" if is_blank(state / LEDGER) else "begins anew: no checkpoint yet"
+        return f"continues from step {start.rows[0].step}, the newest checkpoint"
+    return f"begins at step 0 ({state} is empty)" if is_blank(state / LEDGER) else "begins at step 0 (no checkpoint)"
 
 
 def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
-    """In what layers compute on this machine, and how that is known."""
+    """Return the format in which layers compute on this machine, and how that is known."""
     if tried is not None:
         return f"{computed} on {tried.device}"
     if config.trainer.compute_dtype != "auto":
@@ -189,50 +196,56 @@ def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
 
 def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int) -> Iterator[str]:
     learn, batch = config.learn, config.swarm_rollouts
-    yield f"It {beginning}, and ends after step {learn.steps}."
+    yield f"The run {beginning}, and ends after step {learn.steps}."
     if begun >= learn.steps:
-        yield f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {begun} to train on."
+        yield (
+            f"That step is already taken: the learner publishes its version, and ends. Raise [learn] steps above "
+            f"{begun} to train on."
+        )
     if batch:
         leases = "1 lease" if batch == learn.group_size else f"{batch / learn.group_size:g} leases"
         yield (
-            f"A training step takes R = {batch} rollouts: {leases} of {learn.group_size} "
+            f"A training step uses R = {batch} rollouts: {leases} of {learn.group_size} "
             f"completions, up to {words.counted(learn.max_new_tokens, 'token')} each."
         )
     if logged := config.offline_rollouts:
         alone = "" if batch else ", and nothing is leased"
-        yield f"A training step takes {words.counted(logged, 'completion')} from logs{alone}."
+        yield f"A training step uses {words.counted(logged, 'completion')} from logs{alone}."
     yield from _rates(config)
     kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
     kappa = "every step" if learn.publish_every == 1 else kappa
-    yield f"Window: S = {words.counted(learn.staleness, 'step')} ({learn.mode}); a version is published {kappa}."
+    yield (
+        f"Staleness window: S = {words.counted(learn.staleness, 'step')} ({learn.mode}). A version is published "
+        f"{kappa}."
+    )
     most = learn.max_batches_ahead or learn.staleness + 1
-    said = "" if learn.max_batches_ahead else ", as many as measurements ask for"
+    said = "" if learn.max_batches_ahead else ", depending on measurements"
     if batch:
-        lasts = f"a lease lasts {learn.lease_timeout_s:g} s"
-        yield f"At most {round(most * batch)} rollouts are leased or wait{said}; {lasts}."
+        lasts = f"A lease lasts {learn.lease_timeout_s:g} s"
+        yield f"At most {round(most * batch)} rollouts are leased or wait{said}. {lasts}."
     yield from _data(config, schooling)
 
 
 def _rates(config: SwarmConfig) -> Iterator[str]:
-    """What is allowed, and seldom meant."""
+    """Yield warnings about settings that are allowed, but seldom intended."""
     trainer, learn = config.trainer, config.learn
     if trainer.warmup_steps > learn.steps:
         yield (
-            f"The learning rate rises over {trainer.warmup_steps} steps, and the run ends after {learn.steps}: "
-            f"no more than {learn.steps / trainer.warmup_steps:.0%} of it is reached."
+            f"The learning rate rises over {trainer.warmup_steps} steps, but the run ends after {learn.steps}: "
+            f"it reaches no more than {learn.steps / trainer.warmup_steps:.0%} of its full value."
         )
     correction = trainer.correction or PRESETS[trainer.objective].correction
     is_off_policy = bool(config.swarm_rollouts and learn.staleness)
     if is_off_policy and correction == "uncorrected" and trainer.advantage_in_force != "preference":
         old = words.counted(learn.staleness, "step")
         yield (
-            f"Nothing corrects for rollouts that are up to {old} old: the correction is "
+            f"Nothing corrects for rollouts with a lag of up to {old}: the correction is "
             '"uncorrected", which is meant for mode = "sequential".'
         )
 
 
 def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
-    """What is trained on and evaluated on, with what was left out."""
+    """Yield what the run trains and evaluates on, and what was left out."""
     total = sum(one.weight for one in config.task.tasks)
     for one in config.task.tasks:
         share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
@@ -241,9 +254,9 @@ def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
     for name, note in schooling.notes:
         yield f"{name}: {note}."
     if config.curriculum.dynamic_sampling:
-        yield "Groups whose rewards are all equal are credited and not trained on; more is leased in their place."
+        yield "Groups whose rewards are all equal are credited, but not trained on: others are leased in their place."
     evaluate = config.evaluate
-    asked = f", each {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
+    asked = f", each sampled {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
     if not schooling.held_out:
         yield "Evaluation: none; there are no held-out prompts."
     else:
@@ -252,25 +265,25 @@ def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
     if schooling.held_out:
         most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
         where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
-        yield f"It runs on {where}; beside the weights, a batch takes {most} for keys and values at most."
+        yield f"That engine runs on {where}. Beside the weights, a batch uses at most {most} for keys and values."
     if config.distill.teacher is not None:
         where = "a GPU if there is one" if config.distill.device == "auto" else config.distill.device
         yield (
             f"Teacher: {config.distill.teacher} scores every group before it is trained on, in an engine process of "
-            f"its own on {where}; its word weighs {config.trainer.teacher_in_force:g}."
+            f"its own on {where}. The weight of its scores is {config.trainer.teacher_in_force:g}."
         )
     if config.trust.audits and config.swarm_rollouts:
         yield (
             f"Audits: on the same engine, all of a newcomer's first {NEWCOMER_GROUPS} groups, and at least "
-            f"{config.trust.min_audit_share:.0%} of everybody's."
+            f"{config.trust.min_audit_share:.0%} of each peer's groups."
         )
     else:
-        yield "Audits: none; what peers deliver is believed."
+        yield "Audits: none. The records of peers are trusted."
 
 
 def _model(facts: ModelFacts, where: str) -> Iterator[str]:
     dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
-    yield f"Model: {facts.architecture}, {_count(facts.parameters)} parameters; its files hold {dtypes}."
+    yield f"Model: {facts.architecture}, {_count(facts.parameters)} parameters. Its files hold {dtypes}."
     yield (
         f"{words.counted(facts.layers, 'layer')} of width {facts.hidden}, feed-forward {facts.feed_forward}, "
         f"vocabulary {facts.vocabulary}. Layers compute in {where}."
@@ -286,24 +299,24 @@ def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
         f"{footprint.state / GB:.1f} GB in all."
     )
     yield (
-        f"A rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
+        f"Each rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
         f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
         f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
     )
     if config.trainer.device != "cpu":
         exported = footprint.trained * DTYPE_BYTES[config.model.weights_dtype]
         host = (footprint.checkpoint + exported) / config.trainer.machines / GB
-        yield f"Snapshots of GPUs, for checkpoints and versions, take {host:.1f} GB of the machine's own memory."
+        yield f"Copies of GPU memory, for checkpoints and versions, use {host:.1f} GB of the machine's own memory."
     else:
         copied = (footprint.checkpoint + footprint.trained * MASTER["weights"]) / config.trainer.machines / GB
         yield f"While a checkpoint and a version are written, a step may copy up to {copied:.1f} GB of the state."
     if not config.trainer.activation_checkpointing:
-        yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
+        yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch needs less for activations."
 
 
 def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: bool) -> Iterator[str]:
     newest, milestones = config.learn.keep_checkpoints, config.most_milestones(evaluates=evaluates)
-    # One while it is written; another whose version is just being evaluated, and may be the best.
+    # One that is being written, and another whose version is being evaluated and may be the best.
     passing = 2 if milestones and evaluates and config.evaluate.keep_best else 1
     kept = newest + milestones + passing
     beyond = f", {words.counted(milestones, 'milestone')} at most" if milestones else ""
@@ -323,7 +336,7 @@ def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: 
     needed += footprint.first - footprint.version
     free = shutil.disk_usage(place).free
     enough = "enough" if free > needed else "NOT ENOUGH"
-    yield f"Together {needed / GB:.1f} GB; {free / GB:.1f} GB are free at {place}: {enough}."
+    yield f"Together {needed / GB:.1f} GB. Free at {place}: {free / GB:.1f} GB, {enough}."
 
 
 def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
@@ -335,9 +348,9 @@ def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
             if footprint.frozen
             else f"a patch in about {version * PATCH_SHARE:.1f} s"
         )
-        yield f"A version leaves the learner in {first:.0f} s at {mbit:g} Mbit/s, {then}."
+        yield f"At {mbit:g} Mbit/s, the learner sends a version in {first:.0f} s, {then}."
 
 
 def _count(parameters: int) -> str:
-    """How many parameters, in words."""
+    """Return a number of parameters as text."""
     return f"{parameters / 1e9:.3f} billion" if parameters >= 10_000_000 else f"{parameters:,}"

@@ -1,4 +1,4 @@
-"""What `volery learn` and its dry run look at before anything is made."""
+"""Check configuration, model, tasks and state directory for `volery learn` and its dry run, before anything is made."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from node.verifiers.dispatch import require_here
 
 
 def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
-    """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
-    RunError, naming the file and the key.
+    """Check everything that can be checked of `config`, read from `path`, and return its tasks.
+
+    Raises UsageError, TaskError and RunError, which name the file and the key.
     """
     with about_keys_of(path):
         require_model(Path(config.model.directory))
@@ -54,10 +55,12 @@ def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a start begins with, once everything was looked at that can be without making anything.
+    """What a start begins with, after all checks that make nothing.
 
-    `rows`, newest first, are the durable states that it may go on from; they lie in `checkpoints`. `origin` is the
-    checkpoint that a fork begins with. `note` tells what of the model is not as it was; "" if all is.
+    Args:
+        rows: the durable checkpoints that it may continue from, newest first. They lie in `checkpoints`.
+        origin: the checkpoint that a fork begins with.
+        note: how the model differs from the one that the run began with; "" if it does not.
     """
 
     path: Path
@@ -70,8 +73,9 @@ class Start:
 
 
 def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
-    """Look at all that `volery learn` with these options would begin with; `--dry-run` does the same, so both refuse
-    in the same words. Makes nothing. Raises UsageError, TaskError and RunError.
+    """Check everything that `volery learn` with these options would begin with, and make nothing.
+
+    `--dry-run` calls this as well, so both give the same messages. Raises UsageError, TaskError and RunError.
     """
     config = read_swarm_config(path)
     require_clock(Clock.now_ms())
@@ -101,13 +105,13 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
 
 
 def rows_to_resume(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
-    """The run's own durable states, which must be of these tasks and settings."""
+    """Return the run's own durable checkpoints. Raises UsageError if they are of other tasks or settings."""
     require_fixed(config, state / LEDGER, (SEED, WAYS))
     require_groups(config, state / LEDGER)
     rows = checkpoints_in(state)
     if rows:
         before = schooling.state()
-        schooling.restore(rows[0].state)  # refuses other tasks
-        schooling.restore(before)  # where a start that finds no checkpoint readable begins
+        schooling.restore(rows[0].state)  # raises for other tasks
+        schooling.restore(before)  # a start that can read no checkpoint begins with this state
     require_fixed(config, state / LEDGER, (TASKS,))
     return rows

@@ -1,7 +1,9 @@
-"""Packs the receipts of leases that ended long ago, while the learner works.
+"""Pack the receipts of leases that ended long ago, while the learner works.
 
-What always holds: nothing is lost (`learner.ledger.compaction`); intake and training wait for one round at most, which
-takes some 50 ms, and rounds are PAUSE_S apart.
+Invariants:
+
+- Nothing is lost (`learner.ledger.compaction`).
+- Intake and training wait for one round at most, which takes some 50 ms. Rounds are PAUSE_S apart.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from node.learner_role.shared.context import Service
 from protocol.core.dates import DAY_MS
 
 LOOK_S = 600.0
-"""Between two looks at what has become old enough."""
+"""Seconds between two looks for receipts that have become old enough."""
 
 PAUSE_S = 2.0
-"""Between two rounds: 250 receipts a second, more than any learner gives for long."""
+"""Seconds between two rounds. That packs 250 receipts a second, more than any learner signs for long."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ReceiptPacker(Service):
-    """See the module's paragraph. `keep_days`: how old a lease is when its receipt is packed."""
+    """Packs receipts of leases that are older than `keep_days`."""
 
     keep_days: float
 
@@ -33,6 +35,6 @@ class ReceiptPacker(Service):
             await trio.sleep(PAUSE_S if await self.pack() == ROUND else LOOK_S)
 
     async def pack(self) -> int:
-        """One round; return how many were packed, ROUND at most. Raises LedgerError."""
+        """Pack one round of receipts, and return how many, at most ROUND. Raises LedgerError."""
         before_ms = self.context.now_ms() - round(self.keep_days * DAY_MS)
         return await trio.to_thread.run_sync(self.ledger.compaction.pack_receipts, before_ms)

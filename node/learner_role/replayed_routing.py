@@ -1,7 +1,7 @@
-"""How the model of a run routes, where router replay asks for that, and what audits know of its experts.
+"""Read how a model routes tokens to experts, for router replay and for audits.
 
-Pure but for reading config.json. Refuses a model that cannot be replayed, and leases whose deliveries would be too
-large with the experts in them.
+Pure, except for reading config.json. It rejects a model whose routing cannot be replayed, and settings whose deliveries
+would be too large with the experts in them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "[trainer] router_replay"
 
 
 def replayed_routing(config: SwarmConfig) -> Routing | None:
-    """How the model routes; None where nothing is replayed. Raises UsageError, naming the key."""
+    """Return how the model routes; None if nothing is replayed. Raises UsageError that names the key."""
     if not config.trainer.router_replay:
         return None
     directory, learn = Path(config.model.directory), config.learn
@@ -31,27 +31,27 @@ def replayed_routing(config: SwarmConfig) -> Routing | None:
     if routing is None:
         kind = found.get("model_type") if isinstance(found, dict) else None
         raise UsageError(
-            f"{KEY} = true, and {directory} is no mixture of experts that can be replayed (model_type {kind!r}). Known "
-            f"are {', '.join(sorted(KNOWN))}. Set it to false."
+            f"{KEY} = true, but {directory} is no mixture of experts that can be replayed (model_type {kind!r}). Known "
+            f"types: {', '.join(sorted(KNOWN))}. Set the key to false."
         )
     of_one = learn.max_new_tokens * routing.token_bytes
     if of_one > MAX_EXPERT_BYTES:
         raise UsageError(
-            f"{KEY} = true: a completion of [learn] max_new_tokens = {learn.max_new_tokens} names {of_one} bytes of "
-            f"experts ({routing.token_bytes} a token), and a record has at most {MAX_EXPERT_BYTES}. Lower it to "
-            f"{MAX_EXPERT_BYTES // routing.token_bytes}."
+            f"{KEY} = true: a completion of [learn] max_new_tokens = {learn.max_new_tokens} has {of_one} bytes of "
+            f"experts ({routing.token_bytes} a token), but a record may have at most {MAX_EXPERT_BYTES}. Lower "
+            f"max_new_tokens to {MAX_EXPERT_BYTES // routing.token_bytes}."
         )
     if (size := delivery_bytes(learn.group_size, learn.max_new_tokens, routing)) > MAX_WORK_BYTES:
         raise UsageError(
             f"{KEY} = true: [learn] group_size = {learn.group_size} completions of max_new_tokens = "
-            f"{learn.max_new_tokens} take up to {size} bytes with {routing.token_bytes} bytes of experts a token, and "
-            f"a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+            f"{learn.max_new_tokens} take up to {size} bytes with {routing.token_bytes} bytes of experts a token, but "
+            f"a delivery may have at most {MAX_WORK_BYTES}. Lower one of the two."
         )
     return routing
 
 
 def audited_experts(config: SwarmConfig) -> Experts:
-    """What audits know of the experts that made a token. Raises UsageError when the model's config cannot be read."""
+    """Return what audits know about the experts of each token. Raises UsageError if config.json cannot be read."""
     if not config.trust.audits:
         return Experts.NONE
     return experts_in(_config_of(config, "[model] directory"), told=config.trainer.router_replay)

@@ -1,8 +1,8 @@
-"""The learner's services, built: who is given what. `node.learner_role.app` opens what they stand on, and runs them.
+"""Build the learner's services and connect them. `node.learner_role.app` opens what they need, and runs them.
 
-The order of construction is the order in which services hear the same news (`node.learner_role.shared.signals`). It
-matters for a ban: the peer is told what was revised, then loses its leases and its connection, and then what waited of
-it is forgotten. So `receipt_revisions` is built before `session_service`, and `selection_service` after it.
+Services get the same news in the order of their construction (`node.learner_role.shared.signals`). That matters for a
+ban: the peer first gets its revised receipts, then loses its leases and its connection, and then its waiting records
+are dropped. So `receipt_revisions` is built before `session_service`, and `selection_service` after it.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ from swarm.work.membership import HEARTBEATS_MISSED, Membership
 
 @dataclass(kw_only=True, eq=False)
 class LearnerServices:
-    """All that lives as long as the run: what a learner has open, and what is built on it.
+    """Everything that lives as long as the run: what a learner has open, and the services built on it.
 
-    `trainer_argv` is the command of one rank of the trainer. `teacher_digest` is that of the teacher where nodes score
-    with it, which are `teachers` then; else there are none. `audits`, `selection` and `operator`, who say which peers
-    are believed, are None where nothing is leased.
+    `trainer_argv` is the command of one rank of the trainer. `teacher_digest` is the teacher's if teacher nodes score
+    with it, otherwise empty; `teachers` is None then. `audits`, `selection` and `operator` decide which peers are
+    trusted, and are None if nothing is leased.
     """
 
     config: SwarmConfig
@@ -122,7 +122,7 @@ class LearnerServices:
         self.forgotten = Forgotten(context=self.context, transport=self.transport, report=self.swarm.faults.report)
 
     async def leave(self) -> None:
-        """Make durable what was trained, within a minute, before somebody stops the run."""
+        """Write a durable checkpoint within a minute, before the run is stopped."""
         await self.training.leave()
 
     def _build_state(self) -> None:
@@ -199,7 +199,7 @@ class LearnerServices:
             at_s=0.0,
             swarm=config.swarm.name,
             mode="sequential" if learn.staleness == 0 else "async",
-            rollouts=max(1, config.swarm_rollouts),  # also where logs are all that is trained on
+            rollouts=max(1, config.swarm_rollouts),  # 0 if the run trains only on logs
             group_size=learn.group_size,
             staleness=learn.staleness,
             kappa=learn.publish_every or 1,
@@ -318,7 +318,7 @@ class LearnerServices:
         return [me, *self.sessions.peers()]
 
     def _seed(self, signed: SignedManifest) -> None:
-        """Scatter what most peers will ask for: the patch from the version before, where there is one."""
+        """Spread the chunks that most peers will request: the patch from the version before, if there is one."""
         manifest = signed.manifest
         patch = next((patch for patch in manifest.patches if patch.base == manifest.previous), None)
         self.swarm.exchange.seed(signed, file_chunks(manifest) if patch is None else patch.chunks)
@@ -328,7 +328,7 @@ class LearnerServices:
         self.energy = EnergyWatch(
             partial(find_meters, config.energy, devices_of_trainer(config.trainer)),
             is_lent=lambda: True,
-            engine_s=lambda: trio.current_time() - began_s,  # it is at work all the time
+            engine_s=lambda: trio.current_time() - began_s,  # the learner is at work all the time
             events=self.events,
         )
         self.announcer = LearnerAnnouncer(
@@ -367,7 +367,7 @@ class LearnerServices:
         )
 
     async def _open_incarnation(self, incarnation: int, base: int) -> None:
-        """Look at the model again: a trainer that was started anew has read it again."""
+        """Record fixed settings, and check the model again, since a restarted trainer has read it again."""
         await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.trouble(note)
@@ -376,7 +376,7 @@ class LearnerServices:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingServices:
-    """What uses the learner's own engine, one at a time: `lock` is held meanwhile."""
+    """The services that use the learner's own engine. The one that uses it holds `lock`."""
 
     lock: trio.Lock
     audits: AuditLoop | None = None
@@ -385,7 +385,7 @@ class JudgingServices:
 
 
 def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> JudgingServices:
-    """Build what uses `engine`; nothing where the run needs none."""
+    """Build the services that use `engine`; none of them if it is None."""
     context, held_out, lock = services.context, services.schooling.held_out, trio.Lock()
     if engine is None:
         return JudgingServices(lock=lock)

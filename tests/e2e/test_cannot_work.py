@@ -81,7 +81,7 @@ def test_leases_that_no_node_can_use(swarm: Swarm) -> None:
     nodes = [join(swarm, name, patience_s=6.0) for name in ("one", "two")]
     sentence = f"2 of 2 nodes cannot use their leases: {BEYOND}"
     wait_event(learner, "nodes_unable", text=sentence, everyone=True)
-    assert f"doing nobody can work: {sentence}" in says(swarm, "status", swarm.config)
+    assert f"doing no node can work: {sentence}" in says(swarm, "status", swarm.config)
     for node in nodes:
         assert node.wait() == TROUBLE
         check_paragraph(node.err.read_text(), "given up", "none of its leases", BEYOND, "operator", "[engine] kind")
@@ -101,7 +101,7 @@ def test_a_version_that_no_node_can_install(swarm: Swarm) -> None:
     nodes = [join(swarm, name, engine="transformers", python=str(python), patience_s=8.0) for name in ("one", "two")]
     sentence = f"2 of 2 nodes cannot install 1.0: {REFUSED}"
     wait_event(learner, "nodes_unable", text=sentence, everyone=True)
-    assert f"doing nobody can work: {sentence}" in says(swarm, "status", swarm.config)
+    assert f"doing no node can work: {sentence}" in says(swarm, "status", swarm.config)
     for node in nodes:
         assert node.wait() == TROUBLE
         text = node.err.read_text()

@@ -80,7 +80,7 @@ def test_without_the_operators_key_the_end_is_told_and_nothing_is_lost(doomed: S
     wait_gone(family)
     said = learner.err.read_text()
     assert said.startswith("volery: error: "), said
-    assert "no node believes this learner any more. Put operator.key into" in said
+    assert "no node trusts this learner any more. Put operator.key into" in said
     (swarm.directory / "operator.key").rename(key)
     ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
     again = swarm.learn_doomed()

@@ -77,7 +77,7 @@ def test_a_learner_of_logs_alone_needs_no_address(swarm: Swarm) -> None:
     assert learner.wait() == 0, learner.story()
     assert swarm.steps_taken == 2
     said = learner.out.read_text()
-    assert "There is no invite: [network] listen = [] lets nobody join" in said
+    assert "There is no invite: with [network] listen = [] nobody can join" in said
     assert "volery join" not in said
     assert not (swarm.state / "invite").exists()
     outcome = swarm.machine.call("invite", swarm.config)

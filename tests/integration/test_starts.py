@@ -305,7 +305,7 @@ async def test_a_start_and_its_dry_run_refuse_in_the_same_words(
 
 async def test_a_trainer_that_cannot_even_start_is_told_alike(place: Place) -> None:
     broken = (sys.executable, "-c", "import sys; sys.exit('there is no torch here')")
-    says = r"^The trainer cannot run: .*there is no torch here"
+    says = r"^The trainer could not run: .*there is no torch here"
     with pytest.raises(RunError, match=says) as told:
         await dry_run(place.path, trainer=broken)
     with pytest.raises(RunError, match=says) as started:
@@ -333,7 +333,7 @@ async def test_a_first_start_that_is_refused_and_a_fork_leave_nothing_to_go_on_f
     assert not (place.state / "invite").exists()
     start = look_at(place.path)
     assert (start.rows, start.origin) == ([], None)
-    assert "It begins anew: no checkpoint yet" in show_dry_run(place.path)
+    assert "The run begins at step 0 (no checkpoint)" in show_dry_run(place.path)
 
 
 def test_what_may_change_may_change(place: Place) -> None:
@@ -342,7 +342,7 @@ def test_what_may_change_may_change(place: Place) -> None:
     place.change("max_new_tokens = 8", "max_new_tokens = 9")
     place.change('directory = "model"', 'directory = "model"\nweights_dtype = "float32"')
     place.change("letters=3", 'letters=3"\nweight = 3.0\n#"')
-    assert "It goes on from step 7" in show_dry_run(place.path, resume=True)
+    assert "The run continues from step 7" in show_dry_run(place.path, resume=True)
 
 
 def test_pairs_that_wait_are_no_reason_to_refuse_pairs(place: Place) -> None:
@@ -389,9 +389,7 @@ def test_a_ledger_of_before_settings_were_kept_takes_them_as_they_are(place: Pla
 
 def test_a_run_whose_steps_are_over_says_so(place: Place) -> None:
     place.change("steps = 50", f"steps = {STEP}")
-    assert f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {STEP}" in show_dry_run(
-        place.path
-    )
+    assert f"the learner publishes its version, and ends. Raise [learn] steps above {STEP}" in show_dry_run(place.path)
 
 
 def test_a_quick_dry_run_says_in_what_this_machine_computes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_nothing_else_writes_to_a_terminal() -> None:
             name = ast.unparse(call.func)
             if name in ("print", "typer.echo", "Console", "rich.console.Console", "click.echo"):
                 found.add(f"{place}: {ast.unparse(call)[:80]}")
-    ours = "Stopped. Nothing was started", "Trying the run out"
+    ours = "Stopped. Nothing was started", "Making a trial of the run"
     assert {line for line in found if not any(one in line for one in ours)} == set()
 
 

@@ -1,9 +1,10 @@
-"""What a service of the learner is given when it is built, as one value.
+"""Define the context that every service of the learner gets when it is built, as one value.
 
 Invariants:
-- The context is frozen. What changes during a run is in `RunState`, the ledger and the store, and, for the certificate,
-  in `LearnerIdentity`: to renew it is one assignment, and whoever signs reads it at that moment.
-- `signing_ms` is asked for what is about to be signed: the certificate in force covers that time.
+
+- The context is frozen. Things that change during a run are in `RunState`, the ledger and the store, and the
+  certificate is in `LearnerIdentity`. Renewing it is one assignment, and code that signs reads it at that moment.
+- `signing_ms` is called for something that is about to be signed. The certificate in force covers that time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from swarm.store import ChunkStore
 
 @dataclass(kw_only=True)
 class LearnerIdentity:
-    """Who this learner is: its key, its swarm's authority, the operator's certificate in force for that key, and the
-    secret by which it decides what peers cannot foresee."""
+    """The learner's identity: its key, its swarm's authority, and the operator's certificate in force for that key.
+
+    `secret` seeds the decisions that peers must not foresee.
+    """
 
     keypair: Keypair
     authority: Authority
@@ -41,7 +44,10 @@ class LearnerIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerContext:
-    """`now_ms` and `signing_ms`: milliseconds since 1970; `signing_ms` raises RunError where no certificate holds."""
+    """Everything that services need.
+
+    `now_ms` and `signing_ms` return milliseconds since 1970. `signing_ms` raises RunError if no certificate is valid.
+    """
 
     identity: LearnerIdentity
     state: RunState

@@ -1,4 +1,4 @@
-"""What a node says that it cannot do, heard with its heartbeats: kept, and logged where it is news."""
+"""Keep the troubles that nodes report with their heartbeats, and log them if they are news."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.work import Heartbeat
 
 
 def hear_troubles(context: LearnerContext, peer: PeerId, name: str, heartbeat: Heartbeat) -> None:
-    """Note what the node of this `name` cannot do, and log what is news of it."""
+    """Note what the node with this `name` cannot do, and log what is new."""
     state, now_s, now_ms = context.state, trio.current_time(), context.now_ms()
     for trouble in state.troubles.heard(
         peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=ChainMap(state.present, state.teachers)

@@ -1,9 +1,11 @@
-"""What the loops of a learner share: the workload, with chain, buffer and open leases, and who is here.
+"""Hold the state that the learner's loops share: chain, rollout buffer, open leases, and the peers that are here.
 
-What always holds: only the trio thread touches it, so between two awaits it is consistent; whoever judges deliveries or
-puts another chain and buffer in place holds `judging` meanwhile, so that no record is judged by a chain that is gone,
-or put into a buffer that was recovered from a ledger which held it already; `notify` wakes whoever waits for leases to
-become possible or a batch to be complete.
+Invariants:
+
+- Only the trio thread touches it, so it is consistent between two awaits.
+- Code that judges deliveries, or replaces chain and buffer, holds `judging` meanwhile. So no record is judged by an old
+  chain, and none is added to a buffer that was recovered from a ledger which already held it.
+- `notify` wakes the tasks that wait until leases become possible or a batch is complete.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from swarm.work.membership import Membership
 
 @dataclass(kw_only=True)
 class PeerSession:
-    """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved, generated
-    and took of the mains (joules by source) since it came; how it is reached, where it says so.
+    """One stay of a peer: its row in the ledger, its name, and the protocol features that its node supports.
 
-    `is_on`: it is leased to, and paid. Else it stands by, for `standby_s` until `switched_s`.
+    It also counts, since the stay began, the bytes that the node moved, the seconds that its engine generated, and its
+    energy (joules by source). `reach` is how others reach the node, if it says so. `is_on`: it is active, so it is
+    leased work and paid. Otherwise it is on standby. `standby_s` counts its seconds on standby until `switched_s`.
     """
 
     row: int
@@ -49,7 +52,7 @@ class PeerSession:
     switched_s: float = 0.0
 
     def switch(self, *, on: bool, now_s: float) -> None:
-        """From now on it is on, or stands by; the same as before only brings the seconds up to date."""
+        """Make the peer active or standby from now on. If nothing changes, only the seconds are brought up to date."""
         if not self.is_on:
             self.standby_s += now_s - self.switched_s
         self.is_on, self.switched_s = on, now_s
@@ -57,18 +60,29 @@ class PeerSession:
 
 @dataclass(kw_only=True)
 class RunState:
-    """See the module's paragraph.
+    """The state of one run.
 
-    `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
-    `published` is the newest version, `kappa` the publication period in force; `issued` how many leases the ledger has,
-    and `judged` how many records it had when verdicts last reached the curriculum; `asked` how many completions wait to
-    be told what they are worth; `announcement` is the newest one, empty before the first; `evaluating` counts, by the
-    training step of a version, its evaluations that have begun and are not over; `forgotten` is the highest incarnation
-    of which versions are out that the ledger knows nothing of, 0 where there is none
-    (`node.learner_role.peers.forgotten_versions`); `troubles` is what nodes say that they cannot do, `reaches`
-    how they say that they are reached. `waits` is a
-    sentence while a process of the learner's own is not there yet, the trainer's above all: which, or what it says that
-    it waits for.
+    Args:
+        scheduler: grants leases; it has chain, buffer and open leases.
+        membership: which peers are members.
+        kappa: the publication period in force, in training steps.
+        published: the newest published version.
+        present: the stays of the peers that are here, without teacher nodes.
+        finished: whether the run is over.
+        vocab_size: the model's vocabulary; known once `opened` is set.
+        asked: completions that wait for their reward.
+        issued: leases in the ledger.
+        judged: records in the ledger when verdicts last reached the curriculum.
+        forgotten: the highest incarnation with versions that nodes hold but the ledger does not know, else 0
+            (`node.learner_role.peers.forgotten_versions`).
+        waits: a sentence about the child process that the learner waits for, mostly the trainer; "" if none.
+        announcement: the newest announcement; empty before the first.
+        evaluating: evaluations that have begun and are not over, by the training step of their version.
+        troubles: what nodes report that they cannot do.
+        reaches: how nodes report that others reach them.
+        opened: set once the chain and the manifests are known.
+        opened_ms: the time at which `opened` was set.
+        judging: the lock for judging deliveries, and for replacing chain and buffer.
     """
 
     scheduler: LeaseScheduler
@@ -77,7 +91,7 @@ class RunState:
     published: SignedManifest | None = None
     present: dict[PeerId, PeerSession] = field(default_factory=dict)
     teachers: dict[PeerId, PeerSession] = field(default_factory=dict)
-    """Nodes that score with a teacher, and generate nothing: they are in nothing else here."""
+    """Stays of teacher nodes, which generate nothing. They are in no other field."""
     finished: bool = False
     vocab_size: int = 0
     asked: int = 0
@@ -97,15 +111,18 @@ class RunState:
 
     @property
     def capacity(self) -> LeaseCapacity:
-        """Chain, buffer and open leases, and how much may be leased beside them."""
+        """Return chain, buffer and open leases, which decide how much more may be leased."""
         return self.scheduler.capacity
 
     def session_of(self, peer: PeerId) -> PeerSession | None:
-        """The stay of a peer that is here, in whatever role."""
+        """Return the stay of a peer that is here, in any role."""
         return self.present.get(peer) or self.teachers.get(peer)
 
     def unable(self) -> Unable:
-        """Which nodes cannot work with the newest version, and why, as far as they say so or their leases show it."""
+        """Return which nodes cannot work with the newest version, and why.
+
+        The evidence is what the nodes report, and their leases.
+        """
         newest = self.published.version if self.published else None
         serves = {one: self.scheduler.workers[one].installed for one in self.present if one in self.scheduler.workers}
         return self.troubles.unable(
@@ -120,15 +137,18 @@ class RunState:
         )
 
     def open(self, now_ms: int) -> None:
-        """The chain is known, and deliveries are judged from here on. The first time, leases of before begin anew: what
-        became of them since their learner went away was not their peers' doing."""
+        """Note that the chain is known, so that deliveries can be judged.
+
+        The first time, the deadlines of earlier leases start again, since the learner's absence was not the peers'
+        fault.
+        """
         if not self.opened.is_set():
             self.opened_ms = now_ms
             self.capacity.leasing.renew(now_ms)
             self.opened.set()
 
     def notify(self, *, leasable: bool = True) -> None:
-        """Something changed that others wait for; not `leasable`: nothing that a request for leases waits for."""
+        """Wake the tasks that wait for a change. `leasable`: wake also the requests that wait for leases."""
         self._changed.set()
         self._changed = trio.Event()
         if leasable:
@@ -140,5 +160,5 @@ class RunState:
         await self._changed.wait()
 
     async def wait_leasable(self) -> None:
-        """Return after the next `notify` of something that requests for leases may wait for."""
+        """Return after the next `notify` that is `leasable`."""
         await self._leasable.wait()

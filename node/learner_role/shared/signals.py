@@ -1,6 +1,6 @@
-"""News that one service of the learner has for others: each signal, and what its news promises.
+"""Define the signals by which services of the learner tell each other news, and what each signal promises.
 
-A service subscribes while it is built, so the order in which news is heard is that of construction
+A service subscribes while it is built, so services get news in the order of their construction
 (`node.learner_role.services`).
 """
 
@@ -22,8 +22,11 @@ from swarm.work.server import WorkServer
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClosed:
-    """A lease ended without an admitted record, or was handed back before it was finished: `status` says how, `begun`
-    with which version its peer had begun it. A lease that was withdrawn before its peer saw it is none."""
+    """A lease ended without an admitted record, or was handed back unfinished.
+
+    `status` says how it ended, and `begun` is the version with which its peer had begun it. There is no such news for a
+    lease that was withdrawn before its peer saw it.
+    """
 
     granted: GrantedLease
     begun: PolicyVersion | None
@@ -40,7 +43,7 @@ class RecordsAdmitted:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsBelieved:
-    """Records of `peer`, made by these versions, were admitted and wait for no audit, or passed it."""
+    """Records of `peer`, made by these versions, were admitted, and passed their audit or need none."""
 
     peer: PeerId
     manifests: Collection[ManifestHash]
@@ -48,8 +51,11 @@ class RecordsBelieved:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerBanned:
-    """`peer` is banned for this reason, and the ledger knows it. Its revised receipts are told first, then it loses its
-    leases and its connection, and only then what waits of it is forgotten."""
+    """`peer` is banned for this reason, and the ledger has it.
+
+    Its revised receipts are sent first. Then it loses its leases and its connection, and only then its waiting records
+    are dropped.
+    """
 
     peer: PeerId
     why: str
@@ -57,7 +63,7 @@ class PeerBanned:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTrained:
-    """A training step is over, and in the ledger."""
+    """A training step is over, and recorded in the ledger."""
 
     row: StepRow
     batch: Batch
@@ -65,7 +71,7 @@ class StepTrained:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSpoke:
-    """The trainer's process says something unasked."""
+    """The trainer's process sent an event."""
 
     header: Header
     arrays: Arrays
@@ -73,7 +79,7 @@ class TrainerSpoke:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerTold:
-    """`message` is for `peer`. It goes out if the peer is connected, else it is lost."""
+    """A message for `peer`. It is sent if the peer is connected, and lost otherwise."""
 
     peer: PeerId
     message: FromLearner
@@ -81,7 +87,7 @@ class PeerTold:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerDismissed:
-    """`peer` is told `last_word`, then its connection ends."""
+    """`last_word` is sent to `peer`, then its connection ends."""
 
     peer: PeerId
     last_word: Refused | Farewell
@@ -89,41 +95,41 @@ class PeerDismissed:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSignals:
-    """All signals of one learner. What each promises stands below it, or in the class of its news."""
+    """All signals of one learner. The promise of each is below it, or in the class of its news."""
 
     lease_closed: Signal[LeaseClosed] = field(default_factory=Signal)
     records_admitted: Signal[RecordsAdmitted] = field(default_factory=Signal)
     records_believed: Signal[RecordsBelieved] = field(default_factory=Signal)
     peer_judged: Signal[PeerId] = field(default_factory=Signal)
-    """An audit of this peer failed or left doubt, or it was banned or pardoned; the ledger knows it."""
+    """An audit of this peer failed or left doubt, or it was banned or pardoned. The ledger has it."""
     peer_banned: Signal[PeerBanned] = field(default_factory=Signal)
     quarantine_changed: Signal[None] = field(default_factory=Signal)
-    """Somebody came into quarantine, or out of it."""
+    """A peer came into quarantine, or left it."""
     peers_changed: Signal[None] = field(default_factory=Signal)
-    """A peer came or left, or said something new of its owner's hours."""
+    """A peer came or left, or reported a change of its owner's hours."""
     version_adopted: Signal[SignedManifest] = field(default_factory=Signal)
-    """The store can serve this version, and nobody has heard of it yet."""
+    """The store can serve this version, which is not announced yet."""
     version_published: Signal[SignedManifest] = field(default_factory=Signal)
-    """This version is in the ledger, announced, and the newest of the run's state."""
+    """This version is in the ledger, announced, and the newest in the run's state."""
     step_trained: Signal[StepTrained] = field(default_factory=Signal)
     time_passed: Signal[TimeRow] = field(default_factory=Signal)
     certificate_renewed: Signal[None] = field(default_factory=Signal)
-    """What is signed from now on carries a new certificate: `LearnerIdentity.certificate` is it already."""
+    """The certificate was renewed. `LearnerIdentity.certificate` is the new one already."""
     trainer_spoke: Signal[TrainerSpoke] = field(default_factory=Signal)
-    """The trainer said this without being asked."""
+    """The trainer sent an event, which is no reply to a request."""
     trainer_died: Signal[None] = field(default_factory=Signal)
-    """The trainer's process ended; what it had not made durable is lost."""
+    """The trainer's process ended. Its state after the last durable checkpoint is lost."""
     prompts_ready: Signal[None] = field(default_factory=Signal)
-    """Prompts are there again for which a request for leases has waited."""
+    """Prompts are available again after a request for leases had to wait for some."""
     peer_told: Signal[PeerTold] = field(default_factory=Signal)
     peer_dismissed: Signal[PeerDismissed] = field(default_factory=Signal)
 
     def tell(self, peer: PeerId, message: FromLearner) -> None:
-        """Say this to `peer`, see `PeerTold`."""
+        """Send `message` to `peer`, see `PeerTold`."""
         self.peer_told.emit(PeerTold(peer=peer, message=message))
 
 
 def connect_peers(signals: LearnerSignals, connections: WorkServer) -> None:
-    """What is said to peers goes out by these connections from now on."""
+    """Send all messages to peers by these connections from now on."""
     signals.peer_told.subscribe(lambda news: connections.tell(news.peer, news.message))
     signals.peer_dismissed.subscribe(lambda news: connections.dismiss(news.peer, news.last_word))

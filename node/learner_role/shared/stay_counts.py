@@ -1,7 +1,11 @@
-"""What a peer's heartbeats count, as sums of one stay.
+"""Turn the counts of a peer's heartbeats into sums of one stay.
 
-A node counts since it started, a stay lasts as long as a connection. What always holds: nothing counts twice, however
-often a node comes and goes or is started anew; no sum leaves what the ledger can hold.
+A node counts since its start, but a stay lasts as long as one connection.
+
+Invariants:
+
+- Nothing counts twice, no matter how often a node reconnects or restarts.
+- No sum exceeds what the ledger can hold.
 """
 
 from __future__ import annotations
@@ -16,30 +20,30 @@ from protocol.core.ids import PeerId
 from protocol.work import Heartbeat
 
 PEERS_REMEMBERED = 4096
-"""Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
+"""Most peers whose last heartbeat is kept after they have left, so that its counts are not added again."""
 
 COUNTED_MOST = (1 << 53) - 1
-"""Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
-was started anew adds that each time, and the ledger holds no more than 2^63."""
+"""Most bytes, or seconds, of one stay: as much as one heartbeat may claim. A node that pretends to restart can add this
+much again and again, and the ledger holds no more than 2^63."""
 
 
 @dataclass(kw_only=True)
 class StayCounts:
-    """See the module's paragraph."""
+    """Adds heartbeats to stays, and remembers the last one of each peer."""
 
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
 
     def is_back(self, peer: PeerId) -> None:
-        """The ledger knows this peer: unless it is remembered here, what it says first is where we begin to count."""
+        """Note that the ledger knows this peer. Unless its last heartbeat is kept, its next one only sets the start."""
         self._counted.setdefault(peer, None)
 
     def add(self, peer: PeerId, session: PeerSession, now: Heartbeat, here: Container[PeerId]) -> None:
-        """Add what a heartbeat counts beyond the one before it to this stay. `here`: who is remembered in any case."""
+        """Add to this stay what a heartbeat counts beyond the one before. `here`: peers that are always remembered."""
         before = self._counted.get(peer, Heartbeat())
         if before is None:
             before = now
         elif now.bytes_up < before.bytes_up or now.bytes_down < before.bytes_down or now.engine_s < before.engine_s:
-            before = Heartbeat()  # the node was started anew
+            before = Heartbeat()  # the node was restarted
         session.bytes_up = min(session.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
         session.bytes_down = min(session.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
         session.engine_s = min(session.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
@@ -51,7 +55,7 @@ class StayCounts:
 
 
 def stay_row(session: PeerSession, reason: str = "") -> StayRow:
-    """How the stay stands, for the ledger; `reason` why it ended, if it did."""
+    """Return the row of a stay for the ledger. `reason`: why it ended, "" while it lasts."""
     return StayRow(
         presence=session.row,
         bytes_up=session.bytes_up,
@@ -64,7 +68,7 @@ def stay_row(session: PeerSession, reason: str = "") -> StayRow:
 
 
 def _energy_since(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
-    """Joules by source beyond those told before; a sum that has shrunk began anew."""
+    """Return the joules by source since the heartbeat before. A sum that has shrunk started again at 0."""
     told, known = _joules(before), _joules(now)
     return {
         source: joules - told.get(source, 0.0) if joules >= told.get(source, 0.0) else joules
@@ -73,7 +77,7 @@ def _energy_since(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float
 
 
 def _joules(heartbeat: Heartbeat) -> dict[EnergySource, float]:
-    """By source; what is told of one source in several entries is added up."""
+    """Return the joules by source, with several entries of one source added up."""
     found: dict[EnergySource, float] = {}
     for one in heartbeat.energy:
         found[one.source] = found.get(one.source, 0.0) + one.joules

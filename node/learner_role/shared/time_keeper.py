@@ -1,8 +1,10 @@
-"""What the learner's time goes into, measured on the line of training and written into the ledger.
+"""Measure how the learner spends its time, as seen from the training loop, and record it in the ledger.
 
-What always holds: from `begin` on, every second is of one kind. What has passed is written down with each training
-step, every TOLD_S without one, and at the end, so a kill loses TOLD_S at most. `so_far` counts in what earlier starts
-of the run wrote.
+Invariants:
+
+- From `begin` on, every second counts as exactly one kind.
+- Time is recorded with each training step, every TOLD_S without a step, and at the end. So a kill loses at most TOLD_S.
+- `so_far` includes the time of earlier starts of the run.
 """
 
 from __future__ import annotations
@@ -17,32 +19,32 @@ from learner.provisioning.estimation.learner_time import LearnerTime, Stopwatch,
 from node.learner_role.shared.signals import LearnerSignals
 
 TOLD_S = 30.0
-"""As often is written what passes while no step is taken: a swarm in which nobody works shall say so in its report."""
+"""Seconds between two records while no step is taken, so that the report shows if nobody works."""
 
 
 class TimeKeeper:
-    """See the module's paragraph. `now_ms` is asked for milliseconds since 1970."""
+    """Measures the learner's time by kind. `now_ms` returns milliseconds since 1970."""
 
     def __init__(self, signals: LearnerSignals, now_ms: Callable[[], int]) -> None:
         self._signals, self._now_ms = signals, now_ms
         self._watch: Stopwatch | None = None
         self._from_ms = 0
         self.so_far = LearnerTime()
-        """Of the whole run, as far as it was written down, or is about to be."""
+        """Time of the whole run, as far as it was recorded or is about to be."""
 
     def begin(self, so_far: LearnerTime) -> None:
-        """The learner is there, and starts; `so_far` is what the ledger has of the run."""
+        """Start to measure. `so_far`: the time of the run in the ledger."""
         self.so_far = so_far
         self._from_ms, self._watch = self._now_ms(), Stopwatch(TimeKind.STARTING, trio.current_time())
 
     def turn(self, kind: TimeKind) -> None:
-        """From now on `kind` passes."""
+        """Count time as `kind` from now on."""
         if self._watch is not None:
             self._watch.turn(kind, trio.current_time())
 
     @contextmanager
     def during(self, kind: TimeKind) -> Iterator[None]:
-        """`kind` passes while inside, and afterwards what passed before."""
+        """Count time as `kind` while inside, and afterwards as before."""
         before = TimeKind.STARTING if self._watch is None else self._watch.kind
         self.turn(kind)
         try:
@@ -51,12 +53,12 @@ class TimeKeeper:
             self.turn(before)
 
     def move(self, source: TimeKind, target: TimeKind, seconds: float) -> None:
-        """See `Stopwatch.move`."""
+        """Move `seconds` from `source` to `target`, see `Stopwatch.move`."""
         if self._watch is not None:
             self._watch.move(source, target, seconds)
 
     def take(self, step: int) -> TimeRow | None:
-        """What passed since the last time, while the learner was at training step `step`: to be written down."""
+        """Return the row of the time since the last call, during training step `step`. The caller must record it."""
         if self._watch is None:
             return None
         from_ms, self._from_ms = self._from_ms, max(self._from_ms, self._now_ms())

@@ -1,5 +1,5 @@
-"""A run tried out before anybody joins: the learner's own engine plays a node.
+"""Test a run before anybody joins: the learner's own engine plays a node.
 
-- `isolated_trial`: the same beside everything, for a dry run
+- `isolated_trial`: a trial with children of its own, for a dry run
 - `trial_run`: engine, audit and trainer must agree
 """

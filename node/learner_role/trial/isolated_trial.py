@@ -1,9 +1,12 @@
-"""A trial beside everything: the children of a start, in a temporary directory, and nothing is left of them.
+"""Make a trial without a run: start the children as a learner does, in a temporary directory, and remove everything.
 
-Used by `volery learn --dry-run`. Invariants:
-- the trainer is brought to where a start would go on from, by the same functions
-  (`node.learner_role.training.restore`);
-- checkpoints are only read; all that is written lies in a temporary directory, which is removed whatever happens.
+`volery learn --dry-run` uses it.
+
+Invariants:
+
+- The trainer is brought to the state that a start would continue from, by the same functions
+  (`node.learner_role.training.restore`).
+- Checkpoints are only read. All files are written to a temporary directory, which is always removed.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ from node.runtime.events import EventLog
 from node.tasks.task_suite import TaskSuite
 from protocol.core.pipe import Arrays, Header
 
-NO_ENGINE = "No trial: all that this run trains on is logged and nothing is evaluated, so no engine takes part in it."
+NO_ENGINE = "No trial: this run trains only on logs and evaluates nothing, so it needs no engine."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """In what the trainer's layers compute here, where, and what came of the trial, a sentence for people."""
+    """The format in which the trainer's layers compute, its device, and the result of the trial as a sentence."""
 
     compute_dtype: str
     device: str
@@ -47,9 +50,9 @@ async def try_aside(
     checkpoints: Path,
     trainer: ChildSpec,
 ) -> Tried:
-    """Load and export the policy as a start does that may go on from `rows`, which lie in `checkpoints`, and try it.
+    """Load and export the policy as a start does, and make the trial with it.
 
-    Raises UsageError, RunError.
+    `rows`: the checkpoints that a start may continue from. They lie in `checkpoints`. Raises UsageError and RunError.
     """
     events, passed_over = EventLog(), []
     with tempfile.TemporaryDirectory(prefix="volery-") as folder:
@@ -58,11 +61,11 @@ async def try_aside(
             async with open_child(trainer) as child:
 
                 async def call(op: str, header: Mapping[str, object], arrays: Arrays | None) -> tuple[Header, Arrays]:
-                    """Ask as a start does. What is refused travels; a process that ends is a RunError."""
+                    """Call the trainer as a start does. Raises ChildRefused, and RunError if the process ends."""
                     try:
                         return await child.call(op, header, arrays)
                     except (ChildCrashed, ChildGaveUp) as end:
-                        raise RunError(f"The trainer cannot go on: {end}") from end
+                        raise RunError(f"The trainer cannot continue: {end}") from end
 
                 async def ask(op: str, header: Mapping[str, object]) -> Header:
                     return (await call(op, header, None))[0]
@@ -74,7 +77,7 @@ async def try_aside(
                 try:
                     await ask("export", {"directory": str(export), "dtype": config.model.weights_dtype})
                 except ChildRefused as refused:
-                    place = f" See the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
+                    place = f" Check the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
                     raise RunError(f"The first version cannot be published: {refused.error}.{place}") from None
                 told = NO_ENGINE
                 if (terms := trial_terms(config, schooling)) is not None:
@@ -83,8 +86,8 @@ async def try_aside(
                     ) as engine:
                         told = (await try_out(engine, call, export, loaded, terms)).told
         except ChildCrashed as crash:
-            raise RunError(f"The trainer cannot run: {crash}") from crash
+            raise RunError(f"The trainer could not run: {crash}") from crash
         except EngineError as error:
             raise RunError(str(error)) from error
-    skipped = f" Passed over, since it cannot be used: {', '.join(passed_over)}." if passed_over else ""
+    skipped = f" Skipped, since they cannot be used: {', '.join(passed_over)}." if passed_over else ""
     return Tried(compute_dtype=str(loaded["compute_dtype"]), device=str(loaded["device"]), told=told + skipped)

@@ -1,16 +1,17 @@
-"""Try a run out before anybody joins: the learner's own engine plays a node, and engine, audit and trainer must agree.
+"""Test a run before anybody joins: the learner's own engine plays a node, and engine, audit and trainer must agree.
 
-A swarm whose nodes cannot install the first version, or whose engine, audits and trainer compute different models, does
-not learn, and nobody is told why. So the engine installs what the trainer exported, generates a few completions of real
-prompts (`learner.trial.completion_lengths`), an audit draws them again, and the trainer scores them as it does in
-training. It is an audit of ourselves, with the margins that every peer is held to, and a comparison of log
-probabilities with what rounding explains (`learner.trust.margins.tolerance_of`).
+If nodes cannot install the first version, or if engine, audits and trainer compute different models, a swarm does not
+learn, and nobody sees why. So the engine installs the trainer's export and generates a few completions of real prompts
+(`learner.trial.completion_lengths`). An audit recomputes them, and the trainer scores them as in training. The learner
+audits itself with the margins that hold for every peer. It also compares the log probabilities, and accepts differences
+that rounding explains (`learner.trust.margins.tolerance_of`).
 
 Invariants:
-- the ledger, the store and the swarm hear nothing of a trial; the export that it used is what is published afterwards;
-- what the engine or the trainer refuses is told in their own words, and every refusal says what to do next;
-- audit and trainer read all completions together, the engine makes the first siblings alone: who shares a batch may
-  not matter.
+
+- A trial changes neither the ledger nor the store nor the swarm. Its export is what is published afterwards.
+- A message repeats the words of the engine or the trainer, and says what to do next.
+- Audit and trainer get all completions in one batch, and the engine generates the first group in a batch of its own:
+  the result must not depend on the batch.
 """
 
 from __future__ import annotations
@@ -53,23 +54,25 @@ from protocol.core.pipe import Arrays, Header
 from protocol.experts import experts_bytes
 
 TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
-"""What the engine is told that it installs: a manifest that no version has."""
+"""The version that the engine installs, with a manifest hash that no version has."""
 
 LOOK = "docs/operator.md#the-trial"
 
 NODES_FAIL_ALIKE = frozenset({"bad_model", "bad_request", "diverged"})
-"""Kinds of refusal of a trainer that are the model's or the settings' fault; the others are this machine's."""
+"""Kinds of a trainer's refusal that come from the model or the settings. All others come from this machine."""
 
 MEMORY = (
-    "Give the learner's own engine another device or less memory ([evaluate] device, kv_cache_gb), end what else uses "
-    "this one, or take a smaller model; then start again."
+    "Give the learner's own engine another device or less memory ([evaluate] device, kv_cache_gb), end other programs "
+    "on this device, or use a smaller model. Then start again."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTerms:
-    """What a run asks of its nodes: prompts, how far completions reach, sampling, what travels, how audits judge, and
-    whether the trainer replays the experts that engines chose."""
+    """What a run asks of its nodes: prompts, lengths of completions, sampling, format of weights, and audits.
+
+    `replays`: whether the trainer replays the experts that engines chose.
+    """
 
     prompts: Sequence[tuple[int, ...]]
     reach: Reach
@@ -81,7 +84,8 @@ class TrialTerms:
 
 
 def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
-    """What a run is tried on; None where no engine takes part in it, since all is logged and nothing is evaluated."""
+    """Return the terms of a run's trial; None if the run needs no engine, because it trains only on logs and evaluates
+    nothing."""
     if not config.swarm_rollouts and not schooling.held_out:
         return None
     limits = schooling.limits
@@ -103,8 +107,10 @@ def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Who was compared: (dtype, device) that the trainer's layers and the engine's compute in, the model's size, and
-    whether all of them go through the same experts."""
+    """What was compared: (dtype, device) of the trainer's layers and of the engine's, and the model's size.
+
+    `experts`: whether both use the same experts.
+    """
 
     parameters: int
     trained_in: tuple[str, str]
@@ -113,7 +119,7 @@ class Compared:
 
     @property
     def tolerance(self) -> Tolerance:
-        """What rounding explains between the two."""
+        """Return the largest differences between the two that rounding explains."""
         both = (self.trained_in, self.engine_in)
         return tolerance_of(
             self.parameters,
@@ -124,14 +130,17 @@ class Compared:
 
     @property
     def told(self) -> str:
-        """A sentence for people, without full stop."""
+        """Return a sentence about the two, without a full stop."""
         return f"The trainer computes in {' on '.join(self.trained_in)}, the engine in {' on '.join(self.engine_in)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A trial that passed: its seconds, what was generated, the furthest position, and the largest difference between
-    any two of engine, audit and trainer at any token, in nats."""
+    """A trial that passed: its seconds, and the completions and tokens that were generated.
+
+    `furthest` is the furthest position. `apart` is the largest difference at any token between two of engine, audit and
+    trainer, in nats.
+    """
 
     seconds: float
     completions: int
@@ -142,7 +151,7 @@ class Passed:
 
     @property
     def told(self) -> str:
-        """A sentence for people."""
+        """Return sentences about the trial."""
         return (
             f"The trial passed in {self.seconds:.1f} s: engine, audit and trainer agree on {self.completions} "
             f"completions of {self.tokens} tokens, up to position {self.furthest}, within {self.apart:.1g} nats a "
@@ -151,9 +160,10 @@ class Passed:
 
 
 async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded: Header, terms: TrialTerms) -> Passed:
-    """Try the version in the directory `export`, which the trainer wrote; `loaded` is its reply to the `load` request.
+    """Test the version in the directory `export`, which the trainer wrote.
 
-    Raises UsageError when the model or the settings cannot work, RunError when a process fails, and what `call` raises.
+    `loaded` is the trainer's reply to the `load` request. Raises UsageError if the model or the settings cannot work,
+    RunError if a process fails, and what `call` raises.
     """
     began = trio.current_time()
     with _refusing():
@@ -205,8 +215,8 @@ def _requests(chosen: Sequence[Stretch], terms: TrialTerms) -> list[GenerationRe
 def _passage(request: GenerationRequest, generation: Generation) -> Passage:
     if len(generation.tokens) != len(generation.logprobs) or not generation.tokens:
         raise _refuse(
-            f"the engine gives {len(generation.tokens)} tokens and {len(generation.logprobs)} log probabilities for a "
-            "completion"
+            f"the engine returned {len(generation.tokens)} tokens and {len(generation.logprobs)} log probabilities for "
+            "a completion"
         )
     return Passage(
         prompt=request.prompt,
@@ -222,7 +232,7 @@ def _passage(request: GenerationRequest, generation: Generation) -> Passage:
 
 
 def _experts(drawn: Sequence[Generation]) -> Arrays:
-    """The arrays of the experts that the engine chose; none where they were not asked for."""
+    """Return the arrays of the experts that the engine chose; empty if they were not requested."""
     if any(one.experts is None for one in drawn):
         return {}
     experts = np.concatenate([one.experts for one in drawn if one.experts is not None])
@@ -232,7 +242,7 @@ def _experts(drawn: Sequence[Generation]) -> Arrays:
 async def _score(
     call: CallTrainer, passages: Sequence[Passage], terms: TrialTerms, experts: Arrays
 ) -> list[np.ndarray[Any, Any]]:
-    """The trainer's log probabilities of each completion, under the weights as they were exported, with `experts`."""
+    """Return the trainer's log probabilities of each completion, under the exported weights, with `experts`."""
     asked: Arrays = {
         **experts,
         "tokens": np.array([token for one in passages for token in (*one.prompt, *one.tokens)], np.int32),
@@ -251,7 +261,10 @@ async def _score(
 
 
 class _Apart(Exception):
-    """Engine, audit and trainer do not compute one model; `furthest` goes what shows it."""
+    """Raised if engine, audit and trainer compute different models.
+
+    `furthest`: the furthest position of the completions that show it.
+    """
 
     def __init__(self, said: str, furthest: int) -> None:
         super().__init__(said)
@@ -287,17 +300,20 @@ def _require_agreement(
 
 
 def _bent(beyond: Sequence[int]) -> str:
-    """Where the model may change, if completions reach beyond, and what to do then."""
+    """Return where the model may compute differently, and what to do; "" if completions do not reach that position."""
     if not beyond:
         return ""
     return (
-        f". By its config.json the model may compute otherwise from position {beyond[0]} on, and this run goes beyond: "
-        "lower [learn] max_new_tokens or max_episode_tokens to stay within"
+        f". By its config.json the model may compute differently from position {beyond[0]} on, and this run goes "
+        "beyond it: lower [learn] max_new_tokens or max_episode_tokens to stay below"
     )
 
 
 def _allowed(tolerance: Tolerance, audit: Verified, temperature: float) -> Tolerance:
-    """As audits have it (`found_of`): rounding is of logits, and grows with them and as the temperature falls."""
+    """Return the tolerance scaled as in audits (`found_of`).
+
+    Rounding errors are errors of logits. They grow with the logits, and with a lower temperature.
+    """
     loudest = max([temperature * size for size in audit.sizes if np.isfinite(size)], default=0.0)
     _, exponent = np.frexp(loudest / LOUD)
     times = 2.0 ** max(0, int(exponent)) * max(1.0, 1.0 / temperature)
@@ -306,7 +322,7 @@ def _allowed(tolerance: Tolerance, audit: Verified, temperature: float) -> Toler
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What the engine raises ends the trial, in its words."""
+    """End the trial if the engine raises an error, and repeat its words."""
     try:
         yield
     except (InstallFailed, EngineRefused) as error:
@@ -317,7 +333,7 @@ def _refusing() -> Iterator[None]:
         raise _refuse(said) from error
     except EngineCrashed as error:
         raise RunError(
-            f"The trial failed: {error}\nMend the cause, most often memory that ran out, then start again."
+            f"The trial failed: {error}\nRepair the cause, most often a lack of memory, then start again."
         ) from error
     except EngineError as error:
         raise RunError(f"The trial failed: {error}") from error
@@ -325,6 +341,6 @@ def _refusing() -> Iterator[None]:
 
 def _refuse(why: str) -> UsageError:
     return UsageError(
-        f"[model] directory: the trial failed: {why.removesuffix('.')}. Nodes would fail alike, so nothing was "
-        f"published and nobody was invited. {LOOK} says what to try."
+        f"[model] directory: the trial failed: {why.removesuffix('.')}. Nodes would fail in the same way, so nothing "
+        f"was published and nobody was invited. {LOOK} says what to try."
     )

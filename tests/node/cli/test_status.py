@@ -92,7 +92,7 @@ def test_it_says_which_nodes_cannot_work(state: Path) -> None:
     board.show(NodeStatus(doing="at work", limits={}, loop=delays))
     fields = {"text": "2 of 2 nodes cannot install 1.0: no", "everyone": True}
     _show_nodes(board, "nodes_unable", fields)
-    assert lines(state)["doing"] == "nobody can work: 2 of 2 nodes cannot install 1.0: no"
+    assert lines(state)["doing"] == "no node can work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_unable", fields | {"everyone": False})
     assert lines(state)["doing"] == "at work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_able", {})

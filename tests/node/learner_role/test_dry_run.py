@@ -102,19 +102,19 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
     assert read_swarm_config(operator).evaluate == msgspec.convert(tomllib.loads(told), SwarmConfig).evaluate
     plain = " ".join(told.split())
     for sentence in (
-        "Qwen3ForCausalLM, 4.022 billion parameters; its files hold 8.04 GB BF16.",
+        "Qwen3ForCausalLM, 4.022 billion parameters. Its files hold 8.04 GB BF16.",
         "16 bytes a parameter (weights 4, gradients 4, moments 8) for 4,022,468,096: 64.4 GB in all.",
-        "A rank of 4: 16.1 GB of it",
+        "Each rank of 4: 16.1 GB of it",
         "R = 512 rollouts: 32 leases of 16 completions",
-        "Window: S = 3 steps (async); a version is published every step.",
+        "Staleness window: S = 3 steps (async). A version is published every step.",
         "5 checkpoints of 48.3 GB (the newest 2, 1 milestone at most, one while it is written and one while its version"
         " is evaluated)",
-        "Snapshots of GPUs, for checkpoints and versions, take 56.3 GB of the machine's own memory.",
-        "A version leaves the learner in 64 s at 1000 Mbit/s",
-        "It begins anew",
+        "Copies of GPU memory, for checkpoints and versions, use 56.3 GB of the machine's own memory.",
+        "At 1000 Mbit/s, the learner sends a version in 64 s",
+        "The run begins at step 0",
         "objective dr_grpo: group_mean, clipped_ratio, per_constant",
-        "It runs on cuda:3; beside the weights, a batch takes 8 GB for keys and values at most.",
-        'device = "cuda:3" # The engine\'s device',
+        "That engine runs on cuda:3. Beside the weights, a batch uses at most 8 GB for keys and values.",
+        'device = "cuda:3" # Device of the engine',
         "kv_cache_gb = 8.0 # Maximum GB",
     ):
         assert sentence in plain, told
@@ -228,7 +228,7 @@ def test_an_adapter_is_what_is_trained_saved_and_sent(operator: Path) -> None:
     told = " ".join(show_dry_run(operator).split())
     assert f"moments 8) for {trained:,}, 4 for each of {PARAMETERS:,} frozen ones: 16.2 GB in all." in told
     assert "and the model's files once, 8.0 GB" in told
-    assert "A version leaves the learner in 64 s at 1000 Mbit/s, the next adapter in 0.1 s." in told
+    assert "At 1000 Mbit/s, the learner sends a version in 64 s, the next adapter in 0.1 s." in told
     facts = read_facts(operator.parent / "Qwen3-4B")
     everywhere = footprint_of(
         facts, TrainerSection(lora_rank=1), recipe_of(Hyperparameters(max_new_tokens=8)), "float32"
@@ -315,12 +315,12 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
     home.lock.close()
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
         ledger.training.begin_incarnation(0, 0)
-        assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
+        assert "The run begins at step 0 (no checkpoint)" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):
             show_dry_run(operator, resume=True)
         of_run = check_config(read_swarm_config(operator), operator).state()
         ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
-    assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
+    assert "The run continues from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
     )
 
@@ -334,7 +334,7 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     with Ledger(other / "ledger.sqlite", swarm=b"a swarm") as ledger:
         ledger.training.begin_incarnation(0, 0)
         ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=state), 0)
-    assert f"It begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
+    assert f"The run begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
     with pytest.raises(UsageError, match=r"no such checkpoint\. Steps that it keeps: 7"):
         show_dry_run(operator, fork_from=f"{other}@8")
     append(operator.parent / "math" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
@@ -379,10 +379,10 @@ def test_what_is_allowed_and_seldom_meant_is_told(operator: Path) -> None:
     operator.write_text(text.replace("[trainer]", '[trainer]\nobjective = "reinforce"\nwarmup_steps = 2000'))
     told = " ".join(show_dry_run(operator).replace("\n# ", " ").split())
     assert (
-        "The learning rate rises over 2000 steps, and the run ends after 500: no more than 25% of it is reached."
-        in told
+        "The learning rate rises over 2000 steps, but the run ends after 500: it reaches no more than 25% of its full "
+        "value." in told
     )
-    assert "Nothing corrects for rollouts that are up to 3 steps old" in told
+    assert "Nothing corrects for rollouts with a lag of up to 3 steps" in told
     operator.write_text(text)
     assert "Nothing corrects" not in show_dry_run(operator)
 
@@ -404,7 +404,7 @@ def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> Non
         "75.0% of the prompts",
         "dated.jsonl: 4 problems to train on, 1 held out; left out: 1 dated 2024-01-01 or later.",
         "logs.jsonl: 1 logged groups of 2 completions, 1 of them pairs.",
-        "Evaluation: 3 held-out prompts, each 8 times and once greedily",
+        "Evaluation: 3 held-out prompts, each sampled 8 times and once greedily",
     ):
         assert sentence in told, told
 

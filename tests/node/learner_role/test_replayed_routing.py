@@ -57,9 +57,9 @@ def test_audits_know_of_experts_what_leases_ask_for(tmp_path: Path) -> None:
     ("changes", "learn", "said"),
     [
         ({"model_type": "qwen3"}, {}, r"no mixture of experts that can be replayed \(model_type 'qwen3'\)"),
-        ({"model_type": "deepseek_v3"}, {}, "Known are mixtral, olmoe, qwen2_moe, qwen3_moe. Set it to false"),
-        ({}, {"max_new_tokens": 30_000, "group_size": 2}, "Lower it to 21845"),
-        ({}, {"max_new_tokens": 8000}, "384 bytes of experts a token, and a delivery has at most 16777216"),
+        ({"model_type": "deepseek_v3"}, {}, "Known types: mixtral, olmoe, qwen2_moe, qwen3_moe. Set the key to false"),
+        ({}, {"max_new_tokens": 30_000, "group_size": 2}, "Lower max_new_tokens to 21845"),
+        ({}, {"max_new_tokens": 8000}, "384 bytes of experts a token, but a delivery may have at most 16777216"),
     ],
     ids=["no experts", "an unknown kind", "a record too long", "a delivery too large"],
 )

@@ -474,7 +474,7 @@ async def test_a_checkpoint_that_takes_longer_is_given_up(tmp_path: Path, mock_c
     [
         (0, 0, ""),
         (7, 7, "Stopped after step 7 of 9. "),
-        (7, 3, "Stopped after step 7 of 9. Its newest checkpoint is of step 3: it goes on from there. "),
+        (7, 3, "Stopped after step 7 of 9. Its newest checkpoint is of step 3: it continues from there. "),
     ],
 )
 def test_the_last_line_says_what_was_not_kept(step: int, durable: int, told: str) -> None:

@@ -262,8 +262,8 @@ async def test_factors_that_change_with_the_length_are_refused_with_both_values(
     assert isinstance(said, UsageError)
     assert f"the engine and the {one_sided} differ by 0.5 nats" in str(said)
     assert "says the engine" in str(said)
-    assert f"the {one_sided}. By its config.json the model may compute otherwise from position 24 on" in str(said)
-    assert "lower [learn] max_new_tokens or max_episode_tokens to stay within. The trainer computes in" in str(said)
+    assert f"the {one_sided}. By its config.json the model may compute differently from position 24 on" in str(said)
+    assert "lower [learn] max_new_tokens or max_episode_tokens to stay below. The trainer computes in" in str(said)
     assert "nothing was published and nobody was invited" in str(said)
 
 
@@ -276,7 +276,7 @@ async def test_what_differs_before_a_bend_is_not_put_down_to_it(tmp_path: Path) 
         reach=Reach(turn_tokens=120, tokens=512),
     )
     assert "differ by 2 nats" in str(said)
-    assert "compute otherwise" not in str(said)
+    assert "compute differently" not in str(said)
 
 
 @pytest.mark.parametrize("kind", ["out_of_memory", "bad_request"])
@@ -293,7 +293,7 @@ async def test_memory_that_runs_out_is_no_fault_of_the_model(tmp_path: Path, op:
     said = await refusal(tmp_path, Engine(fails=fail), Trainer(error=error if op == "score" else None))
     assert "CUDA out of memory" in str(said)
     assert isinstance(said, RunError if kind == "out_of_memory" else UsageError)
-    assert ("Nodes would fail alike" in str(said)) == (kind != "out_of_memory")
+    assert ("Nodes would fail in the same way" in str(said)) == (kind != "out_of_memory")
 
 
 async def test_a_model_that_bends_where_no_run_comes_passes(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ ENGINE_WORDS = "config.json names an architecture that nobody knows: take anothe
         ("generate", EngineRefused("bad_request", ENGINE_WORDS), UsageError, f"use the first version: {ENGINE_WORDS}."),
         ("generate", EngineRefused("not_finite", "weights hold NaN"), UsageError, "use the first version: weights"),
         ("verify", EngineRefused("bad_request", "an id too many."), UsageError, "version: an id too many. N"),
-        ("install", EngineCrashed("it was killed by SIGKILL"), RunError, "it was killed by SIGKILL\nMend"),
+        ("install", EngineCrashed("it was killed by SIGKILL"), RunError, "it was killed by SIGKILL\nRepair"),
         ("generate", EngineCrashed("it is gone"), RunError, "The trial failed: it is gone\n"),
         ("verify", EngineCrashed("it is gone"), RunError, "The trial failed: it is gone\n"),
         ("describe", EngineCrashed("it is gone"), RunError, "The trial failed: it is gone\n"),
@@ -361,7 +361,7 @@ async def test_what_the_trainer_refuses_is_told_in_its_words_and_its_end_travels
 
 async def test_an_engine_that_generates_nothing_is_refused(tmp_path: Path) -> None:
     said = await refusal(tmp_path, Engine(cut=SHORT_TOKENS))
-    assert "the engine gives 0 tokens and 0 log probabilities for a completion" in str(said)
+    assert "the engine returned 0 tokens and 0 log probabilities for a completion" in str(said)
 
 
 # --- how much is allowed ----------------------------------------------------------------------------------------------

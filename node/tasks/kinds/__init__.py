@@ -1,15 +1,15 @@
-"""The tasks that come with the program. Each is a plain function of its seed.
+"""Provide the built-in tasks. Each is a plain function of its seed.
 
-- `asked_elsewhere`: answers from a file's problems that a judge or a service is asked about
-- `code`: programs that pass tests
-- `decontamination`: problems that a held-out set also has
-- `generated`: small tasks that are made on the spot
+- `asked_elsewhere`: problems of a data file whose completions a judge or a service rewards
+- `code`: programs that must pass tests
+- `decontamination`: leave out problems that must not be trained on
+- `generated`: small tasks that generate their problems
 - `guess_and_lookup`: small tasks of several turns
-- `gym_program`: scores answers by reasoning-gym, behind walls
-- `jsonl`: answers from a JSON Lines, CSV or Parquet file, or a saved data set
-- `poker`: poker hands
-- `problem_files`: problems from files of any format
-- `reasoning_gym`: reasoning-gym's data sets
+- `gym_program`: score answers by reasoning-gym, in a sandbox
+- `jsonl`: problems of a JSON Lines, CSV or Parquet file, or of a saved data set
+- `poker`: hands of poker
+- `problem_files`: read problems from files of any format
+- `reasoning_gym`: data sets of reasoning-gym
 - `sokoban`: Sokoban
 - `with_tools`: another task, played with Python and a shell
 """

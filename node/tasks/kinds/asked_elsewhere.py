@@ -1,11 +1,13 @@
-"""Tasks of a data file whose answers are judged elsewhere: by a language model (`match=judge`), or by a service of the
-operator's (`match=service`).
+"""Have completions for a data file's problems rewarded elsewhere, by a judge or by a service.
+
+A judge (`match=judge`) is a language model. A service (`match=service`) is the operator's own HTTP service.
 
 Invariants:
+
 - A row needs no reference answer.
-- An answer that does not end with a stop id within its budget is worth 0 to a judge, which is not asked; a service is
-  told, and decides.
-- What is asked is not part of the fingerprint: another judge makes other rewards, and the same problems.
+- A completion that does not end with a stop id within its budget gets 0 with a judge, which is not asked. A service is
+  asked, and decides.
+- Judge and service are not part of the fingerprint: another judge gives other rewards to the same problems.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from node.tasks.services.reward_service import RewardService, RewardServiceTerms
 from node.tasks.services.terms import terms_of
 
 ELSEWHERE = ("judge", "service")
-"""The values of `match` that mean this."""
+"""The values of `match` for these tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowProblem(Problem):
-    """A problem that knows its row, which a service may know it by."""
+    """A problem with the number of its row, by which a service may know it."""
 
     row: int
 
@@ -44,17 +46,17 @@ class _Elsewhere(ProblemFile):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedTask(_Elsewhere):
-    """`match=judge`."""
+    """A task with `match=judge`."""
 
     judge: Judge
     match: Literal["judge"] = "judge"
 
     def require(self) -> None:
-        """Raises TaskError where the judge's key is not in the environment."""
+        """Raise TaskError if the judge's key is not in the environment."""
         self.judge.require()
 
     async def try_services(self, problem: Problem) -> None:
-        """Raises TaskError where the judge gives no verdict."""
+        """Raise TaskError if the judge gives no verdict."""
         await self.judge.try_out()
 
     async def reward(self, problem: Problem, completion: Completion) -> float | CannotSay:
@@ -63,7 +65,7 @@ class JudgedTask(_Elsewhere):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedTask(_Elsewhere):
-    """`match=service`."""
+    """A task with `match=service`."""
 
     service: RewardService
     match: Literal["service"] = "service"
@@ -73,11 +75,11 @@ class ServedTask(_Elsewhere):
         return self.service.weights
 
     def require(self) -> None:
-        """Raises TaskError where the service's key is not in the environment."""
+        """Raise TaskError if the service's key is not in the environment."""
         self.service.require()
 
     async def try_services(self, problem: Problem) -> None:
-        """Raises TaskError where the service gives no reward."""
+        """Raise TaskError if the service gives no reward."""
         await self.service.try_out(problem)
 
     async def reward(
@@ -88,12 +90,12 @@ class ServedTask(_Elsewhere):
 
 
 def judge_of(arguments: TaskArguments) -> Judge:
-    """The judge of swarm.toml. Raises TaskError."""
+    """Return the judge that swarm.toml names. Raises TaskError."""
     terms = terms_of(JudgeTerms, "judge", arguments.services.get("judge"), wanted_by="match=judge")
     return Judge.of(terms)
 
 
 def service_of(arguments: TaskArguments) -> RewardService:
-    """The service of swarm.toml. Raises TaskError."""
+    """Return the service that swarm.toml names. Raises TaskError."""
     given = arguments.services.get("reward_service")
     return RewardService.of(terms_of(RewardServiceTerms, "reward_service", given, wanted_by="match=service"))

@@ -1,11 +1,15 @@
-"""Tasks of programs: one JSON object a line with a prompt and tests, all of which the policy's program must pass.
+"""Ask for programs: one JSON object per line with a prompt and tests, all of which the policy's program must pass.
 
-What always holds: a program runs in `node.tasks.sandbox.bubblewrap` or not at all; what it should print never enters
-the sandbox, each test of input and output runs in one of its own, and the reward is 0 for whatever does not end in
-time, with a stop id, or with exit code 0. Asserts run in the policy's own process, after its program, and end with a
-word that nobody knew before, so that leaving early passes nothing; a program that goes looking for that word there
-could find it, or return what says that it is equal to anything. With `asserts=apart` they run in a sandbox of their own
-(`node.tasks.sandbox.isolated_asserts`), where it can do neither, and are about plain data.
+By default asserts run in the policy's own process, after its program. They end by printing a random word that nobody
+knew before, so a program that exits early passes nothing. But a program that searches its process could find that word,
+or return an object that claims to equal anything. With `asserts=apart` the asserts run in a sandbox of their own
+(`node.tasks.sandbox.isolated_asserts`), where the program can do neither. Then they can only test plain data.
+
+Invariants:
+
+- A program runs in `node.tasks.sandbox.bubblewrap` or not at all.
+- The expected output never enters the sandbox. Each test of input and output runs in a sandbox of its own.
+- The reward is 0 unless the completion ends with a stop id, and the program ends in time and with exit code 0.
 """
 
 from __future__ import annotations
@@ -40,14 +44,14 @@ from node.tasks.sandbox.bubblewrap import SandboxLimits, require_sandbox, run
 from node.tasks.sandbox.isolated_asserts import run_asserts
 
 KEYS = {"prompt": "prompt", "tests": "tests", "asserts": "asserts_field", "answer": "answer"}
-"""The options that name the fields of a line; `asserts=` says where asserts run."""
+"""The options that name the fields of a line. The option `asserts` is another one: it says where asserts run."""
 
 MAX_TESTS = 256
-"""Of one problem: at some 30 ms each for the sandbox alone, more would take a verifier's whole time."""
+"""Maximum tests of one problem. The sandbox alone takes some 30 ms each, so more would use all of a verifier's time."""
 
 
 class _Test(msgspec.Struct, kw_only=True):
-    """What a program reads, and what it then prints, compared but for white space at the ends of lines and of all."""
+    """What a program reads, and what it must print. White space at the ends of lines and of the text is ignored."""
 
     input: str = ""
     output: str
@@ -61,7 +65,7 @@ class _Row(PromptRow, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeProblem(Problem):
-    """`tests` are (input, output); `asserts` is a program that fails unless all is well, "" where there is none."""
+    """A problem with tests. `tests`: (input, output). `asserts`: a program that fails if something is wrong, or ""."""
 
     tests: tuple[tuple[str, str], ...]
     asserts: str
@@ -69,10 +73,10 @@ class CodeProblem(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeTask(ProblemFile):
-    """See the module's paragraph.
+    """Problems whose answers are programs.
 
-    `total_s` is for all tests of a completion; `partial`: the share of them that passes counts; `bare`: a completion
-    without a block is a program as a whole; `apart`: asserts run where the program cannot reach them.
+    `total_s`: seconds for all tests of a completion. `partial`: the reward is the fraction of passed tests. `bare`: a
+    completion without a block is a program as a whole. `apart`: asserts run where the program cannot reach them.
     """
 
     name: str
@@ -90,11 +94,11 @@ class CodeTask(ProblemFile):
         return f"code/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}{self.names}"
 
     def require(self) -> None:
-        """Raises TaskError where programs cannot be run."""
+        """Raise TaskError if programs cannot be run."""
         require_sandbox(self.python, self.limits)
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """Whether there is a program in the answer; it is not compiled."""
+        """Return whether the completion has a program, which is not compiled."""
         del problem
         return program_of(completion.text, bare=self.bare) is not None
 
@@ -137,7 +141,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _read_problem(line: Row, *, names: Mapping[str, str], chat: Chat) -> CodeProblem:
-    """Raises ValueError that says what is wrong."""
+    """Return the problem in a line. Raises ValueError, which says what is wrong."""
     names = names_in(line, names)
     row = read_row(line, _Row, KEYS, names)
     prompt, template = prompt_of(row, chat, names["prompt"])
@@ -146,17 +150,17 @@ def _read_problem(line: Row, *, names: Mapping[str, str], chat: Chat) -> CodePro
         there = told_names(line.names)
         raise ValueError(f"has neither `{names['tests']}` nor `{names['asserts']}`; its fields are {there}")
     if len(row.tests) > MAX_TESTS:
-        raise ValueError(f"has {len(row.tests)} tests, and {MAX_TESTS} are the most")
+        raise ValueError(f"has {len(row.tests)} tests; the maximum is {MAX_TESTS}")
     try:
         compile(asserts, "asserts", "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: brackets without end
-        raise ValueError(f"`{names['asserts']}` is no Python: {str(error) or 'it is nested too deeply'}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: from nested brackets
+        raise ValueError(f"`{names['asserts']}` is not Python: {str(error) or 'it is nested too deeply'}") from error
     tests = tuple((test.input, test.output) for test in row.tests)
     return CodeProblem(prompt=prompt, answer=row.answer, chat=template, tests=tests, asserts=asserts)
 
 
 def _right(problem: Problem) -> object:
-    """What is the same for two lines exactly where the same programs are right."""
+    """Return a value that is equal for two lines if, and only if, the same programs are right for both."""
     assert isinstance(problem, CodeProblem), "a problem of this task"
     return problem.tests, problem.asserts
 
@@ -195,14 +199,14 @@ CODE = TaskKind(
         Option(key="tests", default="tests", help="the field with tests of input and output"),
         Option(key="asserts_field", default="asserts", help="the field with asserts"),
         ANSWER,
-        Option(key="reward", default="all", help="1 if all tests pass, or their share", choices=("all", "share")),
-        Option(key="asserts", default="inside", help="where they run", choices=("inside", "apart")),
+        Option(key="reward", default="all", help="1 if all tests pass, or passed fraction", choices=("all", "share")),
+        Option(key="asserts", default="inside", help="in the program's process, or apart", choices=("inside", "apart")),
         Option(key="time_s", default=5.0, help="seconds for each test", minimum=0.1, maximum=600),
         Option(key="total_s", default=20.0, help="seconds for all tests of a completion", minimum=0.1, maximum=3600),
-        Option(key="memory_mb", default=512, help="of each process of a program", minimum=64, maximum=65_536),
-        Option(key="processes", default=8, help="of a program, threads counted", minimum=1, maximum=256),
+        Option(key="memory_mb", default=512, help="memory of each process of a program", minimum=64, maximum=65_536),
+        Option(key="processes", default=8, help="processes and threads of a program", minimum=1, maximum=256),
         Option(key="bare", default="no", help="take a completion without a block whole", choices=("no", "yes")),
-        Option(key="python", default="", help="the interpreter; /usr/bin/python3 unless named"),
+        Option(key="python", default="", help="the interpreter; default: /usr/bin/python3"),
         *FILE_OPTIONS,
     ),
 )

@@ -1,8 +1,11 @@
-"""What must not be trained on: problems from a date on, and texts that are in a file of excluded ones.
+"""Find problems that must not be trained on: those from a date on, and those in a file of excluded texts.
 
-What always holds: a text is compared by what is left of it without case, punctuation and spacing (`normalised`), so a
-copy that was only typeset anew is found; when in doubt nothing is trained on: a date that names a year or a month alone
-counts as its last day. A line that cannot be read names file and number."""
+Invariants:
+
+- Texts are compared without case, punctuation and spacing (`normalise`), so a copy with other formatting is found.
+- In case of doubt a problem is left out: a date of only a year or a month counts as its last day.
+- An error about a line names file and number.
+"""
 
 from __future__ import annotations
 
@@ -21,40 +24,41 @@ from learner.artifacts.text_files import parse_line, without_mark
 from node.tasks.api.interface import TaskError
 
 MAX_GRAMS = 1 << 22
-"""N-grams of excluded texts that are remembered: some 300 MB, ten times what the common benchmarks have together."""
+"""Maximum n-grams of excluded texts in memory: some 300 MB, ten times what the common benchmarks have together."""
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?![\d])")
 
 
 def normalise(text: str) -> str:
-    """`text` in Unicode's NFKC form and without case: its letters, digits and marks, other characters as one space."""
+    """Return the letters, digits and marks of `text`, in NFKC and without case, with one space for all other text."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
 
 
 def text_hash(text: str) -> str:
-    """SHA-256 of the normalised text in UTF-8, as 64 hexadecimal digits: what a file of hashes holds."""
+    """Return the SHA-256 of the normalised text in UTF-8, as 64 hexadecimal digits. A file of hashes contains these."""
     return hashlib.sha256(normalise(text).encode()).hexdigest()
 
 
 def read_date(value: Any) -> date:
-    """The day that a line or an option names: YYYY, YYYY-MM or YYYY-MM-DD, and whatever follows; the last day of a year
-    or a month. Raises ValueError that says what is wrong.
+    """Return the day that a line or an option names: YYYY, YYYY-MM or YYYY-MM-DD, and any text after it. For a year or
+    a month it is the last day. Raises ValueError, which says what is wrong.
     """
     found = _DATE.match(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
     if found is None:
-        raise ValueError(f"{str(value)[:40]!r} is no date; write YYYY-MM-DD")
+        raise ValueError(f"{str(value)[:40]!r} is not a date; write YYYY-MM-DD")
     year, month = int(found[1]), int(found[2] or 12)
     try:
         return date(year, month, int(found[3]) if found[3] else calendar.monthrange(year, month)[1])
     except (ValueError, calendar.IllegalMonthError):
-        raise ValueError(f"{found[0]!r} is no day of the calendar") from None
+        raise ValueError(f"{found[0]!r} is not a day of the calendar") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excluded:
-    """Texts that must not be trained on, as hashes of the whole and, where `ngram` > 0, of all so many words in a row.
+    """Texts that must not be trained on, as hashes of the whole texts, and with `ngram` > 0 of all sequences of so many
+    words.
 
     `path` is the file they come from.
     """
@@ -72,8 +76,8 @@ class Excluded:
 
 
 def read_excluded(path: Path, ngram: int) -> Excluded:
-    """Read a file of one excluded text a line: 64 hexadecimal digits of `text_hash`, a JSON object with `hash`, `text`
-    or `prompt`, or the text itself. Raises TaskError that names the line.
+    """Read a file with one excluded text per line: the text itself, its `text_hash`, or a JSON object with `hash`,
+    `text` or `prompt`. Raises TaskError, which names the line.
     """
     try:
         lines = read_file(path).split(b"\n")
@@ -97,13 +101,14 @@ def read_excluded(path: Path, ngram: int) -> Excluded:
                 f"{path}:{number}: more than {MAX_GRAMS} n-grams up to here. Exclude fewer texts, or ngram=0."
             )
     if not whole:
-        raise TaskError(f"{path}: holds no lines. Write one text, or its hash, a line; or leave exclude= out.")
+        raise TaskError(f"{path}: holds no lines. Write one text, or its hash, per line; or leave exclude= out.")
     return Excluded(path=path, whole=frozenset(whole), grams=frozenset(grams), ngram=ngram)
 
 
 def texts_of(prompt: Any) -> list[str]:
-    """The texts that a prompt is compared by: itself; of messages, what all say together and what each user says, since
-    a system prompt around a problem makes it no other. Raises ValueError for what is no prompt.
+    """Return the texts by which a prompt is compared. These are the text itself, or for messages all of them together
+    and each message of the user, because a system prompt does not make it another problem. Raises ValueError if it is
+    not a prompt.
     """
     if isinstance(prompt, str):
         return [prompt]
@@ -120,14 +125,14 @@ def _of(message: Any, name: str) -> Any:
 
 
 def _read_line(line: bytes) -> list[str]:
-    """The excluded texts, or one's hash. Raises ValueError that says what is wrong."""
+    """Return the excluded texts in a line, or the hash of one. Raises ValueError, which says what is wrong."""
     try:
         text = without_mark(line).decode().strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     texts = _read_object(text) if text.startswith("{") else [text]
     if not all(map(normalise, texts)):
-        raise ValueError("holds a text without letters or digits, which would be like any other such")
+        raise ValueError("holds a text without letters or digits, which would equal any other such text")
     return texts
 
 
@@ -144,7 +149,7 @@ def _read_object(text: str) -> list[str]:
 
 
 def _grams(text: str, ngram: int) -> Iterator[int]:
-    """Hashes of all `ngram` words in a row; of none where that is 0 or there are fewer."""
+    """Yield the hashes of all sequences of `ngram` words; none if that is 0, or if there are fewer words."""
     if ngram == 0:
         return
     words = normalise(text).split()
@@ -154,7 +159,7 @@ def _grams(text: str, ngram: int) -> Iterator[int]:
 
 
 def describe_counts(reasons: Iterable[str]) -> str:
-    """How often each reason occurs, as words: "40 dated 2024-06-01 or later, 3 in exclude.txt"."""
+    """Return how often each reason occurs, as text: "40 dated 2024-06-01 or later, 3 in exclude.txt"."""
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1

@@ -1,9 +1,12 @@
-"""Tasks that need no download: reversal, sorting, products, arithmetic. Small alphabets, no end of problems.
+"""Generate problems without a download: reversal, sorting, products, arithmetic. They have small alphabets and no end.
 
-What always holds: a problem is drawn from a generator seeded by kind, options, seed and index, and only
-`Random.random` is used, whose stream Python promises to keep. A prompt's digest decides on which side it lies,
-training or held out, so the sides cannot meet whatever the seeds. The reward is 1.0 for exactly the answer followed
-by a stop id, else 0.0."""
+Invariants:
+
+- A problem is drawn from a generator whose seed consists of kind, options, seed and index. Only `Random.random` is
+  used, because Python promises to keep its stream.
+- The digest of a prompt decides its side, training or held out. So the sides share no prompt, whatever the seeds.
+- The reward is 1.0 for exactly the answer followed by a stop id, else 0.0.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,24 @@ from learner.curriculum.problem_index import place_of
 from node.tasks.api.interface import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
 
 HELD_OUT_ONE_IN = 8
-"""Share of the prompts held out: training keeps its variety, and 2**12 prompts give 512 to be evaluated on."""
+"""One prompt in so many is held out. Training keeps its variety, and 2**12 prompts give 512 for evaluation."""
 
 MAX_DRAWS = 2_000
-"""A draw lands on the wanted side once in 8 times or oftener; so many failures mean that this side is empty."""
+"""Maximum draws for one problem. At least one draw in 8 is on the wanted side, so after so many that side is empty."""
 
 
 class Dice:
-    """Uniform draws for one problem."""
+    """Uniform random draws for one problem."""
 
     def __init__(self, *seeds: object) -> None:
         self._random = Random("/".join(map(str, seeds)))
 
     def below(self, bound: int) -> int:
-        """An integer in [0, bound); the bias of about bound / 2**53 is of no account here."""
+        """Return an integer in [0, bound). The bias of about bound / 2**53 does not matter here."""
         return int(self._random.random() * bound)
 
     def between(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
+        """Return an integer in [low, high]."""
         return low + self.below(high - low + 1)
 
     def text(self, alphabet: str, length: int) -> str:
@@ -50,14 +53,13 @@ Draw = Callable[[Dice, int], tuple[str, str]]
 
 
 def is_held_out(prompt: str) -> bool:
-    """The side of a prompt, by its digest."""
+    """Return whether a prompt is held out, by its digest."""
     return hashlib.blake2b(prompt.encode(), digest_size=8).digest()[0] % HELD_OUT_ONE_IN == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnTask(ABC):
-    """A task whose problems are drawn; see the module's paragraph. `label` is the kind with its options, the root of
-    all seeds."""
+    """A task whose problems are drawn at random. `label`: the kind with its options, which begins every seed."""
 
     name: str
     label: str
@@ -76,19 +78,19 @@ class DrawnTask(ABC):
 
     @abstractmethod
     def _draw_on_side(self, index: int, side: str, *, held_out: bool) -> Problem:
-        """Raises TaskError when too many draws lie on the other side."""
+        """Draw a problem of one side. Raises TaskError if too many draws are on the other side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedTask(DrawnTask):
-    """A task of `draw`; see the module's paragraph. `program`: what prints a problem's answer, if Python can."""
+    """A task whose problems come from `draw`. `program`: returns a Python program that prints the answer, if any."""
 
     draw: Draw
     is_cheap: bool = True
     program: Callable[[Problem], str] | None = None
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """Whether the answer is a number where the reference is one, or else as many letters."""
+        """Return whether the completion is a number, if the reference is one, or else the right number of letters."""
         answer = str(problem.answer)
         if _NUMBER.fullmatch(answer):
             return _NUMBER.fullmatch(completion.text) is not None
@@ -108,13 +110,13 @@ class GeneratedTask(DrawnTask):
 
 
 def label_of(name: str, arguments: TaskArguments) -> str:
-    """The kind called `name` with its options."""
+    """Return the kind called `name` with its options, as text."""
     return ",".join([name, *(f"{key}={value}" for key, value in sorted(arguments.options.items()))])
 
 
 def generated(name: str, arguments: TaskArguments, make: Callable[..., GeneratedTask], **parts: object) -> Task:
-    """The task called `name`, made of its `parts`, which can draw problems on both sides. Raises TaskError now instead
-    of in the middle of a run."""
+    """Return the task called `name`, made of its `parts`. It draws problems on both sides now, so that a TaskError
+    appears at the start and not in the middle of a run."""
     task = make(name=name, label=label_of(name, arguments), seed=arguments.seed, **parts)
     for level in range(task.levels):
         task.problem(level)
@@ -143,7 +145,7 @@ def _build_sort(arguments: TaskArguments) -> Task:
 
 
 def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
-    """Levels: a+b of one digit; of two; a-b of two, may be negative; a*b of two digits by one; a+b-c of three."""
+    """Draw a problem. Levels: a+b of one digit; of two; a-b of two; a*b of two digits by one; a+b-c of three digits."""
     match level:
         case 0:
             a, b = dice.between(0, 9), dice.between(0, 9)
@@ -174,7 +176,7 @@ def _build_product(arguments: TaskArguments) -> Task:
 
 
 def _prints(problem: Problem) -> str:
-    """A program for a prompt that is a formula."""
+    """Return a program for a prompt that is a formula."""
     return f"print({str(problem.prompt).removesuffix('=')})"
 
 
@@ -184,7 +186,7 @@ REVERSE = TaskKind(
     build=_build_reverse,
     options=(
         Option(key="letters", default=6, help="letters in a word", minimum=2, maximum=256),
-        Option(key="alphabet", default=26, help="how many different letters, from a on", minimum=4, maximum=26),
+        Option(key="alphabet", default=26, help="number of different letters, beginning with a", minimum=4, maximum=26),
     ),
 )
 SORT = TaskKind(
@@ -201,7 +203,7 @@ PRODUCT = TaskKind(
 )
 ARITHMETIC = TaskKind(
     name="arithmetic",
-    summary='sums that grow harder with success: "3+4=" -> "7", up to "512+204-987=" -> "-271"',
+    summary='sums that get harder with success: "3+4=" -> "7", up to "512+204-987=" -> "-271"',
     build=lambda arguments: generated(
         "arithmetic",
         arguments,

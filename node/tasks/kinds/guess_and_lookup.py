@@ -1,8 +1,11 @@
-"""Tasks of several turns that need no download: a number to be guessed, values to be looked up.
+"""Generate problems of several turns without a download: guess a number, look up values.
 
-What always holds: what an environment answers follows from the problem and what was said, so whoever holds the
-transcript can replay it; what the policy must find out is not in the prompt; the reward is 1.0 when the last thing it
-said is the answer followed by a stop id, else 0.0. Problems are drawn as those of `node.tasks.kinds.generated`.
+Invariants:
+
+- The environment's answer depends only on the problem and on what was said, so the transcript is enough to replay it.
+- What the policy must find out is not in the prompt.
+- The reward is 1.0 if the last turn is the answer followed by a stop id, else 0.0.
+- Problems are drawn like those of `node.tasks.kinds.generated`.
 """
 
 from __future__ import annotations
@@ -15,18 +18,18 @@ from node.tasks.api.interface import Option, Problem, Task, TaskArguments, TaskK
 from node.tasks.kinds.generated import Dice, GeneratedTask, generated
 
 TAG_LETTERS = 4
-"""Letters that tell one game of `guess` from another: half a million of them, so that none is learnt by heart."""
+"""Letters that tell one game of `guess` from another: half a million games, so that none is learnt by heart."""
 
 LOOKUPS_PER_KEY = 2
-"""So often may be asked, on average, before `lookup` ends: once by mistake for each time that was needed."""
+"""Maximum questions for each key, on average, before `lookup` ends: one mistake for each needed question."""
 
 Rule = Callable[[str, str, Sequence[Turn], str], str | None]
-"""(prompt, reference answer, the turns before, what was said) -> what is answered; None: the episode is over."""
+"""(prompt, reference answer, the turns before, what was said) -> the answer; None: the episode is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedTurnTask(GeneratedTask):
-    """A generated task that answers by `rule`."""
+    """A generated task whose answers come from `rule`."""
 
     rule: Rule
 
@@ -72,7 +75,7 @@ GUESS = TaskKind(
     summary='turns: find a number by "+" (it is larger) and "-": "guess:kqab=" "4" -> "+" "7" -> "-" "6"',
     build=_build_guess,
     options=(
-        Option(key="numbers", default=10, help="how many different numbers, from 0 on", minimum=2, maximum=1000),
+        Option(key="numbers", default=10, help="number of different numbers, from 0 on", minimum=2, maximum=1000),
         Option(key="tries", default=4, help="guesses in an episode", minimum=1, maximum=32),
     ),
 )

@@ -1,9 +1,9 @@
-"""Score answers by reasoning-gym: the program that `node.tasks.kinds.reasoning_gym` has run behind walls.
+"""Score answers by reasoning-gym: the program that `node.tasks.kinds.reasoning_gym` runs in a sandbox.
 
-A topic is {"dataset": name, "config", "seed", "size", "entry": a literal of Python's}; the judgement is the score of a
-text as the answer to that entry.
+A topic is {"dataset": name, "config", "seed", "size", "entry": a Python literal}. The judgement is the score of a text
+as the answer to that entry.
 
-It stands alone: nothing of this package is visible where it runs.
+The program stands alone, because nothing of this package is visible where it runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from types import ModuleType
 from typing import Any
 
 MAX_SETS = 64
-"""Data sets that are kept open: one for each task of a mixture."""
+"""Data sets to keep open: one for each task of a mixture."""
 
 
 class _Unseen(ModuleType):
-    """A module of which nothing is ever used."""
+    """A module whose content is never used."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -34,11 +34,11 @@ class _Unseen(ModuleType):
 
 
 UNSEEN = ("matplotlib", "mpl_toolkits")
-"""What cellpylib imports to draw with. It would look for fonts, and for a place to write; nothing is drawn here."""
+"""Packages that cellpylib imports for drawing. They would look for fonts and for a writable place; nothing is drawn."""
 
 
 class _NoPlots:
-    """Finds those."""
+    """Replaces the imports of UNSEEN."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -47,7 +47,7 @@ class _NoPlots:
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType:
         module = _Unseen(spec.name)
-        module.__path__ = []  # of a package, so that parts of it are found here, too
+        module.__path__ = []  # marks a package, so that its parts are found here too
         return module
 
     @staticmethod
@@ -62,7 +62,7 @@ def load() -> None:
 
 
 def prepare(topic: Any) -> Callable[[str], float]:
-    """What says the score of a text."""
+    """Return a function that returns the score of a text."""
     dataset = _opened(topic["dataset"], json.dumps(topic["config"]), topic["seed"], topic["size"])
     entry = ast.literal_eval(topic["entry"])
     return lambda said: float(dataset.score_answer(said, entry))

@@ -1,14 +1,15 @@
-"""Tasks from a data file: each row has a prompt (text, or a list of chat messages) and an answer, under any names.
+"""Make tasks from a data file, in which each row has a prompt (text or chat messages) and an answer under any names.
 
-The kinds differ in the file's format alone: `jsonl`, `csv`, `parquet`, and `dataset` for a directory that
-`save_to_disk` of Hugging Face datasets wrote. The file is read, divided and cleaned by
-`node.tasks.kinds.problem_files`. Matching is `exact` (but for white space around it), `numeric`
-(`node.tasks.answers.numbers`), `math` (`node.tasks.answers.math_equality`), or left to others, `judge` and `service`
+The kinds differ only in the file's format: `jsonl`, `csv`, `parquet`, and `dataset` for a directory that `save_to_disk`
+of Hugging Face datasets wrote. `node.tasks.kinds.problem_files` reads, divides and cleans the file. The option `match`
+says how an answer is compared: `exact` (except for white space around it), as a number (`node.tasks.answers.numbers`),
+as mathematics (`node.tasks.answers.math_equality`), or elsewhere, by a judge or a service
 (`node.tasks.kinds.asked_elsewhere`).
 
 Invariants:
-- An answer that does not end with a stop id within its budget is worth 0.
-- A reference that could never be answered is rejected with its row.
+
+- A completion that does not end with a stop id within its budget gets 0.
+- A reference that nobody could ever answer is an error with its row.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class _RowToJudge(PromptRow):
 
 @dataclass(frozen=True, kw_only=True)
 class JsonlTask(ProblemFile):
-    """A task of the rows of a file; see the module's paragraph. `match` is "exact", "numeric" or "math"."""
+    """A task of the rows of a file. `match` is "exact", "numeric" or "math"."""
 
     name: str
     match: str
@@ -77,16 +78,16 @@ class JsonlTask(ProblemFile):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it is asked in the node; mathematics may be arbitrarily hard to compare."""
+        """False for "math", because expressions may be arbitrarily hard to compare."""
         return self.match != "math"
 
     def require(self) -> None:
-        """Raises TaskError where mathematics cannot be compared."""
+        """Raise TaskError if mathematics cannot be compared on this machine."""
         if self.match == "math":
             require_math_verify()
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """Whether an answer can be read: a number, or what is marked as the answer; of other texts nothing is asked."""
+        """Return whether the completion has a readable answer: a number, or a marked answer. "exact" needs no form."""
         del problem
         match self.match:
             case "numeric":
@@ -110,7 +111,7 @@ class JsonlTask(ProblemFile):
 
 
 def _read_problem(row: Row, *, names: Mapping[str, str], match: str, chat: Chat) -> Problem:
-    """Raises ValueError that says what is wrong."""
+    """Return the problem in a row. Raises ValueError, which says what is wrong."""
     names = names_in(row, names)
     if match in ELSEWHERE:
         told = read_row(row, _RowToJudge, KEYS, names)
@@ -125,7 +126,7 @@ def _read_problem(row: Row, *, names: Mapping[str, str], match: str, chat: Chat)
         raise ValueError(f"`{name}` is empty")
     if match == "numeric" and reference_number(answer) is None:
         why = "is more than a number" if any(map(str.isdigit, answer)) else "holds no number"
-        mark = ", or a mark as #### or \\boxed{} before it"
+        mark = ", or a mark such as #### or \\boxed{} before it"
         raise ValueError(f"`{name}` {why}, and match=numeric needs one number{mark}: {answer[:40]!r}")
     if match == "math":
         try:
@@ -136,22 +137,22 @@ def _read_problem(row: Row, *, names: Mapping[str, str], match: str, chat: Chat)
 
 
 def _text(answer: str | int | float, name: str) -> str:
-    """A reference as text; a number without an exponent, which no reader of answers needs to know.
+    """Return a reference as text. A number gets no exponent, so readers of answers need not know that form.
 
     Raises ValueError.
     """
     if isinstance(answer, str | int):
         return str(answer)
     if not math.isfinite(answer):
-        raise ValueError(f"`{name}` is {answer}, which is no number that could be answered")
+        raise ValueError(f"`{name}` is {answer}, which is not a number that could be an answer")
     return format(Decimal(str(answer)), "f")
 
 
 def _right(problem: Problem, match: str) -> object:
-    """What is the same for two references exactly where the same answers are right."""
+    """Return a value that is equal for two references if, and only if, the same answers are right for both."""
     if match in ELSEWHERE:
         return problem.answer
-    assert problem.answer is not None, "every line has one"
+    assert problem.answer is not None, "every row has one"
     match match:
         case "numeric":
             return reference_number(problem.answer)
@@ -162,11 +163,12 @@ def _right(problem: Problem, match: str) -> object:
 
 
 OpenFile = Callable[[TaskArguments, Path], DataFile]
-"""The file at that path, as the options in `arguments` have it. Raises TaskError."""
+"""Opens the file at a path, by the options in `arguments`. Raises TaskError."""
 
 
 OpenHeldOut = Callable[[TaskArguments], DataFile | None]
-"""What `arguments` name to be held out; None where that is taken of the file itself. Raises TaskError."""
+"""Opens the held-out file that `arguments` name; None if the held-out problems come from the file itself. Raises
+TaskError."""
 
 
 def _build(arguments: TaskArguments, *, kind: str, open_file: OpenFile, open_held_out: OpenHeldOut) -> Task:
@@ -221,12 +223,12 @@ def _open_dataset(arguments: TaskArguments, path: Path) -> DataFile:
 
 
 def _held_out_of_dataset(arguments: TaskArguments) -> DataFile | None:
-    """Another split of the same data set, or another data set."""
+    """Return another split of the same data set, or another data set."""
     split, path = arguments.text("held_out_split"), held_out_path(arguments)
     if not split:
         return None if path is None else SavedDataset(path, "")
     if path is None and split == arguments.text("split"):
-        raise TaskError(f"held_out_split={split}: is the split to train on. Name another.")
+        raise TaskError(f"held_out_split={split}: is the split to train on. Name another one.")
     return SavedDataset(path or arguments.directory / as_path(arguments.argument), split)
 
 
@@ -241,21 +243,21 @@ def _open_delimited(arguments: TaskArguments, path: Path) -> DataFile:
 MATCH = Option(
     key="match",
     default="exact",
-    help="how the answer is compared, or who is asked",
+    help="how to compare the answer, or whom to ask",
     choices=("exact", "numeric", "math", *ELSEWHERE),
 )
 
-DELIMITER = Option(key="delimiter", default="", help="between cells: one character or tab; a comma, in a .tsv a tab")
+DELIMITER = Option(key="delimiter", default="", help="between cells: one character or tab; default: comma, in .tsv tab")
 
-SPLIT = Option(key="split", default="", help="which part of a data set of several, for example train")
+SPLIT = Option(key="split", default="", help="the split to train on, for example train")
 
-HELD_OUT_SPLIT = Option(key="held_out_split", default="", help="the split that is held out, for example test")
+HELD_OUT_SPLIT = Option(key="held_out_split", default="", help="the split to hold out, for example test")
 
 JSONL = _kind("jsonl", 'a file of lines {"prompt": ..., "answer": ...}', _open_lines)
 
 CSV = _kind("csv", "a CSV or TSV file whose first line names the fields", _open_delimited, DELIMITER)
 
-PARQUET = _kind("parquet", "a Parquet file, or several", _open_parquet)
+PARQUET = _kind("parquet", "one Parquet file, or several", _open_parquet)
 
 DATASET = _kind(
     "dataset",

@@ -1,9 +1,14 @@
-"""Heads-up poker: one hand of fixed-limit Texas hold'em against an opponent who plays by a rule, on pokerkit.
+"""Play heads-up poker: one hand of fixed-limit Texas hold'em against an opponent who follows a rule, with pokerkit.
 
-What always holds: the deck is part of the problem, and the opponent's mind a function of the deck and of what was done
-so far, so whoever holds the transcript can replay the hand; the opponent knows its own cards and the board, and never
-the policy's; the reward is what the hand won, in the most that it could have. See ECHO-2 (arXiv 2602.02192) for poker
-as a task of a swarm. pokerkit knows the rules and is imported when such a task is opened.
+See ECHO-2 (arXiv 2602.02192) for poker as a task of a swarm. pokerkit knows the rules of the game. It is imported when
+such a task is opened.
+
+Invariants:
+
+- The deck is part of the problem, and the opponent's moves are a function of the deck and of the moves so far. So the
+  transcript is enough to replay the hand.
+- The opponent knows its own cards and the board, never the policy's cards.
+- The reward is what the hand won, divided by the most that it could win.
 """
 
 from __future__ import annotations
@@ -20,13 +25,13 @@ from node.tasks.kinds.generated import MAX_DRAWS, Dice, DrawnTask, is_held_out, 
 
 RANKS, SUITS = "23456789TJQKA", "cdhs"
 CARDS = 9
-"""Of a deck, dealt in a hand: two to each, five to the board."""
+"""Cards of a deck that a hand deals: two to each player, five to the board."""
 
 SMALL, BIG = 2, 4
-"""Bets before and after the turn; the blinds are half of the first, and the first."""
+"""Bets on the first two streets, and on the last two. The small blind is half of the first, the big blind all of it."""
 
 STACK = 48
-"""What a player can lose in a hand: four bets in each of four rounds."""
+"""Chips that a player can lose in a hand: four bets in each of four rounds."""
 
 STREETS = ("Before the flop", "Flop", "Turn", "River")
 _MOVE = re.compile(r"\b(fold|check|call|bet|raise)", re.IGNORECASE)
@@ -34,7 +39,7 @@ _MOVE = re.compile(r"\b(fold|check|call|bet|raise)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class PokerProblem(Problem):
-    """`deck` in the order of dealing; the policy sits at `seat` 0, the big blind, or 1, the button, who begins."""
+    """`deck`: in the order of dealing. `seat`: 0 if the policy has the big blind, 1 if it has the button and begins."""
 
     deck: tuple[str, ...]
     seat: int
@@ -42,22 +47,22 @@ class PokerProblem(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class PokerTask(DrawnTask):
-    """See the module's paragraph. The opponent bluffs in `bluffs` of 100 cases."""
+    """Hands of poker. The opponent bluffs in `bluffs` of 100 decisions."""
 
     bluffs: int
     chat: Chat
 
     def require(self) -> None:
-        """Raises TaskError where pokerkit is not installed."""
+        """Raise TaskError if pokerkit is not installed."""
         require_pokerkit()
 
     def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
-        """What the opponent did, what was dealt, what there is to call; None when the hand is over."""
+        """Return the opponent's moves, the cards dealt and the amount to call; None if the hand is over."""
         hand = self._hand(problem, [*(turn.said for turn in turns), said])
         return None if hand.is_over else f"{hand.news()}\n"
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """What the policy won, over STACK: from -1 to 1. A hand that is left is folded."""
+        """Return the policy's win divided by STACK, from -1 to 1. A hand that is not finished is folded."""
         last = completion.text if completion.finished else "fold"
         hand = self._hand(problem, [*(turn.said for turn in completion.turns), last])
         if not hand.is_over:
@@ -89,13 +94,13 @@ class PokerTask(DrawnTask):
             shown = PokerProblem(prompt=opening, chat=self.chat, deck=deck, seat=seat)
             hand = Hand(shown, self.bluffs)
             if hand.is_over:
-                continue  # the opponent has folded at once: there is nothing to ask
+                continue  # the opponent has folded at once, so there is nothing to ask
             return PokerProblem(prompt=f"{opening}\n{hand.news()}\n", chat=self.chat, deck=deck, seat=seat)
         raise TaskError(f"task {self.label}: no hand could be dealt in {MAX_DRAWS} draws.")
 
 
 class Hand:
-    """One hand, up to where the policy is to act, or to its end."""
+    """One hand, until the policy must act or the hand is over."""
 
     def __init__(self, problem: PokerProblem, bluffs: int) -> None:
         from pokerkit import Automation, FixedLimitTexasHoldem
@@ -124,23 +129,23 @@ class Hand:
 
     @property
     def won(self) -> int:
-        """Chips of the policy above what it began with, once the hand is over."""
+        """Chips that the policy has won, once the hand is over; negative if it lost."""
         return int(self._state.stacks[self._problem.seat]) - STACK
 
     def act(self, text: str) -> None:
-        """The policy's move, the last that its text names; a text without one folds. Then the opponent's."""
+        """Make the policy's move, the last one that its text names, or fold if it names none. Then the opponent's."""
         moves = _MOVE.findall(text)
         self._heard = []
         self._move(moves[-1].lower() if moves else "fold")
         self._go_on()
 
     def leave(self) -> None:
-        """The policy is gone: it folds until the hand is over."""
+        """Fold for the policy until the hand is over."""
         while not self.is_over:
             self.act("fold")
 
     def news(self) -> str:
-        """What the policy reads."""
+        """Return the text that the policy reads."""
         state = self._state
         board = " ".join(repr(card) for [card] in state.board_cards)
         street = STREETS[state.street_index or 0] + (f": {board}" if board else "")
@@ -168,7 +173,7 @@ class Hand:
         return "".join(dealt)
 
     def _move(self, move: str) -> str:
-        """Make a move, or the nearest that the rules allow; return it in words."""
+        """Make a move, or the nearest one that the rules allow. Return it in words."""
         state = self._state
         self._done.append(move)
         free = not state.checking_or_calling_amount
@@ -182,7 +187,7 @@ class Hand:
         return "checks" if free else "calls"
 
     def _opponents(self) -> str:
-        """Its rule: raise what is strong, call what is fair, else fold; and bluff now and then."""
+        """Return the opponent's move: raise strong hands, call fair ones, fold others, and sometimes bluff."""
         seat = 1 - self._problem.seat
         mine = self._problem.deck[2 * seat : 2 * seat + 2]
         if Dice("opponent", *self._problem.deck, *self._done).below(100) < self._bluffs:
@@ -191,7 +196,7 @@ class Hand:
         return "raise" if strength >= STRONG else "call" if strength >= FAIR else "fold"
 
     def _strength(self, mine: Sequence[str]) -> float:
-        """From 0 to 1: by the two cards before the flop, by what they make with the board after it."""
+        """Return the strength of a hand, 0 to 1: by its two cards before the flop, later by the hand they make."""
         if not (board := "".join(repr(card) for [card] in self._state.board_cards)):
             high, low = sorted((RANKS.index(card[0]) for card in mine), reverse=True)
             if high == low:
@@ -205,11 +210,11 @@ class Hand:
 
 STRONG, FAIR = 0.65, 0.3
 MADE = {"HIGH_CARD": 0.2, "ONE_PAIR": 0.5, "TWO_PAIR": 0.7}
-"""What a hand is worth by its kind; any other is worth all."""
+"""The strength of a hand by its kind. All other kinds count as 1."""
 
 
 def require_pokerkit() -> None:
-    """Raises TaskError, with what to type, where pokerkit is not installed."""
+    """Raise TaskError, with the command to type, if pokerkit is not installed."""
     if find_spec("pokerkit") is None:
         raise TaskError("task 'poker' needs pokerkit, which is not installed here. Run: pip install 'volery[tasks]'.")
 
@@ -230,7 +235,7 @@ POKER = TaskKind(
     summary="turns: one hand of heads-up fixed-limit Texas hold'em against a scripted opponent: fold, call or raise",
     build=_build_poker,
     options=(
-        Option(key="bluffs", default=10, help="of 100 decisions of the opponent's, bluffs", minimum=0, maximum=100),
+        Option(key="bluffs", default=10, help="opponent's bluffs in 100 decisions", minimum=0, maximum=100),
         CHAT,
     ),
 )

@@ -1,13 +1,14 @@
-"""Problems from a data file, of whose rows a task reads the fields that it needs, under the names that the spec says.
+"""Read problems from a data file: the fields that a task needs, under the names that the spec says.
 
-The rows come from `node.tasks.data_files`, so that all formats have the same options. What must not be trained on is
-left out, counted, by `node.tasks.kinds.decontamination`.
+The rows come from `node.tasks.data_files`, so all formats have the same options. `node.tasks.kinds.decontamination`
+finds the rows that must not be trained on; these are left out and counted.
 
 Invariants:
-- A file with a bad row is rejected before training starts, with the number of the row.
-- Prompts that occur several times lie on one side only, training or held out.
-- Index i asks training row i % size.
-- Other fields of a row are ignored, so that data sets can be used as they are.
+
+- A file with a wrong row is an error before training starts, with the number of the row.
+- A prompt that occurs several times is on one side only, training or held out.
+- Index i names training row i % size.
+- Other fields of a row are ignored, so data sets can be used as they are.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ ROLES = frozenset({"system", "user", "assistant"})
 PROMPT_KEY = "prompt"
 
 MESSAGES = "messages"
-"""Where a conversation stands in rows without a `prompt`, unless the spec says where the prompt is."""
+"""The field of a conversation in rows without a `prompt`, unless the spec names the field of the prompt."""
 
 TOLD_PAIRS = 3
-"""Of lines that contradict each other: enough to find out why."""
+"""Contradicting pairs of rows to list, enough to find out why."""
 
 R = TypeVar("R")
 
 
 class Message(msgspec.Struct):
-    """One message of a `prompt` that is a list of them."""
+    """One message of a `prompt` that is a list of messages."""
 
     role: str
     content: str
 
 
 class PromptRow(msgspec.Struct, kw_only=True):
-    """What every line has."""
+    """The fields that every row has."""
 
     prompt: str | list[Message]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemFile:
-    """The problems of a file, on both sides; see the module's paragraph.
+    """The problems of a file, on both sides.
 
-    `unit` is what a row is called. `digest` is that of the file's bytes, `trained` that of the prompts that are trained
-    on, in order; `names` tells the fields that the spec names otherwise than a task does. `left_out` says, in words,
-    how many rows are neither and why; `contradictions`, which rows ask the same and want other answers.
+    `unit`: the word for a row. `digest`: of the file's bytes. `trained`: digest of the training prompts, in order.
+    `names`: the fields for which the spec names another name than the task's own. `left_out`: how many rows are on
+    neither side, and why, in words. `contradictions`: which rows have the same prompt and different answers.
     """
 
     path: Path
@@ -95,7 +96,7 @@ class ProblemFile:
         return self.training[index % self.size]
 
     def held_out(self, index: int) -> Problem:
-        """Raises TaskError when there is none."""
+        """Return the held-out problem of that index. Raises TaskError if there is none."""
         if not self.kept_back:
             raise TaskError(
                 f"{self.path}: no {self.unit} is held out; it needs two different prompts, and held_out above 0, or "
@@ -105,7 +106,7 @@ class ProblemFile:
 
 
 def names_of(arguments: TaskArguments, keys: Mapping[str, str]) -> dict[str, str]:
-    """The names of fields in the file by those that a task has for them; `keys` are the options that say so.
+    """Return the names of a task's fields in the file. `keys`: the options that name them.
 
     Raises TaskError.
     """
@@ -116,15 +117,15 @@ def names_of(arguments: TaskArguments, keys: Mapping[str, str]) -> dict[str, str
 
 
 def names_in(row: Row, names: Mapping[str, str]) -> Mapping[str, str]:
-    """`names` for a row, whose prompt may stand under `messages`, as conversations often do."""
+    """Return `names` for a row, whose prompt may be the field `messages`, as is usual for conversations."""
     is_elsewhere = names[PROMPT_KEY] == PROMPT_KEY and PROMPT_KEY not in row.names and MESSAGES in row.names
     return {**names, PROMPT_KEY: MESSAGES} if is_elsewhere else names
 
 
 def read_row(row: Row, kind: type[R], keys: Mapping[str, str], names: Mapping[str, str]) -> R:
-    """A row as an object of `kind`, whose field `f` stands under `names[f]`, as the option `keys[f]` says.
+    """Return a row as an object of `kind`. Its field `f` is called `names[f]` in the file, set by the option `keys[f]`.
 
-    Raises ValueError that says what is wrong.
+    Raises ValueError, which says what is wrong.
     """
     needed = _required(kind)  # type: ignore[arg-type]  # a TypeVar, which is hashable
     found = {f: row.require(name, keys[f]) if f in needed else row.get(name) for f, name in names.items()}
@@ -142,7 +143,7 @@ def read_row(row: Row, kind: type[R], keys: Mapping[str, str], names: Mapping[st
 
 @cache
 def _required(kind: Any) -> frozenset[str]:
-    """The fields that a row of that kind cannot do without."""
+    """Return the fields that a row of that kind must have."""
     return frozenset(one.name for one in msgspec.structs.fields(kind) if one.required)
 
 
@@ -159,7 +160,7 @@ _WORDS = {
 
 
 def _in_words(message: str, names: Mapping[str, str]) -> str:
-    """msgspec's words in ours, with the file's names of fields: a path begins with that of the task."""
+    """Return msgspec's message in our words, with the file's field names. msgspec's paths begin with the task's."""
     message = re.sub(r"`\$\.(\w+)", lambda found: f"`$.{names.get(found[1], found[1])}", message)
     if found := _TYPE.fullmatch(message):
         wanted = dict.fromkeys(_WORDS.get(one, one) for one in found[1].split(" | ") if one != "null")
@@ -169,13 +170,13 @@ def _in_words(message: str, names: Mapping[str, str]) -> str:
 
 
 def prompt_of(row: PromptRow, chat: Chat, name: str = PROMPT_KEY) -> tuple[str | tuple[ChatMessage, ...], Chat]:
-    """The prompt of a row, and its use of a chat template. `name`: its field in the file. Raises ValueError."""
+    """Return the prompt of a row, and its use of a chat template. `name`: its field in the file. Raises ValueError."""
     if not row.prompt:
         raise ValueError(f"`{name}` is empty")
     if isinstance(row.prompt, str):
         return row.prompt, chat
     if row.prompt[-1].role == "assistant":
-        fix = "Leave its last message out, since the policy would read the answer in the prompt"
+        fix = "Leave its last message out, because the policy would read the answer in the prompt"
         raise BadRow(f"`{name}` ends with a message of the assistant", fix)
     return tuple(map(_message, row.prompt)), Chat.ALWAYS
 
@@ -188,34 +189,33 @@ def _message(message: Message) -> ChatMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One row: its problem, and what else its fields say of it."""
+    """One row: its problem, and what its other fields say."""
 
     number: int
     problem: Problem
     day: date | None = None
     pass_rate: float = math.nan
     is_apart: bool = False
-    """It stands in a file of its own, of which all is held out."""
+    """It is in a file of its own that is held out as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """What decides on which side a line lies: the options of a spec, read."""
+    """The options that decide on which side a row is."""
 
     share: float
-    """Of the different prompts, unless dates or a file of its own say what is held out."""
+    """Fraction of the different prompts to hold out, unless dates or a file of its own decide that."""
     before: date | None
     held_out_from: date | None
     excluded: Excluded | None
 
 
 def split_lines(lines: Sequence[_Line], rules: _Rules) -> tuple[list[_Line], list[_Line], list[str]]:
-    """(training, held out, why each of the others is neither).
+    """Return (training, held out, why each of the other rows is on neither side).
 
-    What stands in a file of its own is held out; else by date where `held_out_from` is given, else `share` of the
-    different prompts, at least one, those of the lowest digests. A prompt that is held out is never trained on,
-    whatever other copies of it are dated, or wherever they stand; nothing that is excluded, or not dated before
-    `before`, is.
+    Rows of a held-out file are held out. Otherwise rows dated `held_out_from` or later are, if that is given, or else
+    `share` of the different prompts: at least one, those with the lowest digests. A held-out prompt is never trained
+    on, whatever the date or file of its other copies. Neither is a row that is excluded or not dated before `before`.
     """
     digests = [_prompt_digest(line.problem) for line in lines]
     reasons = [_why_not(line, rules) for line in lines]
@@ -239,7 +239,7 @@ def split_lines(lines: Sequence[_Line], rules: _Rules) -> tuple[list[_Line], lis
 
 
 def _lowest(digests: set[bytes], share: float) -> set[bytes]:
-    """`share` of them, at least one, but never all; none when `share` is 0."""
+    """Return `share` of the digests, at least one but never all; none if `share` is 0."""
     count = 0 if share == 0 else min(max(1, round(share * len(digests))), len(digests) - 1)
     return set(sorted(digests)[: max(count, 0)])
 
@@ -249,7 +249,7 @@ def _is_late(line: _Line, first: date | None) -> bool:
 
 
 def _why_not(line: _Line, rules: _Rules) -> str:
-    """Why a line must not be trained on; "" when it may."""
+    """Return why a row must not be trained on; "" if it may."""
     if _is_late(line, rules.before):
         return f"dated {rules.before} or later"
     if rules.excluded is not None and line.problem.prompt in rules.excluded:
@@ -262,7 +262,7 @@ def _prompt_digest(problem: Problem) -> bytes:
 
 
 def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object], unit: str) -> str:
-    """Which prompts stand in several rows that want different answers, in a sentence; "" where none does."""
+    """Return a sentence about the rows that have the same prompt and different answers; "" if there are none."""
     first: dict[bytes, _Line] = {}
     others: dict[bytes, int] = {}
     for line in lines:
@@ -281,7 +281,7 @@ def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object], u
 
 
 ReadProblem = Callable[[Row], Problem]
-"""The problem of a row. Raises ValueError that says what is wrong with it."""
+"""Returns the problem of a row. Raises ValueError, which says what is wrong with it."""
 
 
 def read_problems(
@@ -292,14 +292,19 @@ def read_problems(
     read: ReadProblem,
     right: Callable[[Problem], object],
 ) -> dict[str, Any]:
-    """The fields of the `ProblemFile` of `file`, with FILE_OPTIONS among the options of `arguments`. Raises TaskError.
+    """Return the fields of the `ProblemFile` of `file`. Raises TaskError.
 
-    `held_out`: a file of its own, of which all is held out. `names` are those of the fields that `read` needs. `right`
-    of two problems is equal exactly where the same answers are right.
+    Args:
+        arguments: the parsed spec, with FILE_OPTIONS among its options.
+        file: the data file.
+        held_out: a file that is held out as a whole, or None.
+        names: the names in the file of the fields that `read` needs.
+        read: returns the problem of a row.
+        right: returns a value that is equal for two problems if, and only if, the same answers are right for both.
     """
     rules = _read_rules(arguments)
     if held_out is not None and rules.held_out_from is not None:
-        raise TaskError("held_out_from= and a file or split that is held out say both what is: leave one of them out.")
+        raise TaskError("held_out_from= and a held-out file or split both say what is held out: leave one of them out.")
     lines = _read_lines(file, arguments, names, read, dated=bool(rules.before or rules.held_out_from))
     apart: list[_Line] = []
     if held_out is not None:
@@ -330,7 +335,7 @@ def read_problems(
 def _read_lines(
     file: DataFile, arguments: TaskArguments, names: Mapping[str, str], read: ReadProblem, *, dated: bool
 ) -> list[_Line]:
-    """Raises TaskError."""
+    """Return the rows of a file. Raises TaskError."""
     lines: list[_Line] = []
     unseen = {name for field, name in names.items() if name != field}
     for row in file.rows(_wanted(arguments, names, dated=dated)):
@@ -345,13 +350,13 @@ def _read_lines(
 
 
 def held_out_path(arguments: TaskArguments) -> Path | None:
-    """The file that `held_out_file` names; None where it names none."""
+    """Return the file that `held_out_file` names, or None if it names none."""
     name = arguments.text("held_out_file")
     return arguments.directory / as_path(name) if name else None
 
 
 def _wanted(arguments: TaskArguments, names: Mapping[str, str], *, dated: bool) -> list[str]:
-    """The fields that are read."""
+    """Return the names of the fields to read."""
     others: list[str] = [arguments.text("pass_rate"), arguments.text("date") if dated else ""]
     if names.get(PROMPT_KEY) == PROMPT_KEY:
         others.append(MESSAGES)
@@ -359,7 +364,7 @@ def _wanted(arguments: TaskArguments, names: Mapping[str, str], *, dated: bool) 
 
 
 def _read_rules(arguments: TaskArguments) -> _Rules:
-    """Raises TaskError."""
+    """Return the rules that the options say. Raises TaskError."""
     days: dict[str, date | None] = {}
     for key in ("before", "held_out_from"):
         try:
@@ -373,14 +378,14 @@ def _read_rules(arguments: TaskArguments) -> _Rules:
 
 
 def _read_line(row: Row, problem: Problem, arguments: TaskArguments, *, dated: bool) -> _Line:
-    """What else the row of a problem says. Raises ValueError that says what is wrong."""
+    """Return the row of a problem with its other fields. Raises ValueError, which says what is wrong."""
     key, day, rate = arguments.text("pass_rate"), None, math.nan
     if dated:
         value = row.get(name := arguments.text("date"))
         if value is MISSING or value is None:
             fix = "Name the field that dates a row, as in date=FIELD, or leave the row out"
             there = told_names(row.names)
-            raise BadRow(f"`{name}` is missing, and before= and held_out_from= go by it; its fields are {there}", fix)
+            raise BadRow(f"`{name}` is missing, but before= and held_out_from= need it; its fields are {there}", fix)
         day = read_date(value)
     if key and (value := row.get(key)) is not MISSING and value is not None:
         rate = _rate(value, key)
@@ -388,13 +393,13 @@ def _read_line(row: Row, problem: Problem, arguments: TaskArguments, *, dated: b
 
 
 def _rate(value: Any, key: str) -> float:
-    """A pass rate; text where all cells of a file are text. Raises ValueError."""
+    """Return a pass rate. It is a text if all cells of a file are text. Raises ValueError."""
     try:
         rate = math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
     except (ValueError, OverflowError):
         rate = math.nan
     if not 0 <= rate <= 1:
-        raise ValueError(f"`{key}` is {str(value)[:40]}, and a pass rate is a number from 0 to 1")
+        raise ValueError(f"`{key}` is {str(value)[:40]}, but a pass rate is a number from 0 to 1")
     return rate
 
 
@@ -403,13 +408,13 @@ ANSWER = Option(key="answer", default="answer", help="the field with the referen
 
 FILE_OPTIONS = (
     CHAT,
-    Option(key="held_out", default=0.1, help="share of the prompts that is held out", minimum=0, maximum=0.9),
+    Option(key="held_out", default=0.1, help="fraction of the prompts to hold out", minimum=0, maximum=0.9),
     Option(key="date", default="date", help="the field that dates a row"),
     Option(key="before", default="", help="train only on rows dated before this day"),
-    Option(key="held_out_file", default="", help="a file of the same format that is held out, and nothing else"),
+    Option(key="held_out_file", default="", help="a file of the same format to hold out, and nothing else"),
     Option(key="held_out_from", default="", help="hold out the rows dated from this day on, and no others"),
-    Option(key="exclude", default="", help="a file of texts, or of their hashes, that are not trained on"),
-    Option(key="ngram", default=0, help="words in a row that make a text an excluded one", minimum=0, maximum=100),
-    Option(key="pass_rate", default="", help="a field with a pass rate that was measured before, 0 to 1"),
+    Option(key="exclude", default="", help="a file of texts, or of their hashes, that must not be trained on"),
+    Option(key="ngram", default=0, help="words in sequence that exclude; 0: whole text", minimum=0, maximum=100),
+    Option(key="pass_rate", default="", help="the field with a pass rate measured before, 0 to 1"),
 )
-"""What every task of a file takes, beside the names of its fields."""
+"""The options of every task of a file, besides the names of its fields."""

@@ -1,15 +1,16 @@
-"""`reasoning_gym:NAME`: the generated problems of reasoning-gym, with its own scores as rewards.
+"""Use the generated problems of reasoning-gym, `reasoning_gym:NAME`, with the library's own scores as rewards.
 
-The library is imported when such a task is opened: it takes seconds. Its problems and its scores come from verifiers'
-processes, for what some of them compute has no bound.
+The library is imported when such a task is opened, which takes seconds. Its problems and scores are computed in
+verifiers' processes, because some of the computations have no bound.
 
 Invariants:
-- Problem i is drawn with seeds of its own, and its prompt's digest decides on which side it lies, as with the built-in
-  tasks, so training and held-out problems never meet, whatever the seeds.
-- The fingerprint holds the package's version and a few problems, so that a machine on which it draws others is noticed
-  before any reward.
-- The library scores a text outside the sandbox (`node.tasks.sandbox.confined_library`) only where it is known to
-  execute none: some of its scores hand what the policy says to `eval`, or to sympy, which does the same.
+
+- Problem i is drawn with seeds of its own, and the digest of its prompt decides its side, as in the built-in tasks. So
+  training and held-out problems share no prompt, whatever the seeds.
+- The fingerprint contains the package's version and a few problems. So a machine on which the library draws other
+  problems is noticed before any reward.
+- The library scores a text outside the sandbox (`node.tasks.sandbox.confined_library`) only if it is known not to
+  execute it. Some of its scores pass the policy's text to `eval`, or to sympy, which does the same.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from node.tasks.kinds.generated import MAX_DRAWS, is_held_out, label_of
 from node.tasks.sandbox.confined_library import Confined
 
 BLOCK = 4096
-"""Problems of one data set of the library's: its generators add the number of a problem to a seed, and some few make
+"""Problems in one data set of the library. Its generators add the number of a problem to a seed, and a few of them make
 lists as long as the data set when it is opened."""
 
 APART = 16
-"""Numbers that each index may draw from before it looks further: one in eight is held out."""
+"""Numbers that each index may draw from before it draws from elsewhere. One problem in eight is held out."""
 
 TRAINING_FROM, SEEDS_APART = 1 << 48, 1 << 40
-"""Where the numbers of training problems begin, and those of the next seed; those held out begin at 0."""
+"""The first number of training problems, and the distance between seeds. Held-out problems begin at 0."""
 
 SEVERAL = 8
-"""Problems of either side in the fingerprint."""
+"""Problems of each side in the fingerprint."""
 
 OPEN_SETS = 4
-"""Data sets that each task keeps open, since some take seconds to open: those of a training and of a held-out index,
-the next one where one ends, and that of the far numbers. The scores need the first of those held out."""
+"""Data sets that each task keeps open, because some take seconds to open: those of a training and of a held-out index,
+the next one when one ends, and that of the far numbers. The scores need the first held-out one."""
 
 READ_VERSION = "0.1.25"
-"""The version whose source was read for what follows. Every score of another one is computed in the sandbox."""
+"""The version whose source was read for HARMLESS. All scores of another version are computed in the sandbox."""
 
 _HARMLESS = """
     ab acre aiw arc_1d arc_agi base_conversion binary_alternation boxnet caesar_cipher calendar_arithmetic chain_sum
@@ -62,32 +63,32 @@ _HARMLESS = """
     tsumego word_ladder word_sequence_reversal word_sorting zebra_puzzles
 """
 HARMLESS = frozenset(_HARMLESS.split())
-"""Its data sets in whose source, and whatever of the library that imports, nothing could execute a text: no `eval`, no
-sympy, and the like. `tests/integration/test_gym_source.py` reads it again, and says which belong here."""
+"""Data sets whose source, with all that it imports of the library, contains nothing that could execute a text: no
+`eval`, no sympy and the like. `tests/integration/test_gym_source.py` reads it again, and says which belong here."""
 
 PROGRAM = Path(__file__).with_name("gym_program.py")
 
 _BEGIN, _END = "<answer>", "</answer>"
 
 _SCORES = Confined(PROGRAM.read_text(encoding="utf-8"), "reasoning-gym")
-"""One for all tasks of this process: it holds the library once."""
+"""One for all tasks of this process, so that the library is loaded once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymProblem(Problem):
-    """`entry` is what the library's score wants to know of it."""
+    """A problem of the library. `entry` is what the library's score needs to know of it."""
 
     entry: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def literal(self) -> str:
-        """The entry as a literal of Python's. Raises TaskError where it holds anything but plain data."""
+        """The entry as a Python literal. Raises TaskError if it contains anything but plain data."""
         return repr(_plain(self.entry))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymTask:
-    """See the module's paragraph. `dataset` is the library's name, `config` what its configuration is made of."""
+    """A data set of reasoning-gym as a task. `dataset`: its name in the library. `config`: its configuration."""
 
     name: str
     label: str
@@ -110,17 +111,17 @@ class GymTask:
         return self._draw(0, index, held_out=True)
 
     def require(self) -> None:
-        """Raises TaskError where the scores need a sandbox, and there is none."""
+        """Raise TaskError if the scores need a sandbox and there is none."""
         if self.is_confined:
             _SCORES.require()
 
     @cached_property
     def is_confined(self) -> bool:
-        """Whether its scores are computed in the sandbox alone."""
+        """Whether its scores are only computed in the sandbox."""
         return version("reasoning-gym") != READ_VERSION or self.dataset not in HARMLESS
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """Raises TaskError where the score needs a sandbox, and there is none."""
+        """Return the library's score. Raises TaskError if that needs a sandbox and there is none."""
         assert isinstance(problem, GymProblem), "a problem of this task"
         if not completion.finished:
             return 0.0
@@ -130,23 +131,23 @@ class GymTask:
         score = self._opened(0).score_answer
         try:
             return float(score(answer, dict(problem.entry)))
-        except Exception:  # some of its data sets raise at an answer of another form, or of thousands of brackets
+        except Exception:  # some data sets raise for an answer of another form, or with thousands of brackets
             return 0.0
 
     def _confined_score(self, problem: GymProblem, answer: str) -> float:
-        """Where an answer is executed it may say its own score, so nothing but a score is believed."""
+        """Return the score from the sandbox. An answer that is executed may return anything, so only a score counts."""
         topic = {"dataset": self.dataset, "config": self.config, "seed": 0, "size": BLOCK, "entry": problem.literal}
         score = _SCORES.ask(topic, answer)
         return float(score) if isinstance(score, int | float) and 0.0 <= score <= 1.0 else 0.0
 
     @cached_property
     def _opened(self) -> Callable[[int], Any]:
-        """The data set of a seed. Each task has room for its own: in a mixture they would close each other's."""
+        """Opens the data set of a seed. Each task has its own cache: in a mixture they would evict each other's."""
         return lru_cache(maxsize=OPEN_SETS)(partial(_open, self.dataset, self.config))
 
     def _draw(self, base: int, index: int, *, held_out: bool) -> GymProblem:
         for attempt in range(MAX_DRAWS):
-            # Beyond its own numbers far away from anybody's.
+            # After its own numbers, use numbers that are far from all others.
             place = index * APART + attempt if attempt < APART else (1 << 36) + index * MAX_DRAWS + attempt
             block, inner = divmod(place, BLOCK)
             entry = _entry(self._opened(base + block * BLOCK), inner)
@@ -162,7 +163,7 @@ class GymTask:
 
 
 def answer_of(text: str) -> str:
-    """What a completion gives as its answer: what stands in the last <answer></answer>, else all of it."""
+    """Return the answer in a completion: the content of the last <answer></answer>, or else all of it."""
     answer, place = text, 0
     while (begin := text.find(_BEGIN, place)) >= 0 and (end := text.find(_END, begin)) >= 0:
         answer, place = text[begin + len(_BEGIN) : end], end
@@ -170,7 +171,7 @@ def answer_of(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The same of Python's own types. Raises TaskError for what is no plain data."""
+    """Return the value in Python's own types. Raises TaskError if it is not plain data."""
     if isinstance(value, Mapping):
         return {_plain(key): _plain(one) for key, one in value.items()}
     for kind in (list, tuple, set):
@@ -181,17 +182,17 @@ def _plain(value: Any) -> Any:
     for scalar in (str, int, float):
         if isinstance(value, scalar):
             return scalar(value)
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # one of numpy's numbers
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of numpy
         return value.item()
     raise TaskError(
-        f"reasoning-gym has a problem that holds something of type {type(value).__name__}, which cannot be told to the "
-        "sandbox where answers are scored. Take another data set, or reasoning-gym " + READ_VERSION + "."
+        f"reasoning-gym has a problem with something of type {type(value).__name__}, which cannot be passed to the "
+        "sandbox where answers are scored. Use another data set, or reasoning-gym " + READ_VERSION + "."
     )
 
 
 def _entry(dataset: Any, place: int) -> Any:
-    """The data set's problem at `place`, the same each time: some of them (list_functions) draw from the process's
-    random numbers, not from the data set's own."""
+    """Return the data set's problem at `place`, the same each time. Some data sets (list_functions) draw from the
+    process's random numbers instead of their own."""
     before = random.getstate()
     random.seed(dataset.seed + place)
     try:
@@ -244,7 +245,7 @@ def _build(arguments: TaskArguments) -> Task:
 
 
 def _config(dataset: str, kind: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Values of the types that the library's configuration has. Raises TaskError."""
+    """Return the options with the types of the library's configuration. Raises TaskError."""
     usual = {one.name: one.default for one in fields(kind) if one.name not in ("seed", "size")}
     config: dict[str, Any] = {}
     for key, text in given.items():
@@ -266,7 +267,7 @@ def _value(where: str, usual: Any, text: str) -> Any:
         try:
             return type(usual)(text)
         except ValueError as error:
-            raise TaskError(f"{where}: must be a number, as {usual} is.") from error
+            raise TaskError(f"{where}: must be a number, like {usual}.") from error
     if isinstance(usual, str):
         return text
     raise TaskError(f"{where}: is neither a number, a word, nor true or false, so a spec cannot set it. Leave it out.")
@@ -274,7 +275,7 @@ def _value(where: str, usual: Any, text: str) -> Any:
 
 REASONING_GYM = TaskKind(
     name="reasoning_gym",
-    summary="a data set of reasoning-gym by its name, with its own scores: reasoning_gym:leg_counting:max_animals=4",
+    summary="a data set of reasoning-gym, by its name, with its own scores: reasoning_gym:leg_counting:max_animals=4",
     build=_build,
     argument="NAME",
     options=(CHAT,),

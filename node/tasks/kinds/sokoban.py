@@ -1,10 +1,15 @@
-"""Sokoban: push every box onto a goal, by letters, reading the board after each turn.
+"""Play Sokoban: push every box onto a goal by letters, and read the board after each turn.
 
-What always holds: a board is made backwards, from all boxes on goals by pulls, so every one can be solved, and the way
-back is its reference answer; a board's state is folded from what was said, never kept; a move that a wall or a box
-forbids changes nothing. A board is one line, its rows parted by "|", in the usual letters: # wall, - floor, . goal,
-$ box, * box on a goal, @ player, + player on a goal. Problems are drawn as those of `node.tasks.kinds.generated`; see
-Echo (arXiv 2508.05387) for Sokoban as a task of a swarm.
+A board is one line, with "|" between its rows, in the usual letters: # wall, - floor, . goal, $ box, * box on a goal,
+@ player, + player on a goal. Problems are drawn like those of `node.tasks.kinds.generated`. See Echo (arXiv 2508.05387)
+for Sokoban as a task of a swarm.
+
+Invariants:
+
+- A board is made backwards, by pulls from a board with all boxes on goals. So each one can be solved, and the way back
+  is its reference answer.
+- The state of a board is computed from what was said, and never kept.
+- A move that a wall or a box prevents changes nothing.
 """
 
 from __future__ import annotations
@@ -23,25 +28,25 @@ STEPS: dict[str, Cell] = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 OPPOSITE = {"u": "d", "d": "u", "l": "r", "r": "l"}
 
 MAX_SAID = 256
-"""Letters of a turn that are looked at: more than any board here needs."""
+"""Letters of a turn to look at: more than any board here needs."""
 
 PLAYED = 4096
-"""Turns whose outcome is remembered, some kilobytes each: an episode is replayed at each of its turns, and 64 turns of
+"""Turns whose result is cached, some kilobytes each. An episode is replayed at each of its turns, and 64 turns of
 MAX_SAID letters took the node a second."""
 
 WALK = 24
 """Steps of the walk backwards for each box: about as many as move it across the larger boards."""
 
 WALLS_ONE_IN = 8
-"""Share of the inner cells that are walls: corridors, and still room for boxes."""
+"""One inner cell in so many is a wall, which gives corridors and still leaves room for boxes."""
 
 MAX_BOARDS = 20
-"""Boards begun until one has no box left on a goal; of those with some, the one with the fewest is taken."""
+"""Maximum boards to try until one has no box left on a goal. If all have some, the board with the fewest is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """A position. `walls` holds the border, too."""
+    """A position. `walls` contains the border too."""
 
     rows: int
     columns: int
@@ -55,7 +60,7 @@ class Board:
         return self.boxes == self.goals
 
     def move(self, letter: str) -> Board:
-        """After one step; the same where it is not possible, or `letter` is none of "udlr"."""
+        """Return the board after one step; the same board if it is not possible, or if `letter` is not in "udlr"."""
         if letter not in STEPS:
             return self
         to = _beside(self.player, letter)
@@ -69,7 +74,7 @@ class Board:
         return replace(self, boxes=self.boxes - {to} | {beyond}, player=to)
 
     def pull(self, letter: str) -> Board | None:
-        """After a step backwards that takes along the box behind, if there is one; None where it is not possible."""
+        """Return the board after a step backwards, which pulls the box behind, if any; None if it is not possible."""
         to, behind = _beside(self.player, letter), _beside(self.player, OPPOSITE[letter])
         if to in self.walls or to in self.boxes:
             return None
@@ -94,7 +99,7 @@ def _beside(cell: Cell, letter: str) -> Cell:
 
 
 def read_board(text: str) -> Board:
-    """The board that `Board.text` wrote."""
+    """Return the board that `Board.text` wrote."""
     cells = {(r, c): letter for r, row in enumerate(text.split("|")) for c, letter in enumerate(row)}
 
     def where(letters: str) -> frozenset[Cell]:
@@ -113,7 +118,7 @@ def read_board(text: str) -> Board:
 
 @lru_cache(maxsize=PLAYED)
 def play(board: Board, said: str) -> Board:
-    """After the letters of a turn, or up to where they solve it."""
+    """Return the board after the letters of a turn, or after those that solve it."""
     for letter in said[:MAX_SAID].lower():
         if board.is_solved:
             break
@@ -122,7 +127,7 @@ def play(board: Board, said: str) -> Board:
 
 
 def draw_board(dice: Dice, *, rows: int, columns: int, boxes: int) -> tuple[Board, str]:
-    """A board that is not solved, and letters that solve it."""
+    """Return a board that is not solved, and letters that solve it."""
     best: tuple[Board, str] | None = None
     for _ in range(MAX_BOARDS):
         found = _walked_back(dice, _solved(dice, rows, columns, boxes))
@@ -137,7 +142,7 @@ def draw_board(dice: Dice, *, rows: int, columns: int, boxes: int) -> tuple[Boar
 
 
 def _solved(dice: Dice, rows: int, columns: int, boxes: int) -> Board:
-    """Some walls, the boxes on their goals, the player beside."""
+    """Return a board with some walls, the boxes on their goals, and the player beside them."""
     border = {(r, c) for r in range(rows) for c in range(columns) if r in (0, rows - 1) or c in (0, columns - 1)}
     inner = [(r, c) for r in range(1, rows - 1) for c in range(1, columns - 1)]
     taken = [inner.pop(dice.below(len(inner))) for _ in range(boxes + 1)]
@@ -147,7 +152,7 @@ def _solved(dice: Dice, rows: int, columns: int, boxes: int) -> Board:
 
 
 def _walked_back(dice: Dice, board: Board) -> tuple[Board, str]:
-    """A random walk that pulls, without its loops; what was walked, read backwards, solves where it ends."""
+    """Return the board after a random walk of pulls without loops, and the walk backwards, which solves it."""
     path: list[Board] = [board]
     letters: list[str] = []
     for _ in range(WALK * len(board.boxes)):
@@ -165,18 +170,18 @@ def _walked_back(dice: Dice, board: Board) -> tuple[Board, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SokobanTask(GeneratedTask):
-    """See the module's paragraph. `tries` turns; `shares`: a box on a goal at the end counts by itself."""
+    """Boards of Sokoban. `tries`: maximum turns. `shares`: the reward is the fraction of boxes on goals at the end."""
 
     tries: int
     shares: bool
 
     def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
-        """The board as it is now; None when it is solved, or no turn is left."""
+        """Return the board as it is now; None if it is solved, or if no turn is left."""
         board = play(self._board(problem, turns), said)
         return None if board.is_solved or len(turns) + 1 >= self.tries else f"|{board.text()}="
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """Whether the turn is made of steps and nothing else."""
+        """Return whether the turn consists of steps and nothing else."""
         del problem
         return set(completion.text.strip().lower()) <= STEPS.keys()
 
@@ -211,10 +216,10 @@ SOKOBAN = TaskKind(
     summary='turns: push boxes onto goals by letters of "udlr": "sokoban:#####|#@$.#|#####=" "r" -> solved',
     build=_build_sokoban,
     options=(
-        Option(key="rows", default=6, help="rows of the board, its walls counted", minimum=4, maximum=12),
-        Option(key="columns", default=6, help="columns, likewise", minimum=4, maximum=12),
+        Option(key="rows", default=6, help="rows of the board, including its walls", minimum=4, maximum=12),
+        Option(key="columns", default=6, help="columns of the board, including its walls", minimum=4, maximum=12),
         Option(key="boxes", default=1, help="boxes to push", minimum=1, maximum=3),
-        Option(key="tries", default=8, help="turns in an episode", minimum=1, maximum=64),
-        Option(key="reward", default="solved", help="1 if solved, or boxes on goals", choices=("solved", "boxes")),
+        Option(key="tries", default=8, help="maximum turns of an episode", minimum=1, maximum=64),
+        Option(key="reward", default="solved", help="solved: 0 or 1; boxes: their share", choices=("solved", "boxes")),
     ),
 )

@@ -1,15 +1,16 @@
-"""Any task of one turn, played with tools: `python` and `shell`, in a sandbox that lasts as long as the episode.
+"""Play any task of one turn with tools: `python` and `shell`, in a sandbox that lasts for the episode.
 
-`tools:SPEC` takes the prompts and the rewards of the task SPEC. The policy may call tools as often as `calls` allows,
-reads what they print, and ends the episode with a message that calls none: that message is what SPEC judges. Nothing
-here knows what is asked, so a data file, a generated task and a data set of reasoning-gym are played alike.
+`tools:SPEC` takes the prompts and rewards of the task SPEC. The policy may call tools up to `calls` times and reads
+what they print. A message without a call ends the episode, and SPEC judges that message. This module knows nothing of
+the problems, so data files, generated tasks and data sets of reasoning-gym work alike.
 
 Invariants:
+
 - What the policy wrote runs in `node.tasks.sandbox.workshop` or not at all. The files of an episode stay between its
   calls, and no other episode sees them.
-- Whatever is called, and however, is answered with a sentence; what a tool prints is cut to `output` characters.
-- An episode ends: `calls` calls are run, others are told that there are no more, and whoever calls on after that is
-  through, with the reward of an empty answer.
+- Every call, right or wrong, is answered with a sentence. The output of a tool is cut to `output` characters.
+- An episode ends. After `calls` calls, the policy is told that there are no more. If it still goes on to call, the
+  episode ends with the reward of an empty answer.
 """
 
 from __future__ import annotations
@@ -65,27 +66,29 @@ TOOLS: Mapping[Kind, tuple[str, Tool]] = {
         ),
     ),
 }
-"""Each tool with the name of its one argument."""
+"""Each tool, with the name of its one argument."""
 
 WARNINGS = 1
-"""So many turns may call on after the last call that is run: a policy must be able to read that there are no more."""
+"""Turns that may still contain calls after the last call was run, so that the policy can read that there are no
+more."""
 
 NO_MORE = "There are no more calls. Answer now."
 
 SHOWN = 60
-"""Characters of a name or value that are shown to the policy."""
+"""Characters of a name or value to show to the policy."""
 
 SHOWN_CALLS, SHOWN_OF = 2, 5
-"""So many of the examples that warm a model up call the tool. In the others the policy gives up, so that what a call is
-worth is left to be learnt."""
+"""SHOWN_CALLS of SHOWN_OF examples for a warm start call the tool. In the others the policy gives up, so that the value
+of a call is left to be learnt."""
 
 GIVES_UP = "?"
-"""An answer at once would not do: its digits differ, and a call would be the likeliest beginning from the start."""
+"""What the policy says when it gives up. A direct answer would not do: its digits differ from example to example, so a
+call would be the likeliest beginning from the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What tools there are, and their bounds. `output` is in characters."""
+    """Which tools there are, and their limits. `output` is in characters."""
 
     kinds: tuple[Kind, ...]
     calls: int
@@ -106,7 +109,7 @@ class Rules:
 
 
 class ToolEpisode:
-    """The environment of one episode; see the module's docstring. `judge` says what an answer is worth."""
+    """The environment of one episode. `judge` returns the reward of an answer."""
 
     def __init__(self, rules: Rules, judge: Callable[[Completion], Any]) -> None:
         self.tools: Sequence[Tool] = rules.tools
@@ -116,7 +119,7 @@ class ToolEpisode:
         self._answer: str | None = None
 
     def step(self, spoken: Spoken) -> Answer | None:
-        """What the tools say to the calls; None after a message that calls none, which is the answer. Waits."""
+        """Return the results of the calls; None after a message without a call, which is the answer. Waits."""
         if not spoken.calls and not spoken.malformed:
             self._answer = spoken.content
             return None
@@ -131,7 +134,7 @@ class ToolEpisode:
             told.append(NO_MORE)
         if not said:
             return "\n".join(told)
-        # With what the last tool says: templates of some families take nothing between tools and assistant.
+        # Joined to the last result: some chat templates allow nothing between tools and assistant.
         said[-1] = "\n".join([said[-1], *told])
         return tuple(
             ChatMessage(role="tool", content=text, name=call.name, tool_call_id=call.id)
@@ -139,7 +142,7 @@ class ToolEpisode:
         )
 
     def reward(self) -> Any:
-        """What the answer is worth; an episode without one gave an empty answer that did not end."""
+        """Return the reward of the answer. An episode without one counts as an empty answer that did not end."""
         answer = self._answer
         return self._judge(Completion(text=answer or "", finished=answer is not None))
 
@@ -154,7 +157,7 @@ class ToolEpisode:
         return self._run(call)
 
     def _run(self, call: ToolCall) -> str:
-        """What a tool says, in words where it has none."""
+        """Return what a tool prints, or a sentence if it cannot be run."""
         kind = next((kind for kind in self._rules.kinds if kind == call.name), None)
         if kind is None:
             return f"There is no tool {call.name[:SHOWN]!r}. Tools: {', '.join(self._rules.kinds)}."
@@ -183,7 +186,7 @@ class ToolEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolsTask:
-    """A task whose problems are those of `inner`; see the module's docstring."""
+    """A task with the problems of `inner`, played with tools."""
 
     inner: Task
     rules: Rules
@@ -198,19 +201,19 @@ class ToolsTask:
         return f"tools/{self.rules.fingerprint}/{self.inner.fingerprint}"
 
     def require(self) -> None:
-        """Raises TaskError where tools cannot be run, or the rewards of `inner` not be computed."""
+        """Raise TaskError if tools cannot be run, or if rewards of `inner` cannot be computed."""
         require_workshop(self.rules.limits, self.rules.python)
         if callable(require := getattr(self.inner, "require", None)):
             require()
 
     async def try_services(self, problem: Problem) -> None:
-        """Ask what `inner` asks for its rewards. Raises TaskError where it does not answer."""
+        """Try the services that `inner` needs for its rewards. Raises TaskError if they do not answer."""
         if (ask := getattr(self.inner, "try_services", None)) is not None:
             await ask(problem)
 
     @property
     def reward_weights(self) -> Mapping[str, float]:
-        """Those of `inner`, of the rewards that it names."""
+        """The weights that `inner` gives to its named rewards."""
         found: Mapping[str, float] = getattr(self.inner, "reward_weights", {})
         return found
 
@@ -225,15 +228,15 @@ class ToolsTask:
         return ToolEpisode(self.rules, lambda completion: self.inner.reward(problem, completion))
 
     def in_form(self, problem: Problem, completion: Completion) -> bool:
-        """As of `inner`, of the message that calls no tool."""
+        """Return what `inner` says about the message that calls no tool."""
         return not hasattr(self.inner, "in_form") or bool(self.inner.in_form(problem, completion))
 
     def demonstrate(self, index: int) -> Sequence[ChatMessage]:
-        """An example to warm a model up: a call, what the tool prints, and the answer; or giving up (`SHOWN_CALLS`).
-        Where `inner` knows no program for its problems it is the answer alone."""
+        """Return an example for a warm start: a call, its output and the answer, or giving up (`SHOWN_CALLS`). If
+        `inner` has no program for its problems, it is only the answer."""
         problem = self.inner.problem(index)
         if problem.answer is None:
-            raise TaskError(f"task {self.name!r} has no reference answers, so it cannot warm a model up")
+            raise TaskError(f"task {self.name!r} has no reference answers, so it cannot warm up a model")
         last = ChatMessage(role="assistant", content=problem.answer)
         program = getattr(self.inner, "program", None)
         if program is None or "python" not in self.rules.kinds:
@@ -253,7 +256,7 @@ class ToolsTask:
 
 @dataclass(frozen=True, kw_only=True)
 class FiniteToolsTask(ToolsTask):
-    """The same of finitely many problems."""
+    """The same for a finite number of problems."""
 
     inner: Any
 
@@ -276,21 +279,21 @@ class FiniteToolsTask(ToolsTask):
 
 
 OPTIONS = (
-    Option(key="tools", default="both", help="which there are", choices=("both", *TOOLS)),
-    Option(key="calls", default=8, help="calls of an episode", minimum=1, maximum=256),
-    Option(key="output", default=4000, help="characters of what a call prints", minimum=16, maximum=100_000),
+    Option(key="tools", default="both", help="the tools to offer", choices=("both", *TOOLS)),
+    Option(key="calls", default=8, help="maximum calls in an episode", minimum=1, maximum=256),
+    Option(key="output", default=4000, help="maximum characters of a call's output", minimum=16, maximum=100_000),
     Option(key="time_s", default=5.0, help="seconds for each call", minimum=0.1, maximum=600),
-    Option(key="memory_mb", default=512, help="of each process of a call", minimum=64, maximum=65_536),
-    Option(key="processes", default=8, help="of a call, threads counted", minimum=1, maximum=256),
-    Option(key="python", default="", help="the interpreter; /usr/bin/python3 unless named"),
+    Option(key="memory_mb", default=512, help="memory of each process of a call", minimum=64, maximum=65_536),
+    Option(key="processes", default=8, help="processes and threads of a call", minimum=1, maximum=256),
+    Option(key="python", default="", help="the interpreter; default: /usr/bin/python3"),
 )
 
 OpenInner = Callable[[str, TaskArguments], Task]
-"""The task that a spec names, with directory and seed of the arguments. Raises TaskError."""
+"""Opens the task that a spec names, with directory and seed of the arguments. Raises TaskError."""
 
 
 def tools_kind(open_inner: OpenInner) -> TaskKind:
-    """The kind `tools`; `open_inner` opens the task within."""
+    """Return the kind `tools`. `open_inner` opens the task inside."""
     return TaskKind(
         name="tools",
         summary='any task of one turn, with tools that run Python and shell commands in a sandbox: "tools:jsonl:PATH"',

@@ -175,15 +175,15 @@ def test_time_is_bounded_for_each_test_and_for_all(tmp_path: Path) -> None:
     [
         ({"prompt": "p"}, "code.jsonl:1: has neither `tests` nor `asserts`"),
         ({"prompt": "", "asserts": "assert 1"}, "`prompt` is empty"),
-        ({"prompt": "p", "asserts": "assert ("}, "`asserts` is no Python"),
-        ({"prompt": "p", "asserts": "assert " + "(" * 5_000 + ")" * 5_000}, "`asserts` is no Python"),
-        ({"prompt": "p", "asserts": "assert a" + ".b" * 100_000}, "`asserts` is no Python: maximum recursion depth"),
+        ({"prompt": "p", "asserts": "assert ("}, "`asserts` is not Python"),
+        ({"prompt": "p", "asserts": "assert " + "(" * 5_000 + ")" * 5_000}, "`asserts` is not Python"),
+        ({"prompt": "p", "asserts": "assert a" + ".b" * 100_000}, "`asserts` is not Python: maximum recursion depth"),
         (
             {"prompt": "p", "asserts": "assert " + "-" * 100_000 + "1"},
-            "`asserts` is no Python: it is nested too deeply",
+            "`asserts` is not Python: it is nested too deeply",
         ),
         ({"prompt": "p", "tests": [{"input": "1"}]}, "missing required field `output`"),
-        ({"prompt": "p", "tests": [{"output": "1"}] * 257}, "has 257 tests, and 256 are the most"),
+        ({"prompt": "p", "tests": [{"output": "1"}] * 257}, "has 257 tests; the maximum is 256"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: dict[str, Any], says: str) -> None:
@@ -395,5 +395,5 @@ def test_a_line_without_tests_is_told_with_its_fields(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=told):
         open_task("code:t.jsonl", directory=tmp_path)
     (tmp_path / "t.jsonl").write_text('{"prompt": "a", "test_list": ["assert ("]}\n')
-    with pytest.raises(TaskError, match=r"t\.jsonl:1: `test_list` is no Python"):
+    with pytest.raises(TaskError, match=r"t\.jsonl:1: `test_list` is not Python"):
         open_task("code:t.jsonl:asserts_field=test_list", directory=tmp_path)

@@ -134,10 +134,10 @@ def test_files_that_exclude_nothing_are_mistakes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("day", "says"),
     [
-        (None, "t.jsonl:2: `date` is missing, and before= and held_out_from= go by it"),
-        ("soon", "t.jsonl:2: 'soon' is no date; write YYYY-MM-DD"),
-        ("2024-02-30", "t.jsonl:2: '2024-02-30' is no day of the calendar"),
-        (20240101, "t.jsonl:2: '20240101' is no date"),
+        (None, "t.jsonl:2: `date` is missing, but before= and held_out_from= need it"),
+        ("soon", "t.jsonl:2: 'soon' is not a date; write YYYY-MM-DD"),
+        ("2024-02-30", "t.jsonl:2: '2024-02-30' is not a day of the calendar"),
+        (20240101, "t.jsonl:2: '20240101' is not a date"),
     ],
 )
 def test_a_line_without_a_day_is_named(tmp_path: Path, day: Any, says: str) -> None:
@@ -150,7 +150,7 @@ def test_a_line_without_a_day_is_named(tmp_path: Path, day: Any, says: str) -> N
 
 
 def test_a_bad_day_in_the_spec_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="before=yesterday: 'yesterday' is no date"):
+    with pytest.raises(TaskError, match="before=yesterday: 'yesterday' is not a date"):
         opened(tmp_path, "before=yesterday")
 
 
@@ -165,7 +165,7 @@ def test_pass_rates_that_were_measured_before_come_with_the_problems(tmp_path: P
     assert task.pass_rates is not None
     assert [None if math.isnan(rate) else rate for rate in task.pass_rates] == [0.5, None, 1.0, 0.0, 0.25]
     assert opened(tmp_path, "held_out=0", lines).pass_rates is None
-    with pytest.raises(TaskError, match=r"t\.jsonl:2: `rate` is 2, and a pass rate is a number from 0 to 1"):
+    with pytest.raises(TaskError, match=r"t\.jsonl:2: `rate` is 2, but a pass rate is a number from 0 to 1"):
         opened(tmp_path, "pass_rate=rate", [lines[0], {**lines[1], "rate": 2}])
     with pytest.raises(TaskError, match="no line to train on has the field 'rates'"):
         opened(tmp_path, "pass_rate=rates", lines)

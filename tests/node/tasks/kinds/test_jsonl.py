@@ -166,9 +166,7 @@ def test_a_field_that_is_missing_is_named_with_those_that_are_there(tmp_path: Pa
 @every_format
 def test_a_date_that_is_missing_is_named_with_what_is_there(tmp_path: Path, write: Write) -> None:
     told = refused(tmp_path, write, [{"prompt": "a", "answer": "b", "day": "2024"}], "before=2025-01-01")
-    assert (
-        "`date` is missing, and before= and held_out_from= go by it; its fields are `prompt`, `answer`, `day`" in told
-    )
+    assert "`date` is missing, but before= and held_out_from= need it; its fields are `prompt`, `answer`, `day`" in told
     assert "as in date=FIELD" in told
 
 
@@ -201,7 +199,7 @@ def test_an_answer_that_nobody_could_give_is_refused_with_its_row(
     ("value", "says"),
     [
         (None, "row 1: `answer` is empty."),
-        (float("inf"), "row 1: `answer` is inf, which is no number that could be answered."),
+        (float("inf"), "row 1: `answer` is inf, which is not a number that could be an answer."),
         ([1, 2], "row 1: has a list in field `answer`, where a number or text belongs."),
         ({"final": 1}, "row 1: has an object in field `answer`, where a number or text belongs."),
         (True, "row 1: has true or false in field `answer`, where a number or text belongs."),

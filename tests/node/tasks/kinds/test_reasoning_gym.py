@@ -102,7 +102,7 @@ def test_five_tasks_of_a_mixture_keep_their_data_sets_open(monkeypatch: pytest.M
     [
         ("leg_countin", r"no 'leg_countin' \(did you mean 'leg_counting'\?\).*It has: .*zebra_puzzles"),
         ("leg_counting:max_animal=4", r"no key 'max_animal' \(did you mean 'max_animals'\?\).*Keys: min_animals"),
-        ("leg_counting:max_animals=few", "max_animals=few: must be a number, as 10 is"),
+        ("leg_counting:max_animals=few", "max_animals=few: must be a number, like 10"),
         ("leg_counting:max_animals=1", "cannot be opened: AssertionError"),
         ("leg_counting:seed=4", "no key 'seed'"),
     ],
@@ -270,5 +270,5 @@ def test_every_score_of_a_version_that_nobody_has_read_is_computed_in_the_sandbo
 def test_a_problem_that_is_no_plain_data_is_refused_rather_than_scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
     task = opened("countdown")
     problem = replace(task.problem(0), entry={"answer": object()})
-    with pytest.raises(TaskError, match="something of type object, which cannot be told to the sandbox"):
+    with pytest.raises(TaskError, match="something of type object, which cannot be passed to the sandbox"):
         task.reward(problem, said("1"))

@@ -1,15 +1,17 @@
-"""Whether a state directory still has the keys that it worked with.
+"""Check that a state directory still has the keys that it worked with.
 
-A key that is gone is not made anew in silence: invites name the learner's key, receipts the node's, and whoever has
-either would look for the fault in a firewall. What lies beside a key remembers whose it was, and what is signed cannot
-be wrong about that.
+A key that is gone is never replaced in silence. Invites name the learner's key, and receipts the node's: people who
+have either would look for the fault in a firewall. A signed file beside each key remembers whose it was, and cannot be
+wrong about that.
 
     learner.key     its certificate names it        operator.key   the genesis names it
     lease.secret    the ledger has a mark of it
     node.key        its receipts name it            receipts.sqlite   `about.json` is written once there is one
 
-What always holds: a start and its `--dry-run` refuse in the same words, before anything is made; each refusal says how
-to restore what was, and how to go on without it.
+Invariants:
+
+- A start and its `--dry-run` refuse with the same message, before anything is created.
+- Each refusal says how to restore what was, and how to continue without it.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.ids import PublicKey
 
 ABOUT_FILE = "about.json"
-"""What a node last said of itself, for its own report: written at each start, after its receipts were opened."""
+"""File with what a node last said about itself, for its own report: written at each start, after its receipts were
+opened."""
 
 
 def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -> None:
-    """Refuse another learner's key at `path`, or none (None), than the one that the certificate beside it is for.
-    Raises UsageError."""
+    """Raise UsageError if the learner's key at `path` is missing (None), or is not the one that the certificate beside
+    it names."""
     if learner is not None and learner.public == certified:
         return
     was, certificate = peer_id_of(certified), path.with_name("certificate")
@@ -40,37 +43,37 @@ def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -
     raise UsageError(
         f"{path} {found}, and {certificate} is for {was}, whom every invite names. Restore {path.name} from a copy. If "
         f"that is lost, or was meant to change: move {certificate} away as well, start with operator.key there, and "
-        "hand out the new invite; the old ones are dead then."
+        "send out the new invite; the old ones no longer work."
     )
 
 
 def changes_since(ledger: Ledger, learner: Keypair, secret: bytes) -> Iterator[str]:
-    """What to tell of keys that are others than at the start before, which nothing forbids."""
+    """Yield a message for each key that is not the same as at the last start, which is allowed."""
     before = ledger.training.marked("learner", learner.peer_id.encode())
     if before not in (None, learner.peer_id.encode()):
         yield (
-            f"This learner is {learner.peer_id} now, and was {(before or b'').decode(errors='replace')}: hand out the "
-            "new invite, the old ones are dead."
+            f"This learner is {learner.peer_id} now, and was {(before or b'').decode(errors='replace')}. Send out the "
+            "new invite; the old ones no longer work."
         )
     mark = hmac.digest(secret, b"which secret this is", "sha256")
     if ledger.training.marked("secret", mark) not in (None, mark):
         yield (
-            "lease.secret is another than before. Leases that are open keep their seeds, and no audit of them changes; "
-            "which groups are audited from now on follows from the new one. Restore the old one only if this one was "
+            "lease.secret is not the same as before. Open leases keep their seeds, and no audit of them changes; the "
+            "new secret decides which groups are audited from now on. Restore the old one only if this one was "
             "not meant."
         )
 
 
 def require_node(root: Path) -> None:
-    """Refuse a node's state whose key or receipts are gone, though it has worked. Makes nothing. Raises UsageError,
-    RunError."""
+    """Raise UsageError or RunError for a node's state whose key or receipts are gone, though it has worked. Create
+    nothing."""
     key, books, about = root / "node.key", root / "receipts.sqlite", root / ABOUT_FILE
-    if not books.exists() or (books.is_file() and books.stat().st_size == 0):  # SQLite would take that for a new one
+    if not books.exists() or (books.is_file() and books.stat().st_size == 0):  # SQLite would use an empty file as new
         if about.exists():
             raise RunError(
-                f"{books} is missing or empty, and {about} tells that this node has worked: the receipts for that are "
-                f"gone. Restore {books.name} from a copy. If there is none: move {about.name} away as well, and the "
-                "node begins new books; what the learner counted stays counted there."
+                f"{books} is missing or empty, and {about} shows that this node has worked: its receipts are "
+                f"gone. Restore {books.name} from a copy. If there is none, move {about.name} away as well: the "
+                "node then begins a new file, and what the learner counted stays counted there."
             )
         return
     known = key.exists() or key.is_symlink()

@@ -1,7 +1,9 @@
-"""Keys on disk: created once, mode 0600, never overwritten.
+"""Keep keys on disk: created once, with mode 0600, never overwritten.
 
-What always holds: a key file is either absent or whole and on the disk, since it is written beside itself and linked
-into place; a file others may read is refused, because whoever copied the key is the peer.
+Invariants:
+
+- A key file is either absent or whole and on disk: it is written beside its place and linked into it.
+- A file that others may read is refused, because anybody who copied the key could act as the peer.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from protocol.core.identity import Keypair
 KEY_BYTES = 32
 
 MOST_BYTES = 4096
-"""Of a file that holds a key: 64 digits, and blanks around them."""
+"""Most bytes of a file that holds a key: 64 digits, and blanks around them."""
 
 
 def load_or_create_key(path: Path) -> Keypair:
@@ -37,7 +39,7 @@ def load_or_create_secret(path: Path) -> bytes:
         raise RunError(f"{path} cannot be used: {error.strerror}. Check who owns it and its directory.") from None
     except OSError as error:
         raise RunError(
-            f"{path} cannot be used: {error.strerror}. Mend that, or choose another state directory."
+            f"{path} cannot be used: {error.strerror}. Correct that, or choose another state directory."
         ) from None
 
 
@@ -71,7 +73,7 @@ def _create(path: Path) -> None:
             file.write(secrets.token_hex(KEY_BYTES) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, path)  # fails when somebody else created it meanwhile: then theirs is the key
+        os.link(draft, path)  # fails if another process created it meanwhile: then that is the key
     except FileExistsError:
         pass
     finally:

@@ -1,12 +1,15 @@
-"""What a learner keeps on disk, and who it therefore is.
+"""Open a learner's state directory: its keys, its swarm, its certificate and its lock.
 
     <state>/operator.key  learner.key  lease.secret     0600, created once
-            genesis                                     the swarm's first word, signed by the operator
-            certificate                                 the operator's word for the learner's key
+            genesis                                     what founded the swarm, signed by the operator
+            certificate                                 the operator's certificate for the learner's key
             ledger.sqlite  store/  checkpoints/  exports/  events.jsonl  recording.jsonl  invite  lock
 
-What always holds: a directory is used by one process at a time; the swarm id follows from `genesis` and never changes;
-the operator's key is needed only to certify, so it may be kept elsewhere between times.
+Invariants:
+
+- A directory is used by one process at a time.
+- The swarm id follows from `genesis` and never changes.
+- The operator's key is only needed to certify, so it may be kept elsewhere in the meantime.
 """
 
 from __future__ import annotations
@@ -41,15 +44,15 @@ from protocol.core.ids import PublicKey
 OPERATOR_KEY, LEARNER_KEY, SECRET = KEYS = ("operator.key", "learner.key", "lease.secret")
 
 RENEW_BEFORE_MS = 7 * DAY_MS
-"""A certificate that ends within a week is renewed at start if the operator's key is here."""
+"""A certificate that ends within this time is renewed at the start, if the operator's key is here."""
 
 BACKDATED_MS = DAY_MS
-"""A certificate holds from so long before it was made: for nodes whose clocks are behind."""
+"""A new certificate is valid from this long ago, for nodes whose clocks are behind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerStateDir:
-    """An opened state directory, ours until the program ends or `close`."""
+    """An opened state directory, which is ours until the program ends or `close`."""
 
     root: Path
     lock: BinaryIO
@@ -81,7 +84,7 @@ class LearnerStateDir:
 
 
 def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms: int) -> LearnerStateDir:
-    """Open, or found, the swarm whose state lies in `root`. Raises UsageError or RunError naming the file."""
+    """Open the swarm whose state is in `root`, or found one. Raises UsageError or RunError naming the file."""
     lock = _take(root)
     try:
         genesis = _genesis(root, name, now_ms)
@@ -107,7 +110,7 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
 
 @contextmanager
 def held_state(root: Path) -> Iterator[Authority]:
-    """Keep every learner out of a state directory that was founded; whose swarm it is. Raises UsageError, RunError."""
+    """Lock every learner out of a founded state directory, and yield its swarm. Raises UsageError, RunError."""
     lock = _take(root)
     try:
         yield genesis_at(root / "genesis")[1]
@@ -116,8 +119,8 @@ def held_state(root: Path) -> Iterator[Authority]:
 
 
 def require_home(root: Path, *, now_ms: int) -> Authority | None:
-    """Refuse a state directory that `open_learner_home` could not open, in its words, and make nothing. Return whose
-    swarm it is, None before it was founded. Raises UsageError or RunError."""
+    """Check that `open_learner_home` could open a state directory, and create nothing. Return its swarm, None before it
+    was founded. Raises the same UsageError or RunError."""
     require_state(root)
     lock = root / "lock"
     if lock.is_file():
@@ -134,7 +137,7 @@ def require_home(root: Path, *, now_ms: int) -> Authority | None:
 
 
 def require_state(root: Path) -> None:
-    """Refuse what cannot be a learner's state directory, without making it. Raises UsageError or RunError."""
+    """Raise UsageError or RunError for a path that cannot be a learner's state directory, without creating it."""
     if (root / "node.key").exists():
         raise UsageError(f"[swarm] state: {root} is a rollout node's state. Choose another [swarm] state.")
     place = next(parent for parent in (root, *root.parents) if parent.exists())
@@ -149,7 +152,7 @@ def _unusable(root: Path, why: str | None) -> RunError:
 
 
 def _take(root: Path) -> BinaryIO:
-    """Make `root` ours: two learners with one key and one ledger would sign two versions under one name."""
+    """Lock `root`: two learners with one key and one ledger would sign two versions under one name."""
     require_state(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -176,18 +179,18 @@ def _hold(root: Path, lock: BinaryIO) -> None:
 
 
 def _is_founded(root: Path) -> bool:
-    """Whether the swarm is there already. Raises UsageError where a part of it is."""
+    """Return whether the swarm exists already. Raises UsageError if only parts of it do."""
     path = root / "genesis"
     if path.exists():
         return True
     later = (LEARNER_KEY, "certificate", SECRET, "ledger.sqlite")
-    if any((root / name).exists() for name in later):  # a new genesis here would be another swarm with the old one's
+    if any((root / name).exists() for name in later):  # a new genesis would make another swarm with the old keys
         raise UsageError(f"{path} is missing: it says which swarm this is. Restore it from a copy.")
     return False
 
 
 def _require_keys(root: Path, authority: Authority, learner: Keypair | None) -> None:
-    """Refuse other keys than those of before. Raises UsageError, RunError."""
+    """Raise UsageError or RunError if the keys are not those of before."""
     if (root / OPERATOR_KEY).exists():
         _operator(root, authority)
     if (root / "certificate").exists():
@@ -213,7 +216,7 @@ def _genesis(root: Path, name: str, now_ms: int) -> bytes:
 
 
 def genesis_at(path: Path) -> tuple[bytes, Authority]:
-    """The genesis in a file, and whose swarm that is. Raises UsageError, RunError."""
+    """Return the genesis in a file, and its swarm. Raises UsageError, RunError."""
     raw = _read(path)
     try:
         return raw, read_genesis(raw)[1]
@@ -230,7 +233,8 @@ def _certificate(root: Path, authority: Authority, learner: Keypair, days: float
 
 
 def certify(root: Path, authority: Authority, learner: Keypair, days: float, now_ms: int) -> bytes:
-    """The operator's word for the learner's key, from now on, by the key in `root`. Raises UsageError or RunError."""
+    """Return a certificate for the learner's key, valid from now on, by the key in `root`. Raises UsageError or
+    RunError."""
     return certify_learner(
         _operator(root, authority),
         authority,
@@ -241,15 +245,15 @@ def certify(root: Path, authority: Authority, learner: Keypair, days: float, now
 
 
 def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None, now_ms: int) -> bytes | None:
-    """The certificate that is there, if it will do; None where the operator's key is to make another."""
+    """Return the present certificate if it suffices; None if the operator's key should make another."""
     path = root / "certificate"
     ends_ms = 0
     if path.exists():
         raw, word = _read(path), _certificate_at(root, authority)
         if word.not_before_ms > now_ms:
             raise RunError(
-                f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
-                f"{moment(word.not_before_ms)} on. Set it. If it is right, move that file away, and a new one is made."
+                f"This machine's clock is probably wrong: it shows {moment(now_ms)}, and {path} is valid from "
+                f"{moment(word.not_before_ms)} on. Set the clock. If it is right, move that file away for a new one."
             )
         ends_ms = word.not_after_ms if learner is not None and word.learner == learner.public else 0
         if ends_ms > now_ms + RENEW_BEFORE_MS:
@@ -265,7 +269,7 @@ def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None
 
 
 def _operator(root: Path, authority: Authority) -> Keypair:
-    """The key that founded the swarm."""
+    """Return the key that founded the swarm. Raises UsageError, RunError."""
     operator_key = root / OPERATOR_KEY
     operator = load_key(operator_key)
     if operator.public != authority.operator:

@@ -1,4 +1,4 @@
-"""Which state directory or configuration a command means."""
+"""Find the state directory or configuration that a command means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME_ONE = "Name a swarm.toml, or a node's state directory."
 
 @dataclass(frozen=True, kw_only=True)
 class StateLocation:
-    """A state directory, what lives there, and the swarm.toml by which it was found, if it was."""
+    """A state directory, whether it is a learner's, and the swarm.toml by which it was found, if any."""
 
     state: Path
     is_learner: bool
@@ -30,7 +30,7 @@ class StateLocation:
 
     @property
     def books(self) -> Path:
-        """Where receipts are kept."""
+        """Return the database with leases and verdicts: the ledger, or a node's receipts."""
         return self.state / ("ledger.sqlite" if self.is_learner else "receipts.sqlite")
 
     @property
@@ -39,8 +39,8 @@ class StateLocation:
 
 
 def find_place(target: Path | None) -> StateLocation:
-    """The place that `target` names; without one ./swarm.toml, or the only node on this machine. An invite names the
-    only node on this machine that has joined its swarm. Raises UsageError.
+    """Return the place that `target` names; without a target ./swarm.toml, or the only node on this machine. An invite
+    names the only node on this machine that has joined its swarm. Raises UsageError.
     """
     if target is None:
         return _usual_place()
@@ -69,32 +69,32 @@ def _usual_place() -> StateLocation:
     places = list(known_places())
     if not places:
         raise UsageError(
-            "There is no swarm.toml here and no node on this machine. Name one: a swarm.toml or a state directory."
+            "There is no swarm.toml here and no node on this machine. Name a swarm.toml or a state directory."
         )
     return _only(places)
 
 
 def known_places() -> Iterator[StateLocation]:
-    """The rollout nodes in the usual places of this machine."""
+    """Yield the rollout nodes in the usual places of this machine."""
     for key in sorted(data_directory().glob("*/*/node.key")):
         yield StateLocation(state=key.parent, is_learner=False)
 
 
 def _place_of(invite: Invite) -> StateLocation:
-    """The only node on this machine that has joined the invite's swarm. Raises UsageError."""
+    """Return the only node on this machine that has joined the invite's swarm. Raises UsageError."""
     places = [place for place in known_places() if place.state.parent == swarm_directory(invite.authority.swarm)]
     if not places:
         name = plain_name(invite.name)
         raise UsageError(
-            f"That is an invite to {name!r}, and no node in the usual places of this machine has joined it. {NAME_ONE} "
+            f"This is an invite to {name!r}, and no node in the usual places of this machine has joined it. {NAME_ONE} "
             "To join: volery join INVITE."
         )
     return _only(places)
 
 
 def _only(places: Sequence[StateLocation]) -> StateLocation:
-    """Raises UsageError where there are several."""
+    """Return the only place. Raises UsageError if there are several."""
     if len(places) == 1:
         return places[0]
     listed = "\n  ".join(str(place.state) for place in places)
-    raise UsageError(f"There are {len(places)} nodes on this machine; name one of:\n  {listed}")
+    raise UsageError(f"There are {len(places)} nodes on this machine. Name one of:\n  {listed}")

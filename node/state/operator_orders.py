@@ -1,11 +1,16 @@
-"""What an operator decides of a peer: ban and pardon. One file for each in the learner's state directory.
+"""Pass an operator's orders, ban and pardon, to a learner: one file for each in its state directory.
 
     <state>/orders/<time>-<number>.json      {"order": "ban", "peer": "12D3Koo...", "reason": "..."}     `volery ban`
                                              {"order": "pardon", "peer": "12D3Koo..."}                   `volery pardon`
 
-A file tells a learner that is not running as well. What always holds: a file appears whole; orders are obeyed in the
-order in which they were given, once each, and are removed when what follows from them is in the ledger; a file that is
-no order is left where it is, and said.
+A file also reaches a learner that is not running.
+
+Invariants:
+
+- A file appears whole.
+- Orders are obeyed in the order in which they were given, once each. An order is removed when its consequences are in
+  the ledger.
+- A file that is no order is left where it is, and reported.
 """
 
 from __future__ import annotations
@@ -24,27 +29,27 @@ from protocol.core.codec import PeerText, ready
 FOLDER = "orders"
 SUFFIX = ".json"
 MAX_WAITING = 256
-"""Orders that are read at a time; nobody gives more in a second."""
+"""Most orders that are read at a time; nobody gives more in a second."""
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
-    """What is decided of `peer`."""
+    """A decision about `peer`."""
 
     peer: PeerText
 
 
 class Ban(Order, frozen=True, tag="ban"):
-    """It is not welcome any more, and what it made is not trained on."""
+    """The peer is excluded, and its work is not trained on."""
 
     reason: str
 
 
 class Pardon(Order, frozen=True, tag="pardon"):
-    """It may come back, and is a newcomer."""
+    """The peer may come back, as a newcomer."""
 
 
 class NoOrder(ValueError):
-    """A file that is none; it names the file and what is wrong."""
+    """Raised for a file that is no order. The message names the file and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class OperatorDecisions:
     root: Path
 
     def give(self, order: Ban | Pardon) -> None:
-        """Leave it for the learner. Raises RunError."""
+        """Leave an order for the learner. Raises RunError."""
         folder = self.root / FOLDER
         name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
         draft = folder / f".{name}"
@@ -66,7 +71,7 @@ class OperatorDecisions:
             raise RunError(f"{folder} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
 
     def waiting(self) -> list[Path]:
-        """The files that wait, the oldest first. Empty where nobody ever gave an order."""
+        """Return the files that wait, the oldest first; none if nobody ever gave an order."""
         folder = self.root / FOLDER
         try:
             return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)[:MAX_WAITING]
@@ -75,7 +80,7 @@ class OperatorDecisions:
 
 
 def read_order(path: Path) -> Ban | Pardon:
-    """The order in a file. Raises NoOrder."""
+    """Return the order in a file. Raises NoOrder."""
     try:
         order: Ban | Pardon = msgspec.json.decode(read_file(path), type=ready(Ban | Pardon))
     except (OSError, ValueError, RecursionError) as error:

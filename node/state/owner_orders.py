@@ -1,12 +1,17 @@
-"""What an owner tells a node on the same machine: pause, resume, drain. Files in its state directory, and two signals.
+"""Pass an owner's orders to a node on the same machine: pause, resume, drain. Files in its state directory, and
+signals.
 
     <state>/paused    while it is there, the node makes nothing     `volery pause`, SIGUSR1; `volery resume`, SIGUSR2
     <state>/drain     the node delivers what it has leased and ends `volery drain`
 
-A file needs nobody who listens: it tells a node that is not running as well, survives a restart of machine or node, and
-asks for no more than the right to write there. (A socket would be lost with the process, a process id may be another
-program's by now.) What always holds: a node is paused while the file is there and at no other time, whoever made it,
-and hears of it within LOOK_S; an order to drain is for the node that runs, and gone when the next one starts.
+A file needs no listener: it also reaches a node that is not running, survives a restart of machine or node, and only
+needs the right to write there. (A socket would be lost with the process, and a process id may be another program's by
+now.)
+
+Invariants:
+
+- A node is paused while the file is there and at no other time, no matter who created it, and notices it within LOOK_S.
+- An order to drain is for the running node, and gone when the next one starts.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from node.runtime.errors import RunError
 from node.runtime.startup import remembered
 
 LOOK_S = 1.0
-"""Between looks at the files. A look is two system calls, and nobody waits for a pause with a stop watch."""
+"""Seconds between looks at the files. A look is two system calls, and nobody measures a pause to the second."""
 
 BY_COMMAND = "`volery pause`"
 BY_SIGNAL = "SIGUSR1"
@@ -36,7 +41,7 @@ BY_SIGNAL = "SIGUSR1"
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """Deliver what is leased and end. At `deadline_ms` since 1970, if there is one, what is left is given back."""
+    """Deliver what is leased, and end. At `deadline_ms` since 1970, if there is one, the rest is returned."""
 
     deadline_ms: int | None = None
 
@@ -56,25 +61,25 @@ class OwnerRequests:
         return self.root / "drain"
 
     def pause(self, by: str) -> None:
-        """From now on the node is paused; `by` says through what. Raises RunError."""
+        """Pause the node from now on; `by` says through what. Raises RunError."""
         if not self.pause_file.exists():
             self._write(self.pause_file, {"by": by, "at": round(time.time(), 3)})
 
     def resume(self) -> None:
-        """From now on it is not. Raises RunError."""
+        """End the pause from now on. Raises RunError."""
         _remove(self.pause_file)
 
     def drain(self, order: Drain) -> None:
-        """Tell the node that runs here. Raises RunError."""
+        """Order the running node to drain. Raises RunError."""
         self._write(self.drain_file, {"deadline_ms": order.deadline_ms})
 
     def forget_drain(self) -> None:
-        """Whoever it was for is gone, or has done it. Raises RunError."""
+        """Remove the order to drain: its node is gone, or has obeyed it. Raises RunError."""
         _remove(self.drain_file)
 
     @property
     def paused_by(self) -> str:
-        """Through what the node is paused, empty if it is not. A file that says nothing, as `touch` makes, counts."""
+        """Return through what the node is paused; "" if it is not. An empty file, as from `touch`, counts."""
         if not self.pause_file.exists():
             return ""
         by = _read(self.pause_file).get("by")
@@ -82,7 +87,7 @@ class OwnerRequests:
 
     @property
     def drained(self) -> Drain | None:
-        """The order to drain, None if there is none."""
+        """Return the order to drain, None if there is none."""
         if not self.drain_file.exists():
             return None
         deadline_ms = _read(self.drain_file).get("deadline_ms")
@@ -114,13 +119,13 @@ def _remove(path: Path) -> None:
 
 @dataclass(eq=False)
 class OwnerSignals:
-    """The last of SIGUSR1 (pause) and SIGUSR2 (resume) that came: `wanted`, None once it was heeded."""
+    """The last of SIGUSR1 (pause) and SIGUSR2 (resume) that came: `wanted`; None once it was obeyed."""
 
     wanted: bool | None = None
     told: trio.Event = field(default_factory=trio.Event)
 
     def heed(self, orders: OwnerRequests) -> None:
-        """Make the files say what the signal said. Raises RunError."""
+        """Change the files as the signal asks. Raises RunError."""
         wanted, self.wanted = self.wanted, None
         self.told = trio.Event()
         if wanted:
@@ -131,8 +136,8 @@ class OwnerSignals:
 
 @contextmanager
 def owner_signals() -> Iterator[OwnerSignals]:
-    """While inside, the two signals are remembered, where they would end the process otherwise; with what came since
-    the program began (`node.runtime.startup`)."""
+    """Remember the two signals while inside, where they would otherwise end the process, and any that came since the
+    program began (`node.runtime.startup`)."""
     signals = OwnerSignals()
     token = trio.lowlevel.current_trio_token()
 

@@ -1,8 +1,9 @@
-"""What a rollout node's receipts say, for its owner: reports, statements, and why something was decided.
+"""Read a rollout node's receipts for its owner: for reports, statements, and to explain decisions.
 
 Invariants:
-- Reading never creates or changes the file, of which a node may be writing more.
-- What is found to be damaged is told in a sentence that names the file and the next step.
+
+- Reading never creates or changes the file, to which a node may be writing.
+- Damage is reported in a sentence that names the file and the next step.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 
 BUSY_S = 10.0
-"""How long to wait for another program that holds the file."""
+"""Seconds to wait for another program that holds the file."""
 
 ADVICE = {
     Doing.OPEN: "Check that its directory exists and is writable",
     Doing.PREPARE: "Check that it is a file of receipts and that its directory is writable",
     Doing.READ: "Restore it from a copy, or move it away",
-    Doing.WRITE: "Free the disk or end what holds the file; receipts can be asked for again",
+    Doing.WRITE: "Free disk space, or end the program that holds the file; receipts can be requested again",
 }
 
 
 class ReceiptsError(Exception):
-    """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
+    """The receipts cannot be used, and the file is unchanged. The message names the file and the next step."""
 
 
 class ReceiptQueries(SqliteFile):
-    """The receipts at `path`, to be read. Safe to call from several threads.
+    """The receipts at `path`, for reading. Safe to call from several threads.
 
-    Raises ReceiptsError when the file is missing, unreadable, or written by a newer program.
+    Raises ReceiptsError if the file is missing, unreadable, or written by a newer program.
     """
 
     def __init__(self, path: Path, *, read_only: bool = True) -> None:
@@ -62,7 +63,7 @@ class ReceiptQueries(SqliteFile):
         super().__init__(path, busy_s=BUSY_S, read_only=read_only)
 
     def sums(self) -> Sums:
-        """Everything received so far, added up."""
+        """Return the sums of everything received so far."""
         with self._one_moment():
             ((number, tokens, engine_s, first_ms, last_ms),) = self.query(
                 "SELECT count(*), coalesce(sum(tokens), 0), coalesce(sum(engine_s), 0), min(issued_ms), max(issued_ms)"
@@ -95,11 +96,11 @@ class ReceiptQueries(SqliteFile):
         )
 
     def _no_scores(self) -> str:
-        """A condition that a verdict is not on a teacher's scores."""
+        """Return a condition that excludes verdicts on a teacher's scores."""
         return "lease NOT IN (SELECT lease FROM scored)" if self.has_table("scored") else "TRUE"
 
     def sessions(self) -> list[Session]:
-        """All sessions, in order."""
+        """Return all sessions, in order."""
         energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
         for session, source, joules in self.query("SELECT * FROM energy", of="energy"):
             energy[session][EnergySource(source)] = joules
@@ -119,7 +120,7 @@ class ReceiptQueries(SqliteFile):
         ]
 
     def traffic(self, limit: int) -> list[PeerTraffic]:
-        """The `limit` peers with whom most was exchanged in all sessions, most first."""
+        """Return the `limit` peers with which most was exchanged in all sessions, most first."""
         return self.rows(
             PeerTraffic,
             "SELECT peer, sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY peer"
@@ -129,7 +130,7 @@ class ReceiptQueries(SqliteFile):
         )
 
     def refused(self, limit: int) -> list[RefusedVerdict]:
-        """The latest `limit` records that were not admitted, newest first."""
+        """Return the latest `limit` records that were not admitted, newest first."""
         return self.rows(
             RefusedVerdict,
             "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
@@ -138,7 +139,7 @@ class ReceiptQueries(SqliteFile):
         )
 
     def refusals(self, limit: int) -> list[Refusal]:
-        """The latest `limit` leases, rules and reasons by which something was not admitted, newest first."""
+        """Return the latest `limit` leases with the rules and reasons by which records were rejected, newest first."""
         return self.rows(
             Refusal,
             "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
@@ -147,7 +148,7 @@ class ReceiptQueries(SqliteFile):
         )
 
     def judged(self, began_ms: int, width_ms: float) -> list[tuple[int, int, int]]:
-        """How many records were admitted and how many refused, by stretch of `width_ms` from `began_ms` on."""
+        """Return how many records were admitted and rejected, by interval of `width_ms` from `began_ms` on."""
         return self.query(
             "SELECT CAST((r.issued_ms - ?1) / ?2 AS INTEGER) AS stretch, sum(v.rule = ?3), sum(v.rule <> ?3)"
             f" FROM verdicts v JOIN receipts r USING (lease) WHERE {self._no_scores()} GROUP BY stretch",
@@ -155,13 +156,13 @@ class ReceiptQueries(SqliteFile):
         )
 
     def leases_with(self, *rules: Rule) -> int:
-        """How many leases have a record that one of `rules` decided."""
+        """Return how many leases have a record that one of `rules` decided."""
         marks = ", ".join("?" * len(rules))
         values = tuple(rule.value for rule in rules)
         return int(self.query(f"SELECT count(DISTINCT lease) FROM verdicts WHERE rule IN ({marks})", values)[0][0])
 
     def stored(self) -> Iterator[StoredReceipt]:
-        """Every receipt as it was sent, oldest first, without holding all in memory."""
+        """Yield every receipt as it was sent, oldest first, without holding all in memory."""
         after: tuple[int, bytes] = (-1, b"")
         page = "FROM receipts WHERE (issued_ms, lease) > (?, ?) ORDER BY issued_ms, lease LIMIT 256"
         while found := self.rows(StoredReceipt, page, after):
@@ -169,7 +170,7 @@ class ReceiptQueries(SqliteFile):
             after = (found[-1].issued_ms, found[-1].lease)
 
     def reputation(self) -> KeptReputation | None:
-        """What the learner said last of how this node stands, None if it has said nothing yet."""
+        """Return the learner's latest statement of this node's reputation; None if there is none yet."""
         for note, raw in self.query("SELECT note, raw FROM reputation", of="reputation"):
             try:
                 return KeptReputation(note=decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES), raw=raw)
@@ -181,11 +182,11 @@ class ReceiptQueries(SqliteFile):
         return None
 
     def credit_notes(self) -> Iterator[bytes]:
-        """The learner's notes on what this node is credited with, in order."""
+        """Yield the learner's credit notes for this node, in order."""
         return (raw for (raw,) in self.query("SELECT raw FROM credit_notes ORDER BY number", of="credit_notes"))
 
     def proofs(self, record: RecordId | None = None) -> Iterator[StoredProof]:
-        """Every proof, or those of one record, in the order of versions and places."""
+        """Yield every proof, or those of one record, in the order of versions and places."""
         after = (-1, -1, -1)
         while page := self.query(
             "SELECT p.record, p.incarnation, p.version, p.place, t.raw, p.raw FROM proofs p"
@@ -202,8 +203,8 @@ class ReceiptQueries(SqliteFile):
             after = page[-1][1:4]
 
     def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
-        """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them; each once, as it
-        was admitted, however often it was delivered again."""
+        """Return up to `limit` records whose ids begin with `prefix`, in hex, with their verdicts. Each record stands
+        once, as admitted if it ever was, no matter how often it was delivered again."""
         return self.rows(
             JudgedRecord,
             "FROM (SELECT *, row_number() OVER (PARTITION BY record ORDER BY rule <> 'admitted', rowid) AS rank"
@@ -212,8 +213,8 @@ class ReceiptQueries(SqliteFile):
         )
 
     def decisions(self, prefix: str, limit: int) -> list[JudgedCompletion]:
-        """All records of the leases whose ids begin with `prefix`, in hex, or else the records whose own do; of `limit`
-        leases or records at most."""
+        """Return all records of the leases whose ids begin with `prefix`, in hex; if there are none, the records whose
+        own ids do. At most `limit` leases or records."""
         select = (
             "SELECT v.lease, v.idx, v.record, v.rule, v.detail, v.reward, r.issued_ms, r.tokens FROM verdicts v"
             " JOIN receipts r USING (lease) WHERE"
@@ -232,22 +233,22 @@ class ReceiptQueries(SqliteFile):
         )
 
     def peers(self) -> list[PeerId]:
-        """Whom the receipts name, the latest first: one, if the node has always had one key."""
+        """Return the peers that the receipts name, the latest first: one, if the node has always had one key."""
         rows = self.query("SELECT peer FROM receipts GROUP BY peer ORDER BY max(issued_ms) DESC")
         return [PeerId(peer) for (peer,) in rows]
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
-        """The receipt of a lease as it was sent."""
+        """Return the receipt of a lease as it was sent; None if there is none."""
         rows = self.query("SELECT raw FROM receipts WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
     def newest(self, limit: int) -> list[bytes]:
-        """The latest `limit` receipts as they were sent, newest first."""
+        """Return the latest `limit` receipts as they were sent, newest first."""
         rows = self.query("SELECT raw FROM receipts ORDER BY issued_ms DESC, lease DESC LIMIT ?", (limit,))
         return [raw for (raw,) in rows]
 
     def trained_of(self, records: Sequence[RecordId]) -> dict[RecordId, PolicyVersion]:
-        """Of these records those of which a proof is kept, with the last version that was published with them."""
+        """Return the records with a proof, each with the last version that was published with it."""
         newest = (
             "SELECT incarnation, version FROM proofs WHERE record = ? ORDER BY incarnation DESC, version DESC LIMIT 1"
         )
@@ -255,13 +256,13 @@ class ReceiptQueries(SqliteFile):
         return {record: PolicyVersion(*rows[0]) for record, rows in found.items() if rows}
 
     def relay_receipts(self) -> Iterator[bytes]:
-        """The relay receipts that this node signed, oldest first."""
+        """Yield the relay receipts that this node signed, oldest first."""
         newest = "SELECT raw FROM relay_receipts ORDER BY signed_ms, manifest"
         return (raw for (raw,) in self.query(newest, of="relay_receipts"))
 
     @contextmanager
     def _one_moment(self) -> Iterator[None]:
-        """Several queries that see one moment."""
+        """Let several queries see the same moment."""
         with self._lock, self._named(Doing.READ):
             self._db.execute("BEGIN")
             try:
@@ -276,7 +277,7 @@ class ReceiptQueries(SqliteFile):
         if row[0] != str(SCHEMA_VERSION).encode():
             written = row[0].decode(errors="replace") if isinstance(row[0], bytes) else str(row[0])
             raise ReceiptsError(
-                f"{self.path} has receipts of format {written}, this program reads {SCHEMA_VERSION}."
+                f"{self.path} has receipts of format {written}, and this program reads {SCHEMA_VERSION}."
                 " Use the volery that wrote it."
             )
 
@@ -286,20 +287,20 @@ class ReceiptQueries(SqliteFile):
         match ailment:
             case Ailment.BUSY:
                 return ReceiptsError(
-                    f"{self.path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one,"
+                    f"{self.path} is locked: another program has held it for more than {BUSY_S:g} s. End that program,"
                     " then do this again. Nothing was changed."
                 )
             case Ailment.DAMAGED:
                 return ReceiptsError(
                     f"{self.path} is damaged, or no file of receipts ({error}). Restore it from a copy, or move it and"
-                    " about.json away: the learner has signed what is in it, and keeps that as well."
+                    " about.json away: the learner signed the receipts in it, and keeps them as well."
                 )
             case Ailment.PLACE:
                 return ReceiptsError(f"{self.path}: {error}. {ADVICE[doing]}.")
 
     def _taken_away(self, gone: FileGone) -> Exception:
-        kept = "Restore it from a copy" if gone.rescued is None else f"All that it held is in {gone.rescued}"
+        kept = "Restore it from a copy" if gone.rescued is None else f"Its contents are in {gone.rescued}"
         return ReceiptsError(
-            f"{gone} while the node used it. {kept}. Find out who did that, move it back to {self.path}, and start"
-            " again."
+            f"{gone} while the node used it. {kept}. Find out what did that, move the file back to {self.path}, and "
+            "start again."
         )

@@ -1,4 +1,4 @@
-"""Rows of the receipts that a rollout node keeps, as values."""
+"""Define the rows of a rollout node's receipts as values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from protocol.work import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time.
+    """The sums of all receipts.
 
-    Of a teacher's scores `groups_scored` were admitted, with `tokens_scored`, and `groups_refused` were not. They are
-    in no other count but `receipts` and `engine_s`.
-
-    `oldest` and `newest` are the learner's first and last versions named, None without receipts, as are the dates.
+    `verdicts`: records by rule. `tokens`: tokens that count. `engine_s`: engine time. `groups_scored` and
+    `groups_refused`: groups of a teacher's scores that were admitted and rejected, with `tokens_scored`. They are in no
+    other count but `receipts` and `engine_s`. `oldest`, `newest`: the learner's first and last versions named; None
+    without receipts, like the dates.
     """
 
     receipts: int
@@ -38,7 +38,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One stay in the swarm: from when to when (ms since 1970), at what price, the chunk bytes moved meanwhile, and
+    """A stay in the swarm: its beginning and end (ms since 1970), its price, the chunk bytes moved meanwhile, and its
     joules by source."""
 
     began_ms: int
@@ -50,7 +50,7 @@ class Session:
 
 
 class PeerTraffic(Row, frozen=True):
-    """Chunk bytes exchanged with one peer, as counted here: sent to it, and had of it."""
+    """Chunk bytes exchanged with one peer, as counted here: sent to it, and received from it."""
 
     peer: PeerId
     bytes_up: int
@@ -58,7 +58,7 @@ class PeerTraffic(Row, frozen=True):
 
 
 class RefusedVerdict(Row, frozen=True):
-    """A record that was not admitted, and what the learner said of it."""
+    """A record that was not admitted, and the learner's reason."""
 
     lease: LeaseId
     index: int
@@ -68,7 +68,7 @@ class RefusedVerdict(Row, frozen=True):
 
 
 class Refusal(Row, frozen=True):
-    """How many `records` of a lease were not admitted by one rule, and what the learner said of them."""
+    """How many `records` of a lease were rejected by one rule, and the learner's reason."""
 
     lease: LeaseId
     rule: Rule
@@ -78,7 +78,7 @@ class Refusal(Row, frozen=True):
 
 
 class JudgedRecord(Row, frozen=True):
-    """A record, and what its receipt says of it."""
+    """A record, and its receipt's verdict."""
 
     record: RecordId
     lease: LeaseId
@@ -88,7 +88,7 @@ class JudgedRecord(Row, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptProof:
-    """That a record trained a version: its place among those that the version's tally counts."""
+    """Proof that a record trained a version: its place among those that the version's tally counts."""
 
     record: RecordId
     version: PolicyVersion
@@ -97,7 +97,7 @@ class KeptProof:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptReputation:
-    """How the learner says that this node stands, and the envelope of that."""
+    """The reputation of this node as the learner states it, and the envelope of the statement."""
 
     note: ReputationNote
     raw: bytes
@@ -105,7 +105,7 @@ class KeptReputation:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredProof:
-    """The same as it is kept: the envelope of the tally, and the bytes of the Proof."""
+    """A proof as it is kept: the envelope of the tally, and the bytes of the Proof."""
 
     record: RecordId
     version: PolicyVersion
@@ -114,7 +114,7 @@ class StoredProof:
 
 
 class JudgedCompletion(Row, frozen=True):
-    """What a receipt says of one record; `tokens` count for all of its lease."""
+    """A receipt's verdict on one record; `tokens` are those of its whole lease."""
 
     lease: LeaseId
     index: int
@@ -127,7 +127,7 @@ class JudgedCompletion(Row, frozen=True):
 
 
 class StoredReceipt(Row, frozen=True):
-    """A receipt's envelope as the learner sent it, and whom it names."""
+    """A receipt's envelope as the learner sent it, and the peer that it names."""
 
     issued_ms: int
     lease: LeaseId

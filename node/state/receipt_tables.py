@@ -1,4 +1,4 @@
-"""The tables of a rollout node's receipts."""
+"""Define the tables of a rollout node's receipts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS traffic (
     bytes_down INTEGER NOT NULL, PRIMARY KEY (session, peer)
 ) STRICT
 """
-"""Files of before traffic was kept by peer have no such table."""
+"""Files from before traffic was kept by peer lack this table."""
 
 EVIDENCE = """
 CREATE TABLE IF NOT EXISTS tallies (
@@ -48,8 +48,8 @@ CREATE TABLE IF NOT EXISTS reputation (
     one INTEGER PRIMARY KEY CHECK (one = 1), note BLOB NOT NULL, raw BLOB NOT NULL
 ) STRICT
 """
-"""Which versions one's records trained, what one signed of others' relaying, and what the learner signed of one's own,
-by its number in the learner's books; and how it says that one stands: the latest note, and its envelope."""
+"""Proofs of the versions that this node's records trained; its own relay receipts for other peers; the learner's credit
+notes for its own relaying, by number in the ledger; and its latest reputation, with the envelope."""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (
@@ -57,10 +57,10 @@ CREATE TABLE IF NOT EXISTS energy (
     PRIMARY KEY (session, source)
 ) STRICT
 """
-"""What the machine took of the mains in each session, by where that is known from."""
+"""Energy that the machine drew in each session, by the source of the figure."""
 
 SCORED = "CREATE TABLE IF NOT EXISTS scored (lease BLOB PRIMARY KEY REFERENCES receipts) STRICT"
 """The leases by which a teacher scored. Their receipts count groups and scored tokens, not rollouts."""
 
 LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE, SCORED)
-"""Made, where they lack, in every file that is opened for writing."""
+"""Tables that are created, if they are missing, in every file that is opened for writing."""

@@ -1,10 +1,11 @@
-"""A rollout node's own books: the receipts the learner signed for its work, when it was at work, what it exchanged.
+"""Keep a rollout node's receipts: what the learner signed for its work, when it worked, and what it exchanged.
 
-One SQLite file (WAL, synchronous NORMAL: after a power cut the last receipts may be missing, which the learner still
-has).
+One SQLite file (WAL, synchronous NORMAL). After a power cut the last receipts may be missing; the learner still has
+them.
 
 Invariants:
-- A lease's receipt is kept once however often it is sent, the latest where several came.
+
+- A lease's receipt is kept once, no matter how often it is sent, and the latest of several.
 - The signed bytes are kept as they came, so that anyone can check them later.
 """
 
@@ -28,14 +29,14 @@ from protocol.work import NumberedNote, Receipt
 NO_ENERGY: Mapping[EnergySource, float] = MappingProxyType({})
 
 RELAY_RECEIPTS_KEPT = 1024
-"""Of one's own: one has a byte for each chunk of a version, so of a large model they take 40 MB. What was credited by
-them, the learner keeps."""
+"""Most relay receipts of our own that are kept. One has a byte for each chunk of a version, so those of a large model
+take 40 MB. The learner keeps what was credited by them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """A receipt, whose envelope is `raw` and whose records took `engine_s` of the engine. `scored`: it is a teacher's,
-    for scores."""
+    """A receipt. `raw`: its envelope; `engine_s`: engine time of its records; `scored`: it is for a teacher's
+    scores."""
 
     receipt: Receipt
     raw: bytes
@@ -44,18 +45,18 @@ class Received:
 
 
 class Receipts(ReceiptQueries):
-    """The same, to be written; the file is made when it is missing. Raises ReceiptsError."""
+    """The receipts at `path`, for writing. The file is created if it is missing. Raises ReceiptsError."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, read_only=False)
 
     def add(self, receipt: Receipt, raw: bytes, *, engine_s: float) -> bool:
-        """As `add_all`, for one; False when it was known."""
+        """Do the same as `add_all`, for one receipt; return False if it was known."""
         [is_new] = self.add_all([Received(receipt=receipt, raw=raw, engine_s=engine_s)])
         return is_new
 
     def add_all(self, received: Iterable[Received]) -> list[bool]:
-        """Keep receipts, together; return of each whether it was not known."""
+        """Keep receipts in one transaction, and return for each whether it is new."""
         with self.transaction() as db:
             return [_add(db, one) for one in received]
 
@@ -66,8 +67,8 @@ class Receipts(ReceiptQueries):
         notes: Sequence[NumberedNote] = (),
         reputation: KeptReputation | None = None,
     ) -> None:
-        """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`, and credit notes;
-        and a reputation, which replaces the one before."""
+        """Keep checked proofs of one version, whose tally has the envelope `tally`, credit notes, and a reputation,
+        which replaces the one before."""
         with self.transaction() as db:
             db.executemany(
                 "INSERT INTO tallies VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -97,8 +98,8 @@ class Receipts(ReceiptQueries):
             )
 
     def revise(self, receipt: Receipt, raw: bytes) -> bool:
-        """Keep a later receipt instead of the one that is kept for its lease; False when there is none, or one that is
-        as new.
+        """Keep a later receipt instead of the present one of its lease. Return False if there is none, or if it is as
+        new.
         """
         with self.transaction() as db:
             cursor = db.execute(
@@ -116,7 +117,7 @@ class Receipts(ReceiptQueries):
         return True
 
     def session_began(self, price: Price, now_ms: int) -> int:
-        """Note that the node is at work from now on; return the id of the session."""
+        """Record that the node works from now on; return the id of the session."""
         with self.transaction() as db:
             cursor = db.execute(
                 "INSERT INTO sessions (began_ms, ended_ms, micros_per_hour, currency) VALUES (?, ?, ?, ?)",
@@ -134,10 +135,10 @@ class Receipts(ReceiptQueries):
         traffic: Iterable[PeerTraffic] = (),
         energy: Mapping[EnergySource, float] = NO_ENERGY,
     ) -> None:
-        """The node is or was still at work at `now_ms`; bytes are those of the session so far, also those by peer, and
-        so are joules by source.
+        """Record that a session lasts until `now_ms`, and its bytes and joules so far. Bytes are also given by peer,
+        joules by source.
 
-        `traffic` may leave out peers for whom nothing has changed.
+        `traffic` may leave out peers whose bytes have not changed.
         """
         with self.transaction() as db:
             db.execute(
@@ -155,18 +156,18 @@ class Receipts(ReceiptQueries):
             )
 
     def proven_upto(self) -> tuple[PolicyVersion, int]:
-        """Behind the last proof that is kept: its version, and the place after its own."""
+        """Return the place after the last proof that is kept, with its version."""
         rows = self.query(
             "SELECT incarnation, version, place FROM proofs ORDER BY incarnation DESC, version DESC, place DESC LIMIT 1"
         )
         return (PolicyVersion(rows[0][0], rows[0][1]), rows[0][2] + 1) if rows else (PolicyVersion(0, 0), 0)
 
     def credited_upto(self) -> int:
-        """The number of the last credit note that is kept, 0 if none is."""
+        """Return the number of the last credit note that is kept; 0 if none is."""
         return int(self.query("SELECT coalesce(max(number), 0) FROM credit_notes")[0][0])
 
     def _prepare(self) -> None:
-        """Nothing is written, not even the journal mode, before the file is known to be ours."""
+        """Write nothing, not even the journal mode, before the file is known to be ours."""
         if not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             with self.transaction() as db:
                 execute_all(db, SCHEMA)

@@ -1,10 +1,12 @@
-"""What a rollout node keeps on disk: one directory per swarm and node on this machine.
+"""Open a rollout node's state directory: one for each swarm and node on this machine.
 
     <state>/node.key  store/  receipts.sqlite  events.jsonl  lock
 
-What always holds: a directory is used by one process at a time; when none is named, the first free one of `node-1`,
-`node-2`, ... below the user's data directory is taken, so several nodes of one swarm on one machine keep out of each
-other's way and find their own again.
+Invariants:
+
+- A directory is used by one process at a time.
+- If no directory is named, the first free one of `node-1`, `node-2`, ... below the user's data directory is used. So
+  several nodes of one swarm on one machine do not disturb each other, and find their own directories again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from node.runtime.errors import RunError, UsageError
 from protocol.core.ids import SwarmId
 
 MAX_NODES = 64
-"""Nodes of one swarm on one machine, when directories are chosen for them."""
+"""Most nodes of one swarm on one machine, if directories are chosen for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ class RolloutStateDir:
 
 
 def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
-    """Take `state`, or the first free directory for `swarm`. Raises RunError naming the directory."""
+    """Lock `state`, or the first free directory for `swarm`. Raises RunError naming the directory."""
     if state is not None:
         home = _take(state)
         if home is None:
@@ -62,22 +64,22 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
 
 
 def data_directory() -> Path:
-    """Where nodes keep their state unless told otherwise: $VOLERY_HOME, or volery below the user's data directory.
+    """Return where nodes keep their state by default: $VOLERY_HOME, or volery below the user's data directory.
 
-    Raises UsageError when there is neither.
+    Raises UsageError if there is neither.
     """
     if home := os.environ.get("VOLERY_HOME"):
         return Path(home)
     try:
         return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "volery"
-    except RuntimeError:  # in a container, with a user that nobody has heard of
+    except RuntimeError:  # in a container, with a user that the system does not know
         raise UsageError(
             "This user has no home directory to keep a node's state in. Set VOLERY_HOME to a directory that it may use."
         ) from None
 
 
 def swarm_directory(swarm: SwarmId) -> Path:
-    """Where the nodes of one swarm keep their state unless told otherwise."""
+    """Return where the nodes of one swarm keep their state by default."""
     return data_directory() / swarm.hex()[:16]
 
 

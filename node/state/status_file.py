@@ -1,7 +1,9 @@
-"""What a running node says of itself to commands on the same machine: `standing.json` in its state directory.
+"""Let a running node describe itself to commands on the same machine: `standing.json` in its state directory.
 
-What always holds: it is whole whenever it is read, it is gone when the node ended in order, and what a node that was
-killed left behind is told apart, since it names the process and when that was born.
+Invariants:
+
+- The file is whole whenever it is read, and gone after the node ended in order.
+- A file that a killed node left is recognised, because it names the process and when that began.
 """
 
 from __future__ import annotations
@@ -23,14 +25,21 @@ from node.runtime.loop_delay import LoopFigures
 FILE = "standing.json"
 
 SAME_BIRTH_S = 1.0
-"""Between two readings of when a process was born: it is reckoned from the time since boot, which is corrected."""
+"""Seconds by which two readings of a process's start may differ: it is computed from the time since boot, which is
+corrected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
-    event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it is
-    doing; `reach`: how others reach it."""
+    """The state of a node.
+
+    Args:
+        doing: at work, or why not.
+        limits: the limits in force, as people read them, by their keys.
+        loop: how long the event loop made others wait; None if not known.
+        notice: a message for people, no matter what the node is doing.
+        reach: how others reach the node.
+    """
 
     doing: str
     limits: dict[str, str]
@@ -41,14 +50,14 @@ class NodeStatus:
 
 @dataclass(eq=False)
 class StatusFile:
-    """Where the node of the state directory `root` writes; its own process is who writes."""
+    """The status file of the node with the state directory `root`, which this process is."""
 
     root: Path
     _shown: NodeStatus | None = None
     _notices: dict[str, str] = field(default_factory=dict)
 
     def show(self, standing: NodeStatus) -> None:
-        """Write it if it is news. Does not raise: who cannot write says so elsewhere, and works on."""
+        """Write the state if it has changed. Does not raise: a node that cannot write reports that elsewhere."""
         if standing == self._shown:
             return
         self._shown = standing
@@ -59,27 +68,27 @@ class StatusFile:
             draft.replace(path)
 
     def amend(self, **changes: Any) -> None:
-        """Show what is shown already, but for these fields of `NodeStatus`: each may have an author of its own."""
+        """Show the present state with these fields of `NodeStatus` changed. Each may have an author of its own."""
         assert self._shown is not None, "something is shown from the start"
         self.show(replace(self._shown, **changes))
 
     def notice(self, about: str, text: str) -> None:
-        """Show this notice as well, in the place of the last one `about` the same; an empty one takes that away."""
+        """Show this notice as well, in place of the last one `about` the same. An empty one removes it."""
         self._notices[about] = text
         self.amend(notice=" ".join(filter(None, self._notices.values())))
 
     def clear(self) -> None:
-        """Nobody is here any more."""
+        """Remove the file, because the node ends."""
         with suppress(OSError):
             (self.root / FILE).unlink(missing_ok=True)
 
 
 def standing_of(root: Path) -> NodeStatus | None:
-    """What the node that runs in `root` says, None if none does."""
+    """Return the state of the node that runs in `root`; None if none does."""
     with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
         told: dict[str, Any] = parse_json(read_file(root / FILE))
         if _is_alive(int(told["pid"]), float(told["born"])):
-            return msgspec.convert(told, NodeStatus)  # what a node of another version says besides is passed over
+            return msgspec.convert(told, NodeStatus)  # fields of a node of another version are ignored
     return None
 
 

@@ -1,4 +1,4 @@
-"""Versions in a store that are complete."""
+"""Find the complete versions in a store."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from protocol.versions.manifest import SignedManifest, open_manifest
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVersions:
-    """Versions whose files are complete: those whose manifests could be read, oldest first, and the files of the other
-    manifests."""
+    """Versions whose files are complete: those whose manifests could be read, oldest first, and the paths of the
+    manifests that could not."""
 
     complete: Sequence[SignedManifest] = ()
     damaged: Sequence[Path] = ()
 
     @property
     def about_damaged(self) -> str:
-        """A sentence that names the manifests whose versions are passed over, "" if there are none."""
+        """Return a sentence that names the damaged manifests, whose versions are skipped; "" if there are none."""
         if not self.damaged:
             return ""
         versions = "its version is" if len(self.damaged) == 1 else "their versions are"
         return (
-            f"{' and '.join(map(str, self.damaged))} cannot be read, so {versions} passed over. Start the learner or "
-            "node once, which mends its store."
+            f"{' and '.join(map(str, self.damaged))} cannot be read, so {versions} skipped. Start the learner or "
+            "node once, which repairs its store."
         )
 
 
 def stored_versions(store: Path) -> StoredVersions:
-    """What is in a store that may be in use."""
+    """Return the versions in a store that may be in use."""
     genesis = store / "genesis"
     if not genesis.exists():
         return StoredVersions()
@@ -51,14 +51,14 @@ def stored_versions(store: Path) -> StoredVersions:
 
 
 def complete_versions(store: Path) -> Sequence[SignedManifest]:
-    """Complete versions in a store that may be in use, oldest first. Those of damaged manifests are passed over."""
+    """Return the complete versions in a store that may be in use, oldest first, without those of damaged manifests."""
     return stored_versions(store).complete
 
 
 def newest_complete(store: Path) -> SignedManifest | None:
-    """The newest complete version in a store, None when there is none."""
+    """Return the newest complete version in a store; None if there is none."""
     return next(reversed(complete_versions(store)), None)
 
 
 MAX_MANIFEST_FILE_BYTES = 64 << 20
-"""Of a manifest in a store: as many as the largest that is taken (`protocol/core/limits.py`)."""
+"""Most bytes of a manifest in a store: the size of the largest that is accepted (`protocol/core/limits.py`)."""

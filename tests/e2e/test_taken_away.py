@@ -126,5 +126,5 @@ def test_another_lease_secret_is_told_and_nothing_else_changes(working: Swarm) -
     (working.state / "lease.secret").unlink()
     again = working.learn_doomed()
     told = wait_event(again, "trouble", node)
-    assert "lease.secret is another than before" in told["text"]
+    assert "lease.secret is not the same as before" in told["text"]
     working.wait_steps(working.steps_taken + 2, again, node)

@@ -171,7 +171,7 @@ def test_write_durably_writes_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_clock_behind_the_certificate_is_said_to_be_wrong(tmp_path: Path) -> None:
     """Its receipts would bear dates at which nobody had certified it, and no node would believe them."""
     open_home(tmp_path / "state")
-    with pytest.raises(RunError, match=r"clock is probably wrong: it says 20\d\d-.* holds from 20\d\d-"):
+    with pytest.raises(RunError, match=r"clock is probably wrong: it shows 20\d\d-.* is valid from 20\d\d-"):
         open_home(tmp_path / "state", now_ms=NOW_MS - 2 * DAY_MS)
     open_home(tmp_path / "state", now_ms=NOW_MS - DAY_MS)
 

@@ -44,7 +44,7 @@ def test_a_damaged_manifest_is_passed_over_and_named(tmp_path: Path, held: list[
     assert newest is not None
     assert newest.hash == held[1].hash
     assert stored_versions(tmp_path / "store").about_damaged == (
-        f"{path} cannot be read, so its version is passed over. Start the learner or node once, which mends its store."
+        f"{path} cannot be read, so its version is skipped. Start the learner or node once, which repairs its store."
     )
 
 
@@ -53,7 +53,7 @@ def test_two_of_them_are_both_named(tmp_path: Path, held: list[SignedManifest]) 
     for path in paths:
         path.write_bytes(b"")
     said = stored_versions(tmp_path / "store").about_damaged
-    assert said.startswith(f"{paths[0]} and {paths[1]} cannot be read, so their versions are passed over.")
+    assert said.startswith(f"{paths[0]} and {paths[1]} cannot be read, so their versions are skipped.")
 
 
 def test_what_was_evicted_is_not_damaged(tmp_path: Path, held: list[SignedManifest]) -> None:

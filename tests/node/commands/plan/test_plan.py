@@ -237,7 +237,7 @@ def test_a_picture_must_end_in_png(tmp_path: Path) -> None:
     path = tmp_path / "pool.toml"
     path.write_text((EXAMPLES / "pool.toml").read_text())
     before = path.read_bytes()
-    assert "ends in .png" in refusal(path, "--picture", path)
+    assert "must end in .png" in refusal(path, "--picture", path)
     assert path.read_bytes() == before
 
 

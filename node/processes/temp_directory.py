@@ -21,7 +21,8 @@ FOLDER = "tmp"
 def make_empty(directory: Path) -> None:
     """Create `directory` empty, for this user only. Raises OSError if that is impossible.
 
-    The previous child may live, and write, a moment longer than its node. Files that it adds then are removed the next time.
+    The previous child may live, and write, a moment longer than its node. Files that it adds then are removed the next
+    time.
     """
     remove(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -28,9 +28,8 @@ LEARNER_EVENTS: Mapping[str, str] = {
         "Fractions and [metrics](metrics.md) that are not known are left out."
     ),
     "alarm_raised": (
-        "`alarm` (its name), `step`, `measured`, `usual` (values of the metric), `text`: a metric is far from its "
-        "usual values; see [alarms](../operate/watching.md#alarms). Alarms that last are written again when an "
-        "incarnation begins."
+        "`alarm` (its name), `step`, `measured`, `usual` (values), `text`: an [alarm](../operate/watching.md#alarms) "
+        "was raised. Alarms that last are written again when an incarnation begins."
     ),
     "alarm_cleared": "`alarm` (its name), `step`, `measured`, `usual`, `text`: the alarm is over.",
     "standing_still": (

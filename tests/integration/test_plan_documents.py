@@ -49,7 +49,7 @@ def test_the_output_that_is_shown_is_the_output(monkeypatch: pytest.MonkeyPatch)
     assert os.path.exists("docs/examples/pool.toml")
     printed = plan("docs/examples/pool.toml", "--compare-echo2").out.strip("\n").splitlines()
     page = (DOCS / "provisioning.md").read_text(encoding="utf-8")
-    shown = re.search(r"^     A plan for the window.*?(?=^\S)", page, flags=re.MULTILINE | re.DOTALL)
+    shown = re.search(r"^     Plan for the staleness window.*?(?=^\S)", page, flags=re.MULTILINE | re.DOTALL)
     assert shown
     assert [line.removeprefix("    ") for line in shown[0].rstrip().splitlines()] == printed
 

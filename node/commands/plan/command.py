@@ -1,7 +1,10 @@
-"""`volery plan`: read, answer, draw. Whoever prints is the command line.
+"""Run `volery plan`: read the inputs, plan, and format the answer. The command line prints it.
 
-What always holds: nothing is written here, and nothing asked for over the network. A pool of 200 machines takes a
-second or two, one of a thousand that are hard to choose from some ten.
+Invariants:
+
+- Nothing is written here, and nothing is requested over the network.
+
+A pool of 200 machines takes a second or two, and a hard one of a thousand about ten seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from node.runtime.errors import UsageError
 from node.runtime.stdout import is_screen, screen_width
 
 NARROWEST = 40
-"""Narrower terminals break words."""
+"""Fewest columns of a terminal that the text is fitted to: narrower ones break words."""
 
 
 def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *, with_echo2: bool = False) -> Plan:
-    """The plan for the pool in `path`, or the one that the run at `source` had, under the settings in `options`, of
-    which those that are None were not given; `with_echo2`: its rule beside ours. Raises UsageError.
+    """Return the plan for the pool in `path`, or for the pool of the run at `source`. Raises UsageError.
+
+    Args:
+        options: settings from the command line; None means not given.
+        with_echo2: also apply ECHO-2's rule.
     """
     command = judged_options(OPTIONS, options)
     fitted = read_run(source) if source is not None else None
@@ -35,8 +41,8 @@ def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *
     if pool is None:
         if fitted is not None:
             raise UsageError(
-                f"{fitted.measured.source}: of no peer that was here at a training step is it known how fast it is. "
-                "Name a pool beside --from."
+                f"{fitted.measured.source}: no peer that was present at a training step has shown its rate. Name a "
+                "pool in addition to --from."
             )
         raise UsageError("There is no pool. Name a .toml or .csv of machines, or --from with a recorded run.")
     plan = make_plan(terms_of(pool, command, fitted.settings if fitted else None), with_echo2=with_echo2)
@@ -44,7 +50,7 @@ def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *
 
 
 def show(plan: Plan, *, as_json_text: bool) -> str:
-    """The plan as text or JSON."""
+    """Return the plan as text or JSON."""
     if as_json_text:
         return as_json(plan)
     return as_terminal(plan, width=screen_width(NARROWEST)) if is_screen() else as_text(plan)

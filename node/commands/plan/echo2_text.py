@@ -1,6 +1,10 @@
-"""`--compare-echo2`: ECHO-2's rule as printed (arXiv 2602.02192) beside ours, in a few lines and a table.
+"""Show ECHO-2's rule as printed (arXiv 2602.02192) beside ours, in a few lines and a table (`--compare-echo2`).
 
-Pure. What always holds: nothing else of a plan goes by it.
+Pure.
+
+Invariants:
+
+- No other part of a plan depends on it.
 """
 
 from __future__ import annotations
@@ -19,17 +23,17 @@ from node.reports.text.tables import table
 from node.runtime import formatting as words
 
 NOTHING_SAVED = 0.005
-"""Of a unit of money per hour: below it two sets cost the same."""
+"""Units of money per hour below which two sets cost the same."""
 
 
 def in_words(plan: Plan, comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Of the window that was asked for: our rule with the paper's way to choose, and the paper's whole rule."""
+    """Yield, for the requested window, our rule with the paper's way to choose, and the paper's whole rule."""
     ours, currency = plan.asked.ours, plan.terms.currency
     if isinstance(ours, Outcome) and comparison.greedy is not None:
-        yield "greedy", f"by price per rollout alone: {_greedily(ours, comparison.greedy, currency)}"
+        yield "greedy", f"chosen by price per rollout alone: {_greedily(ours, comparison.greedy, currency)}"
         yield "", _set(plan, comparison.greedy)
     if (paper := comparison.windows[plan.terms.staleness]) is not None:
-        yield "the paper", _rule(plan, paper)
+        yield "paper's rule", _rule(plan, paper)
         if paper.outcome is not None:
             yield "", _set(plan, paper.outcome)
             if isinstance(ours, Outcome):
@@ -50,26 +54,26 @@ def _rule(plan: Plan, paper: PaperWindow) -> str:
     if paper.kappa is None:
         return explain_infeasible(plan.terms.setting.timings, paper.staleness)
     if not math.isfinite(paper.mu_min):
-        return f"its rule (2) has no answer with kappa = {paper.kappa}: kappa T_train is less than T_bcast + T_gen"
+        return f"equation (2) has no solution for kappa = {paper.kappa}: kappa T_train is less than T_bcast + T_gen"
     over = paper.mu_min / plan.terms.setting.balance
     least = f"mu_min = {words.per_second(paper.mu_min)} ({words.ratio(over)} x R / T_train)"
     rule = f"kappa = {paper.kappa}, {least}, times {GAMMA:g}"
     if paper.outcome is None:
         return f"{rule}: more than {together(plan)}"
     bought = words.counted(len(paper.outcome.choice.chosen), "machine")
-    return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by (12)"
+    return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by equation (12)"
 
 
 def _difference(ours: Outcome, paper: Outcome, currency: str) -> str:
-    """What the paper's rule buys beyond ours."""
+    """Return how the paper's rule differs from ours in machines, capacity and cost."""
     more, dearer = len(paper.choice.chosen) - len(ours.choice.chosen), paper.choice.price - ours.choice.price
     if more == 0 and abs(dearer) < NOTHING_SAVED:
-        return "It would buy as much."
+        return "It chooses the same amount."
     machines = f"{words.counted(abs(more), 'machine')} {_more(more)}" if more else "as many machines"
     capacity = paper.choice.rate / ours.choice.rate - 1
     share = f", {abs(capacity):.0%} {_more(capacity)} capacity" if abs(capacity) >= NOTHING_SAVED else ""
     step = words.signed_money(paper.cost_per_step - ours.cost_per_step, currency)
-    return f"It would buy {machines}{share}: {words.signed_money(dearer, currency)} an hour, {step} a step."
+    return f"It chooses {machines}{share}: {words.signed_money(dearer, currency)} an hour, {step} a step."
 
 
 def _more(number: float) -> str:
@@ -77,9 +81,9 @@ def _more(number: float) -> str:
 
 
 def windows(plan: Plan, comparison: Comparison, box: Box) -> Table:
-    """A row for each S, ours and the paper's. Our model judges both; the last column is the paper's own word."""
+    """Return a row for each S, ours and the paper's. Our model judges both; the last column is the paper's claim."""
     step = f"{plan.terms.currency}\na step"
-    bought = ["asked\nx R/T", "machines", step]
+    bought = ["target\nx R/T", "machines", step]
     headings = ["S", *bought, "paper\nkappa", *bought, "lag\n(12)"]
     rows = [
         [f"{window.staleness}", *_our_cells(window), *_paper_cells(plan, paper)]

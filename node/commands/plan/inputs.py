@@ -1,7 +1,10 @@
-"""What a plan is made from, put together: the command line wins over POOL, POOL over a recorded run.
+"""Collect the inputs of a plan: the command line takes precedence over POOL, and POOL over a recorded run.
 
-What always holds: the first of the three that says anything of T_bcast, as a time or as a size, decides it, but for
-machines whose own row says it. Whatever is missing is a UsageError that names the option and the key.
+Invariants:
+
+- The first of the three that names T_bcast, as a time or as a size, decides it, except for machines whose own row names
+  it.
+- A missing value is a UsageError that names the option and the key.
 """
 
 from __future__ import annotations
@@ -18,30 +21,33 @@ from node.commands.plan.pool_keys import MAX_WINDOW
 from node.runtime.errors import UsageError
 
 STALENESS, MAX_STALENESS = 3, 11
-"""The default of a swarm.toml, and the widest window that ECHO-2 tried."""
+"""The default S of a swarm.toml, and the widest window that ECHO-2 tried."""
 
 MAX_DELAY_STEPS = 1000
-"""The widest window of a swarm.toml. The choice has a condition for each step until all machines take part."""
+"""Widest window of a swarm.toml. The choice has a condition for each step until all machines take part."""
 
 BYTES_PER_MB = 1e6
 
 MANY = 1e9
-"""More digits than that say nothing."""
+"""A larger number of steps is shown with two digits only."""
 
 _HOUR = 3600.0
 _BROADCAST = ("broadcast_s", "weights_mb")
 
 _OTHERWISE = {*_BROADCAST, "train_s", "rollouts", "generation_s", "kappa", "margin", "ahead"}
-"""Who gives one of these asks for something else than what a run showed to be enough."""
+"""Options that ask for something else than the machines that were enough in a run."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The question: a setting, the window asked for and the last one of the table.
+    """The question: a setting, the requested window, and the last window of the table.
 
-    `kinds` is the row that each candidate comes from; `broadcast` says where T_bcast is from.
+    Args:
+        kinds: the row of the pool, by candidate.
+        broadcast: where T_bcast comes from, in words.
+        is_computed: whether T_bcast is computed from the size of a version.
     """
 
     setting: Setting
@@ -55,16 +61,16 @@ class Terms:
 
 @dataclass(frozen=True)
 class Said:
-    """What the command line, POOL and a run say, in this order."""
+    """The settings of the command line, POOL and a run, in this order."""
 
     levels: tuple[Mapping[str, Any], ...]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The first word on `key`."""
+        """Return the first value of `key`, else `default`."""
         return next((level[key] for level in self.levels if key in level), default)
 
     def need(self, key: str, what: str) -> Any:
-        """The same. Raises UsageError when there is none."""
+        """Return the first value of `key`. Raises UsageError if there is none; `what` names it in words."""
         if (value := self.get(key)) is None:
             raise UsageError(
                 f"{what} is not known. Give --{key.replace('_', '-')}, or {key} in the pool's [swarm] table, or --from "
@@ -73,11 +79,13 @@ class Said:
         return value
 
     def broadcast(self) -> tuple[str, float, Mapping[str, Any]] | None:
-        """Which of T_bcast and size is said first, its value, and what else is said there. Raises UsageError where one
-        place says both."""
+        """Return the first of T_bcast and size that is given, its value, and the level that gives it.
+
+        Raises UsageError if one level gives both.
+        """
         for level in self.levels:
             if all(key in level for key in _BROADCAST):
-                raise UsageError("broadcast_s and weights_mb are given in one place: T_bcast is either. Leave one out.")
+                raise UsageError("broadcast_s and weights_mb are both given in one place. Give only one of them.")
             for key in _BROADCAST:
                 if key in level:
                     return key, level[key], level
@@ -85,7 +93,7 @@ class Said:
 
 
 def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> Terms:
-    """The question that `command`, `pool` and `run` (both its settings) put together. Raises UsageError."""
+    """Return the question that `command`, `pool` and the settings of `run` make together. Raises UsageError."""
     said = Said((command, pool.settings, run or {}))
     train_s, rollouts = said.need("train_s", "T_train"), said.need("rollouts", "R")
     times, swarm_s, busy_s, words = _broadcast(pool.machines, said)
@@ -96,7 +104,7 @@ def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | No
         generation_s = quorum_s([one.generation_s for one in candidates])
     staleness = said.get("staleness", STALENESS)
     if staleness > MAX_WINDOW:
-        raise UsageError(f"S = {staleness} is beyond the windows of a plan. Give --staleness of {MAX_WINDOW} at most.")
+        raise UsageError(f"S = {staleness} is above the widest window of a plan. Use --staleness {MAX_WINDOW} or less.")
     setting = Setting(
         timings=Timings(train_s=train_s, rollouts=rollouts, broadcast_s=swarm_s, generation_s=generation_s),
         source_s=busy_s,
@@ -126,7 +134,7 @@ def _require_near(machines: Sequence[Machine], times: Sequence[float], generatio
             told = f"{steps:,.0f}" if steps < MANY else f"{steps:.2g}"
             raise UsageError(
                 f"{machine.where}: T_bcast + T_gen is {told} training steps, and no window has more than "
-                f"{MAX_DELAY_STEPS}. Check its lines and T_train, or leave it out."
+                f"{MAX_DELAY_STEPS}. Check its bandwidth and T_train, or leave the machine out."
             )
 
 
@@ -150,28 +158,28 @@ def _candidates(machines: Sequence[Machine], times: Sequence[float], generation_
 
 
 def _broadcast(machines: Sequence[Machine], said: Said) -> tuple[list[float], float, float, str]:
-    """T_bcast of each row and of the swarm, how long the source is busy with a version, and where that is from."""
+    """Return T_bcast of each row and of the swarm, the seconds a version keeps the source busy, and their origin."""
     match said.broadcast():
         case ("weights_mb", size_mb, _):
             return _from_lines(machines, size_mb, said)
         case (_, given_s, level):
             times = [given_s if one.broadcast_s is None else one.broadcast_s for one in machines]
-            # Of a run it was measured how long the source is busy with a version; else that is T_bcast.
+            # A run also measured how long the source is busy with a version; otherwise that is T_bcast.
             whence = "measured" if level is said.levels[-1] else "given"
             return times, given_s, level.get("source_s", given_s), whence
         case _:
             if missing := next((one for one in machines if one.broadcast_s is None), None):
                 raise UsageError(
-                    f"T_bcast is not known. Give --broadcast-s, or --weights-mb with lines, or broadcast_s in every "
-                    f"row; {missing.where} has none."
+                    f"T_bcast is not known. Give --broadcast-s, or --weights-mb with bandwidths, or broadcast_s in "
+                    f"every row; {missing.where} has none."
                 )
             times = [one.broadcast_s for one in machines if one.broadcast_s is not None]
             swarm_s = quorum_s(_each(times, machines))
-            return times, swarm_s, swarm_s, "by the machines' own"
+            return times, swarm_s, swarm_s, "from the machines' own"
 
 
 def _from_lines(machines: Sequence[Machine], size_mb: float, said: Said) -> tuple[list[float], float, float, str]:
-    uplink = said.need("learner_up_mbit", "The learner's uplink, which a version of weights_mb goes through,")
+    uplink = said.need("learner_up_mbit", "The learner's uplink, which is needed with weights_mb,")
     lines = [_line(machine) for machine in machines]
     size = BYTES_PER_MB * size_mb
     everybody = _each(lines, machines)
@@ -187,8 +195,8 @@ def _from_lines(machines: Sequence[Machine], size_mb: float, said: Said) -> tupl
 def _line(machine: Machine) -> Line:
     if machine.broadcast_s is None and (machine.up_mbit is None or machine.down_mbit is None):
         raise UsageError(
-            f"{machine.where}: T_bcast is computed from weights_mb, and that needs up_mbit and down_mbit. Give both, "
-            "or its broadcast_s."
+            f"{machine.where}: T_bcast is computed from weights_mb, which needs up_mbit and down_mbit. Give both, or "
+            "give its broadcast_s."
         )
     return Line(up_mbit=machine.up_mbit or 0.0, down_mbit=machine.down_mbit or 0.0)
 

@@ -1,27 +1,27 @@
-"""A plan for programs: JSON.
+"""Export a plan as JSON, for programs.
 
 The keys are a promise: they are added to, never renamed or removed, and `format` changes when that cannot be kept.
-Money is in whole units of `currency`, times in seconds, rates in admitted rollouts per second, shares in [0, 1]; null
-is that there is none.
+Money is in whole units of `currency`, times are in seconds, rates in admitted rollouts per second, and shares in
+[0, 1]. A null means that there is no value.
 
 format, currency, feasible, staleness, terms {train_s, rollouts, broadcast_s, broadcast_from, generation_s, source_s,
 learner_price, kappa, margin, ahead, stands_s}, pool [{name, count, price, rate, rate_at_least, broadcast_s,
 generation_s, rho}], windows [{staleness, ours, everyone}], changes [{what, machine, outcome}],
-remedies {times, rollouts, train_s, broadcast, staleness}, measured; with
---compare-echo2 also greedy, and paper in each of the windows.
+remedies {times, rollouts, train_s, broadcast, staleness}, measured. With --compare-echo2 also greedy, and paper in each
+of the windows.
 
 An outcome (`ours`, `greedy`, `everyone`, `paper.outcome`): kappa, kappas, machines {name: count}, exact, rate, asked,
 over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound, shown_by_run (the measured run had these
-machines and hardly waited; by their rates they would be too few, or others dearer). `ours` where machines are too few:
-share, rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
+machines and hardly waited; by their rates they would be too few, or others would cost more). `ours` where machines are
+too few: share, rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
 
 `measured`, null without --from: source, mode, runs, seconds, staleness, kappa, train_s, broadcast_s, generation_s,
-peers [{name, price, rate, rate_at_least, broadcast_s, generation_s}], silent, last_step (up to which the run was read:
-the last at whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag,
-lags {lag: count}, stale_share, run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble} (of the
-whole recording, start and end included), late_steps, late_bubble, late_lag (of the last steps, which the prediction is
-for), predicted_bubble, predicted_lag. An estimate: value, low, high (null: open), count. `rate_at_least`: the machine
-may be faster than `rate`, since in the run it was never kept busy.
+peers [{name, price, rate, rate_at_least, broadcast_s, generation_s}], silent, last_step (the last training step that
+ended while a peer was connected; the run was read up to it), steps_alone (steps after that one), steps, steps_left_out,
+bubble, lag, lags {lag: count}, stale_share, run {wall_s, a number for each kind in seconds, utilisation, blocked,
+bubble} (of the whole recording, start and end included), late_steps, late_bubble, late_lag (of the last steps, for
+which the prediction is made), predicted_bubble, predicted_lag. An estimate: value, low, high (null: open), count.
+`rate_at_least`: the machine may be faster than `rate`, because the run never kept it busy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT = "volery-plan/1"
 
 
 def as_json(plan: Plan) -> str:
-    """The plan as indented JSON, keys as in the module's paragraph."""
+    """Return the plan as indented JSON, with the keys that the docstring above lists."""
     return json.dumps(plain(_plan(plan)), indent=2) + "\n"
 
 

@@ -1,8 +1,12 @@
-"""`--from`: what a recorded run took, what a plan for it says of the run itself, and the pool that it had.
+"""Read a recorded run for `--from`: its measurements, what a plan predicts for the run itself, and its pool.
 
-What always holds: a prediction is held against the very steps of which its figures were measured. The peers are those
-who were here when the last training step with any of them ended: when a run is over, all leave, and a learner whose
-last peer left goes on with what is in its buffer. What the run did not show is not made up: the plan then asks for it.
+The peers are those that were connected when the last training step with any peer ended: when a run is over, all leave,
+and a learner whose last peer left continues with its rollout buffer.
+
+Invariants:
+
+- A prediction is compared with the same steps from which its inputs were measured.
+- A value that the run did not show is not invented; the plan then asks for it.
 """
 
 from __future__ import annotations
@@ -31,8 +35,10 @@ from node.runtime.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One who was here at the end, as the plan names it; what it did not show is None. `is_rate_least`: it may be
-    faster, since it was never kept busy."""
+    """A peer that was connected at the end. A value that it did not show is None.
+
+    `is_rate_least`: it may be faster, because it was never kept busy.
+    """
 
     name: str
     price: float
@@ -44,12 +50,19 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A recorded run: `time` is what its learner's time went into, start and end included; `began` are its terms,
-    `runs` how often it was started, `silent` how many peers were left out of the pool because they neither delivered
-    nor said how fast they are. It is read up to the end of training step `step`, and the `alone` later ones, which
-    the learner took when no peer was left, are not in it. `steady` are its steps but for the `left_out` first ones of
-    each start, `late` the last of them, of which the estimates are made; `predicted` is what our model says of those,
-    None where something was not measured."""
+    """A recorded run.
+
+    Args:
+        time: what the learner's time went into, start and end included.
+        began: the settings of the run.
+        runs: how often it was started.
+        step: training step up to whose end it is read.
+        alone: later steps, which the learner took when no peer was left; they are not in the measurements.
+        silent: peers left out of the pool, because they neither delivered nor reported their speed.
+        steady: its steps, except the `left_out` first ones after each start.
+        late: the last of these; the estimates are made from them.
+        predicted: what our model predicts for `late`; None if a measurement is missing.
+    """
 
     source: str
     time: LearnerTime
@@ -72,14 +85,14 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A run as a source of plans: what was measured, its peers as a pool, None without any, and its settings."""
+    """A run as an input of plans: its measurements, its peers as a pool (None without any), and its settings."""
 
     measured: Measured
     pool: Pool | None
     settings: Mapping[str, Any]
 
     def pool_under(self, command: Mapping[str, Any]) -> Pool | None:
-        """The peers, with what the command line says of T_bcast or T_gen in the place of what they have shown."""
+        """Return the peers; T_bcast or T_gen from the command line replaces what they have shown."""
         if self.pool is None:
             return None
         forgotten: dict[str, Any] = {}
@@ -91,21 +104,21 @@ class Fitted:
 
 
 def read_run(target: Path) -> Fitted:
-    """The run that `target` names: a recording, a learner's state directory, a swarm.toml, or a demo's directory.
+    """Return the run that `target` names. Raises UsageError.
 
-    Raises UsageError.
+    `target` is a recording, a learner's state directory, a swarm.toml, or a demo's directory.
     """
     path, config = find_recording(target)
     events = read_events(path)
     last = _last_step(events)
     if last is None:
-        raise UsageError(f"{path} tells of no training step yet. Let the run take some, then plan from it.")
+        raise UsageError(f"{path} contains no training step yet. Let the run take some steps, then plan from it.")
     alone = sum(isinstance(event, Stepped) for event in events[last + 1 :])
     return _fitted(str(path), events[: last + 1], config, alone, time_of_run(events))
 
 
 def _last_step(events: Sequence[Recorded]) -> int | None:
-    """The place of the last training step at whose end a peer was here; of the last one where none ever was."""
+    """Return the position of the last training step that ended while a peer was connected; without any, of the last."""
     here: set[str] = set()
     last = last_with_peers = None
     for place, event in enumerate(events):
@@ -126,7 +139,7 @@ def _fitted(
 ) -> Fitted:
     seen = fit(events)
     began = seen.terms
-    assert began is not None  # read_lines lets nothing come before it
+    assert began is not None  # `read_lines` allows no event before it
     names = peer_names({one.peer: one.name for one in seen.profiles()})
     supplying = [one for one in seen.candidates() if one.rate > 0]
     pool = _pool(seen, supplying, names)
@@ -172,7 +185,7 @@ def _pool(seen: SwarmEstimator, supplying: Sequence[Candidate], names: Mapping[s
     if not supplying:
         return None
     if len(supplying) > MAX_MACHINES:
-        raise UsageError(f"{len(supplying)} peers were here, and a plan takes at most {MAX_MACHINES}. Name a pool.")
+        raise UsageError(f"{len(supplying)} peers were present, and a plan takes at most {MAX_MACHINES}. Name a pool.")
     knows_broadcast, knows_generation = seen.broadcast_s is not None, seen.generation_s is not None
     machines = tuple(
         Machine(
@@ -209,7 +222,7 @@ def _settings(seen: SwarmEstimator, began: Began, config: SwarmConfig | None) ->
 def _predicted(
     seen: SwarmEstimator, began: Began, pool: Pool | None, settings: Mapping[str, Any], peers: Mapping[str, str]
 ) -> Outcome | None:
-    """What our model says of the last steps as they were: their window, their period, and who was on."""
+    """Return what our model predicts for the last steps as they were: their window, period, and active peers."""
     if pool is None or not settings["train_s"] or not {"broadcast_s", "generation_s"} <= settings.keys():
         return None
     if began.staleness > MAX_WINDOW:

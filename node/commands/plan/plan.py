@@ -1,6 +1,8 @@
-"""The plan: every figure that `volery plan` prints, draws or exports, as one value.
+"""Make the plan: every number that `volery plan` prints, draws or exports, as one value.
 
-What always holds: text, picture and JSON are made of this and of nothing else, so they cannot contradict each other.
+Invariants:
+
+- Text, picture and JSON are made from this value alone, so they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -18,10 +20,9 @@ from node.commands.plan.measured_run import Measured
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answers to `terms`, for every window from 0 on; `asked` is the one that was asked for.
+    """The answers to `terms`, for every window from 0 on; `asked` is the requested one.
 
-    Without machines that suffice there are `remedies`, and no `changes`. `comparison`: with ECHO-2's rule, if that was
-    wanted.
+    Without enough machines there are `remedies`, and no `changes`. `comparison`: ECHO-2's rule, None unless requested.
     """
 
     terms: Terms
@@ -34,27 +35,27 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the window that was asked for has a set of machines with which the learner never waits."""
+        """Whether there are machines with which the learner never waits, in the requested window."""
         return isinstance(self.asked.ours, Outcome)
 
     def kinds(self, choice: Choice) -> Counter[str]:
-        """How many of each row of the pool are in `choice`."""
+        """Return how many machines of each row of the pool are in `choice`."""
         return Counter(self.terms.kinds[one.name] for one in choice.chosen)
 
     @property
     def papers(self) -> dict[int, Outcome]:
-        """What ECHO-2's rule would buy, by window; nothing where no comparison was wanted."""
+        """Return what ECHO-2's rule would choose, by window; empty without a comparison."""
         windows = self.comparison.windows if self.comparison is not None else ()
         return {one.staleness: one.outcome for one in windows if one is not None and one.outcome is not None}
 
     @property
     def pool(self) -> Counter[str]:
-        """How many there are of each row."""
+        """Return how many machines each row of the pool has."""
         return Counter(self.terms.kinds[one.name] for one in self.terms.setting.candidates)
 
 
 def make_plan(terms: Terms, *, with_echo2: bool = False) -> Plan:
-    """Answer `terms`; `with_echo2`: by its rule as well."""
+    """Return the answer to `terms`; `with_echo2` adds ECHO-2's rule."""
     windows, staleness = Windows(terms.setting), terms.staleness
     ours = windows.ours(staleness) if staleness else None
     same = ours.choice if isinstance(ours, Outcome) else None

@@ -1,8 +1,8 @@
-"""`plan.png`: what every staleness window would cost, by our rule, and by ECHO-2's where that is wanted.
+"""Draw `plan.png`: the cost of every staleness window by our rule, and by ECHO-2's if that was requested.
 
-One picture, 1200 by 700 pixels: cost of a training step over S on the left; machines, and the share of its time that
-the learner waits, on the right. Taking turns (S = 0) stands apart, as does the window that was asked for. Windows that
-the pool is too small for say so.
+One picture of 1200 by 700 pixels: on the left the cost of a training step over S; on the right the machines, and the
+fraction of its time that the learner waits. S = 0 stands apart, and the requested window is marked. Windows for which
+the pool is too small are labelled so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SMALL = 0.01
-"""Of a unit of money: smaller amounts have numbers too long for the axis."""
+"""Units of money: smaller amounts have numbers too long for the axis."""
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
@@ -45,7 +45,7 @@ def _draw(figure: Figure, plan: Plan) -> None:
     for part, plot in ((grid[:, 0], cost), (grid[0, 1], machines), (grid[1, 1], waits)):
         axes = figure.add_subplot(part)
         axes.set_xlim(-margin, plan.terms.max_staleness + margin)
-        axes.axvspan(asked - 0.4, asked + 0.4, color="#F0F0F0", zorder=0, linewidth=0, label="the window asked for")
+        axes.axvspan(asked - 0.4, asked + 0.4, color="#F0F0F0", zorder=0, linewidth=0, label="requested window")
         draw_plot(axes, plot)
         axes.locator_params(axis="x", integer=True)
         axes.locator_params(axis="y", integer=plot is machines)
@@ -54,7 +54,7 @@ def _draw(figure: Figure, plan: Plan) -> None:
 
 
 def _together(plan: Plan) -> int:
-    """Of so many steps is the cost drawn, so that the numbers beside the axis stay short."""
+    """Return the number of steps whose cost is drawn: so many that the numbers beside the axis stay short."""
     outcomes = [each for w in plan.windows for each in (w.ours, w.everyone)]
     outcomes += plan.papers.values()
     dearest = max([one.cost_per_step for one in outcomes if isinstance(one, Outcome)], default=0.0)
@@ -79,18 +79,18 @@ def _subtitle(plan: Plan) -> str:
     if paper is None or not isinstance(plan.asked.ours, Outcome):
         return told
     cost = words.money(paper.cost_per_step, plan.terms.currency)
-    return f"{told}; the paper's rule takes {len(paper.choice.chosen)} machines, {cost} a step"
+    return f"{told}; the paper's rule chooses {len(paper.choice.chosen)} machines, {cost} a step"
 
 
 def _plot(plan: Plan, title: str, unit: str, value: Callable[[Outcome], float]) -> Plot:
-    """One figure of every window, by rule."""
+    """Return the plot of one number over all windows, with a line for each rule."""
     ours = [(w.staleness, w.ours) for w in plan.windows if isinstance(w.ours, Outcome)]
     papers = list(plan.papers.items())
     lines = (
         ("the paper's rule and choice", Look.ORANGE, papers),
         ("our rule, the cheapest set", Look.BLUE, [one for one in ours if one[0] > 0]),
         ("taking turns (S = 0)", Look.GREEN, [one for one in ours if one[0] == 0]),
-        ("all machines, and too few", Look.GREY, [(w.staleness, w.everyone) for w in plan.windows]),
+        ("all machines, which are too few", Look.GREY, [(w.staleness, w.everyone) for w in plan.windows]),
     )
     return Plot(
         key=title,

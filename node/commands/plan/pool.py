@@ -1,10 +1,13 @@
-"""POOL, the machines that could be had: as a value, and read from a file.
+"""Read POOL, the machines that could be used, from a file.
 
-A TOML may also tell what happens to them in a simulation, with an `[[absence]]` or `[[change]]` each.
+A TOML file may also tell what happens to them in a simulation, with an `[[absence]]` or `[[change]]` for each event.
+A price of 0 is that of a volunteer, and right; a missing price is an error.
 
-What always holds: every value was judged (`node.commands.plan.pool_keys`), no two machines have one name, and all
-prices are in one currency. A refusal is a UsageError that names the file, the row and the column, and the next thing to
-do. A price of 0 is a volunteer's and is right; a price that is missing is not.
+Invariants:
+
+- Every value is judged (`node.commands.plan.pool_keys`), no two machines have the same name, and all prices are in one
+  currency.
+- An error is a UsageError that names the file, the row and the column, and what to do.
 """
 
 from __future__ import annotations
@@ -27,16 +30,19 @@ CURRENCY = re.compile(r"[A-Z]{3}")
 USUAL_CURRENCY = "USD"
 
 KIND_CHARS = 24
-"""Of a machine's name in a table: the columns beside it take the rest of 100."""
+"""Most characters of a machine's name in a table: the other columns take the rest of 100."""
 
 KINDS_LISTED = 40
-"""Rows of the table of machines; those that nobody chose are left out first."""
+"""Rows in the table of machines. Machines that are not chosen are left out first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One row: `count` machines alike. `where` is how messages name it; what is None was left out. `is_rate_least`: it
-    may be faster, since in the run that it is from it was never kept busy."""
+    """One row: `count` equal machines. None means that a value was not given.
+
+    `where` names the row in messages. `is_rate_least`: it may be faster, because the run that it is from never kept it
+    busy.
+    """
 
     where: str
     name: str
@@ -58,13 +64,13 @@ class Machine:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One for each machine."""
+        """Return one name for each machine."""
         return (self.name,) if self.count == 1 else tuple(f"{self.name} #{i}" for i in range(1, self.count + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Happening:
-    """One `[[absence]]` or `[[change]]`: what happens to these machines, by their names."""
+    """One `[[absence]]` or `[[change]]`: what happens to the machines of these names."""
 
     names: tuple[str, ...]
     values: Mapping[str, float]
@@ -72,8 +78,10 @@ class Happening:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What a file holds: machines, the currency of their prices, what its `[swarm]` table sets, and what happens.
-    `shown`: of a recorded run in which its machines were enough."""
+    """The contents of a file: machines, the currency of their prices, the settings of its `[swarm]` table, and events.
+
+    `shown`: the recorded run in which its machines were enough; None for a file.
+    """
 
     machines: tuple[Machine, ...]
     currency: str
@@ -84,7 +92,7 @@ class Pool:
 
 
 def read_pool(path: Path) -> Pool:
-    """The pool in a file that ends in .toml or .csv. Raises UsageError."""
+    """Return the pool in a file that ends in .toml or .csv. Raises UsageError."""
     tables = read_tables(path)
     settings = judged(SETTINGS, tables.swarm, f"{path}, [swarm]")
     pool = pool_of(str(path), rows=[(row.where, row.values) for row in tables.machines], settings=settings)
@@ -103,19 +111,19 @@ def _happening(pool: Pool, keys: Sequence[Key], row: Row) -> Happening:
         names = (who,)
     if names is None:
         several = next((one for one in pool.machines if one.count > 1), None)
-        numbered = f"one of several as {several.names[0]!r}" if several else "leave this out"
-        raise UsageError(f"{row.where}: there is no machine {who!r}. Name one as its row does, or {numbered}.")
+        numbered = f"one of several, such as {several.names[0]!r}" if several else "remove this entry"
+        raise UsageError(f"{row.where}: there is no machine {who!r}. Write the name in its row, or {numbered}.")
     if len(values) == 1 and "at_s" in values:
-        raise UsageError(f"{row.where}: nothing changes. Give a price, a speed or a delay.")
+        raise UsageError(f"{row.where}: this changes nothing. Give a price, a speed or a delay.")
     if values.get("until_s", math.inf) <= values.get("from_s", 0.0):
         raise UsageError(f"{row.where}: until_s = {values['until_s']:g} is not after from_s = {values['from_s']:g}.")
     return Happening(names=names, values=values)
 
 
 def pool_of(name: str, *, rows: Sequence[tuple[str, Mapping[str, object]]], settings: Mapping[str, Any]) -> Pool:
-    """A pool of raw rows, each with how messages name it. Raises UsageError."""
+    """Return a pool of raw rows, each with its name in messages. Raises UsageError."""
     if not rows:
-        raise UsageError(f"{name} holds no machine. Add at least one, with name, price and rate.")
+        raise UsageError(f"{name} contains no machine. Add at least one, with name, price and rate.")
     judged_rows = [(where, judged(COLUMNS, values, _called(where, values))) for where, values in rows]
     currency = _one_currency(name, judged_rows, settings.get("currency"))
     machines = tuple(
@@ -124,7 +132,7 @@ def pool_of(name: str, *, rows: Sequence[tuple[str, Mapping[str, object]]], sett
     )
     _require_distinct(machines)
     if (total := sum(machine.count for machine in machines)) > MAX_MACHINES:
-        raise UsageError(f"{name} holds {total} machines, and a plan takes at most {MAX_MACHINES}. Leave some out.")
+        raise UsageError(f"{name} contains {total} machines, and a plan takes at most {MAX_MACHINES}. Remove some.")
     return Pool(machines=machines, currency=currency, settings=settings)
 
 
@@ -134,10 +142,10 @@ def _called(where: str, values: Mapping[str, object]) -> str:
 
 
 def _one_currency(name: str, rows: Sequence[tuple[str, Mapping[str, Any]]], common: str | None) -> str:
-    """The one currency of all prices. Rows without one have that of the `[swarm]` table, or the usual one."""
+    """Return the one currency of all prices. Rows without one have that of the `[swarm]` table, or the default."""
     seen: dict[str, str] = {} if common is None else {common: f"{name}, [swarm]"}
     for where, row in rows:
-        unsaid = "" if "currency" in row or common is not None else ", where none is said"
+        unsaid = "" if "currency" in row or common is not None else ", where none is given"
         seen.setdefault(row.get("currency") or common or USUAL_CURRENCY, f"{_called(where, row)}{unsaid}")
     for currency, where in seen.items():
         if not CURRENCY.fullmatch(currency):
@@ -145,7 +153,7 @@ def _one_currency(name: str, rows: Sequence[tuple[str, Mapping[str, Any]]], comm
     if len(seen) > 1:
         (one, here), (other, there), *_ = seen.items()
         raise UsageError(
-            f"{there}: currency {other}, but {one} in {here}. Prices are compared and never converted: give all in one "
+            f"{there}: currency {other}, but {one} in {here}. Prices are compared without conversion: give all in one "
             "currency."
         )
     return next(iter(seen))
@@ -157,6 +165,6 @@ def _require_distinct(machines: Sequence[Machine]) -> None:
         for name in (machine.name, *machine.names):
             if seen.setdefault(name, machine) is not machine:
                 raise UsageError(
-                    f"{machine.where}: the name {name!r} is also that of {seen[name].where}. Give each its own; for "
-                    "machines alike there is `count`."
+                    f"{machine.where}: the name {name!r} is also that of {seen[name].where}. Give each its own name; "
+                    "for equal machines use `count`."
                 )

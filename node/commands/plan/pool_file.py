@@ -1,7 +1,9 @@
-"""The two forms of a pool, TOML with a `[[machine]]` each and CSV with the same columns, as raw rows.
+"""Read the two forms of a pool as raw rows: TOML with a `[[machine]]` for each, and CSV with the same columns.
 
-What always holds: each row carries how messages name it; nothing is judged here but the form. A refusal is a UsageError
-that names the file and the line, and the next thing to do.
+Invariants:
+
+- Each row carries its name in messages. Only the form is checked here, not the values.
+- An error is a UsageError that names the file and the line, and what to do.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from node.commands.plan.pool_keys import COLUMNS, shown
 from node.runtime.errors import UsageError
 
 MAX_FILE_BYTES = 1 << 20
-"""Ten thousand rows; who has more has named the wrong file."""
+"""Most bytes of a pool: ten thousand rows. A larger file is not a pool."""
 
 LISTS = ("machine", "absence", "change")
-"""Tables of a TOML that there may be many of."""
+"""Tables that a TOML file may repeat."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class Tables:
 
 
 def read_tables(path: Path) -> Tables:
-    """What the file holds, by its ending. Raises UsageError."""
+    """Return the contents of the file, read by its ending. Raises UsageError."""
     readers: dict[str, Callable[[Path, bytes], Tables]] = {".toml": _read_toml, ".csv": _read_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path} ends neither in .toml nor in .csv. Name a pool of machines in one of the two forms.")
+        raise UsageError(f"{path} ends neither in .toml nor in .csv. Name a pool of machines in one of these forms.")
     try:
         return reader(path, _bytes_of(path))
     except NotText as error:
@@ -54,7 +56,7 @@ def read_tables(path: Path) -> Tables:
 def _bytes_of(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path} has more than {MAX_FILE_BYTES} bytes: that is no pool of machines.")
+            raise UsageError(f"{path} has more than {MAX_FILE_BYTES} bytes, so it is not a pool of machines.")
         return read_file(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Name a pool of machines.") from None
@@ -70,7 +72,7 @@ def _read_toml(path: Path, data: bytes) -> Tables:
     for name in raw:
         if name not in ("swarm", *LISTS):
             known = ", ".join(["[swarm]", *(f"[[{one}]]" for one in LISTS)])
-            raise UsageError(f"{path}: there is no {shown(name)}. Known are: {known}.")
+            raise UsageError(f"{path}: unknown table {shown(name)}. Known are: {known}.")
     swarm = raw.get("swarm", {})
     if not isinstance(swarm, dict):
         raise UsageError(f"{path}: swarm is not a table; begin it with [swarm].")
@@ -90,17 +92,17 @@ def _read_csv(path: Path, data: bytes) -> Tables:
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
-        raise UsageError(f"{path}, line {reader.line_num}: {error}. The file is no CSV from there on.") from None
+        raise UsageError(f"{path}, line {reader.line_num}: {error}. From there on the file is not valid CSV.") from None
     if not rows:
         return Tables(swarm={}, machines=[])
     _, header = rows[0]
     if doubled := {name for name in header if header.count(name) > 1}:
-        raise UsageError(f"{path}, line {rows[0][0]}: the column {shown(min(doubled))} is there twice.")
+        raise UsageError(f"{path}, line {rows[0][0]}: the column {shown(min(doubled))} appears twice.")
     known = {key.name: key for key in COLUMNS}
     if unknown := [name for name in header if name not in known]:
-        parted = " Columns are parted by commas." if len(header) == 1 else ""
+        parted = " Columns are separated by commas." if len(header) == 1 else ""
         raise UsageError(
-            f"{path}, line {rows[0][0]}: there is no {shown(unknown[0])}.{parted} Known are: {', '.join(known)}."
+            f"{path}, line {rows[0][0]}: unknown column {shown(unknown[0])}.{parted} Known are: {', '.join(known)}."
         )
     return Tables(swarm={}, machines=list(_csv_rows(path, header, rows[1:])))
 
@@ -110,6 +112,6 @@ def _csv_rows(path: Path, header: Sequence[str], rows: Sequence[tuple[int, list[
         where = f"{path}, line {number}"
         if len(row) > len(header):
             raise UsageError(
-                f"{where}: {len(row)} cells under {len(header)} columns. A decimal is written with a point."
+                f"{where}: {len(row)} cells under {len(header)} columns. Write decimals with a point, not a comma."
             )
         yield Row(where, dict(zip(header, row, strict=False)))

@@ -1,7 +1,9 @@
-"""Recordings on the disk: found by whatever a person names, and read whole.
+"""Find the recording that a person means, and read all of it.
 
-What always holds: nothing is made of a recording before all of it was read; a line that is no event is a UsageError
-naming it, and only a last line that a kill cut off is left out.
+Invariants:
+
+- Nothing is concluded from a recording before all of it was read.
+- A line that is not an event is a UsageError that names it. Only a last line that a kill cut off is left out.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ from node.runtime.formatting import NAME_CHARS, plain_name
 from protocol.core.ids import short
 
 MAX_LINE_BYTES = 1 << 20
-"""A plan that names 8192 peers takes half of it."""
+"""Most bytes of a line: a plan that names 8192 peers takes half of that."""
 
 SIMULATED_CHARS = 64
-"""What a pool allows, and the number of one of several."""
+"""Most characters of a simulated machine's name: those that a pool allows, and the number of one of several."""
 
 
 def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
-    """The recording that `target` leads to, and the swarm.toml on the way. Raises UsageError."""
+    """Return the recording that `target` leads to, and the swarm.toml on the way. Raises UsageError."""
     if target.is_dir() and (target / "swarm.toml").is_file():
         return find_recording(target / "swarm.toml")
     if target.is_dir():
         found = next((one for one in (target / FILE, target / "state" / FILE) if one.is_file()), None)
         if found is None:
-            raise UsageError(f"{target} holds no {FILE}: no learner ran there. Name a learner's state directory.")
+            raise UsageError(f"{target} holds no {FILE}, so no learner ran there. Name a learner's state directory.")
         return found, None
     if not target.exists():
         raise UsageError(f"{target}: no such file or directory. Name a {FILE}, a swarm.toml or a state directory.")
@@ -47,12 +49,12 @@ def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
 
 
 def read_events(path: Path) -> list[Recorded]:
-    """All events of the recording in `path`, none where it is empty. Raises UsageError."""
+    """Return all events of the recording in `path`, none if it is empty. Raises UsageError."""
     try:
         with open_file(path) as file:
             events = list(read_lines(_lines(file, path), str(path)))
             if not events and file.tell():
-                raise RecordingError(f"{path} holds no whole line. Name a {FILE}, or what has one.")
+                raise RecordingError(f"{path} holds no complete line. Name a {FILE}, or a directory that has one.")
             return events
     except RecordingError as error:
         raise UsageError(str(error)) from None
@@ -61,8 +63,10 @@ def read_events(path: Path) -> list[Recorded]:
 
 
 def peer_names(called: Mapping[str, str]) -> dict[str, str]:
-    """Peer ids as tables name them, from what each peer calls itself: that and the end of its id; the whole id where
-    two agree. A simulated peer's name is its id."""
+    """Return how tables name each peer: its display name and the end of its id, or the whole id if two names are equal.
+
+    The name of a simulated peer is its id.
+    """
     names = {peer: _peer_name(peer, name) for peer, name in called.items()}
     often = Counter(names.values())
     return {peer: name if often[name] == 1 else peer for peer, name in names.items()}
@@ -79,5 +83,5 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     while line := file.readline(MAX_LINE_BYTES):
         number += 1
         if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-            raise RecordingError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes. This is no recording.")
+            raise RecordingError(f"{path}, line {number} is longer than {MAX_LINE_BYTES} bytes: it is no recording.")
         yield line

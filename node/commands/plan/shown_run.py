@@ -1,11 +1,12 @@
-"""Find the machines that a recorded run showed to be enough: those with which its learner hardly waited.
+"""Find the machines that were enough in a recorded run: those with which its learner hardly waited.
 
-Pure. Rates that are read off a recording are those of machines as they were used, so where the learner never waits they
-say how fast a machine is at least. That the machines of such a run were enough is a measurement of its own.
+Pure. Rates in a recording are those of machines as they were used. So if the learner never waits, they are lower
+bounds. That the machines of such a run were enough is a measurement of its own.
 
 Invariants:
-- Every peer whose rollouts came in those steps is one of the machines, or nothing was shown.
-- The steps are many enough that they cannot have lived on what was in the buffer before them.
+
+- The machines include every peer whose rollouts came in those steps; otherwise the run shows nothing.
+- The steps are so many that they cannot have used only the rollouts buffered before them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from learner.provisioning.estimation.step_stats import steady, steps_of
 from learner.provisioning.model.windows import Shown
 
 HARDLY = 0.02
-"""The share of its time that a learner may wait and count as never waiting: less than half of the reserve that a plan
-asks for, and a few times what the last rollout of a batch makes it wait now and then."""
+"""Fraction of its time that a learner may wait and still count as never waiting: less than half of a plan's reserve,
+and a few times the occasional wait for the last rollout of a batch."""
 
 BUFFERS = 2
-"""The steps are at least so many times what can lie in the buffer, S + 1 batches."""
+"""The steps are at least this many times what the buffer can hold, S + 1 batches."""
 
 
 def shown_enough(events: Sequence[Recorded], seen: SwarmEstimator, names: Mapping[str, str]) -> Shown | None:
-    """The machines whose rollouts the last steps were made of, as `names` calls the peers; None where the learner
-    waited for more than HARDLY of these, took turns, or the steps are too few. `events` end with a training step."""
+    """Return the machines whose rollouts the last steps were trained on, with the peers named by `names`.
+
+    None if the learner waited more than HARDLY of that time, the mode is sequential, or the steps are too few. `events`
+    end with a training step.
+    """
     began = seen.terms
     if began is None or began.mode == "sequential" or began.staleness == 0:
         return None

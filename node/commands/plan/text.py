@@ -1,7 +1,7 @@
-"""A plan in words and tables that fit 100 columns, for a terminal and for a file.
+"""Show a plan in words and tables that fit 100 columns, for a terminal and for a file.
 
-Pure: a plan in, a string out. First what a recorded run has shown, then the answer in a few lines, the machines, every
-window, what would change, and ECHO-2's rule where that is wanted. No cell is cut but a machine's name.
+Pure: it turns a plan into a string. The order is: the measurements of a recorded run, the answer in a few lines, the
+machines, every window, what changes would do, and ECHO-2's rule if requested. Only names of machines are ever cut.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from node.runtime import formatting as words
 
 
 def as_terminal(plan: Plan, *, width: int, color: bool = True) -> str:
-    """The plan for a terminal of `width` columns, with escape sequences where `color`. Tables have FILE_WIDTH columns
-    at least: a terminal breaks their lines, which is better than figures cut short."""
+    """Return the plan for a terminal of `width` columns, with escape sequences if `color`.
+
+    Tables have at least FILE_WIDTH columns: a terminal that wraps their lines is better than numbers cut short.
+    """
     return drawn(_parts(plan, SCREEN, width), max(width, FILE_WIDTH), color=color)
 
 
 def as_text(plan: Plan) -> str:
-    """The plan without colours or line drawing, for files and pipes."""
+    """Return the plan without colours or line drawing, for files and pipes."""
     return drawn(_parts(plan, DASHES, FILE_WIDTH), FILE_WIDTH)
 
 
@@ -41,23 +43,25 @@ def _parts(plan: Plan, box: Box, width: int) -> Iterator[RenderableType]:
     staleness = plan.terms.staleness
     if (measured := plan.measured) is not None:
         yield titled(f"Measured in {measured.source}", Constrain(pairs(judged(measured)), width - 1))
-        yield titled("Estimates, with intervals of 95 %", estimates(measured, box))
-        yield titled(f"Peers that were here at step {measured.step}", peers(plan, measured, box))
-    yield titled(f"A plan for the window S = {staleness}", Constrain(pairs([*given(plan), *answer(plan)]), width - 1))
+        yield titled("Estimates, with 95 % confidence intervals", estimates(measured, box))
+        yield titled(f"Peers that were connected at step {measured.step}", peers(plan, measured, box))
+    yield titled(
+        f"Plan for the staleness window S = {staleness}", Constrain(pairs([*given(plan), *answer(plan)]), width - 1)
+    )
     yield titled("Machines, and how many of each are chosen", machines(plan, box))
-    yield titled("Every window", windows(plan, box))
+    yield titled("Every staleness window", windows(plan, box))
     if plan.changes:
-        yield titled(f"What would change, at S = {staleness}", changes(plan, box))
+        yield titled(f"What a change would do, at S = {staleness}", changes(plan, box))
     if (comparison := plan.comparison) is not None:
         told = echo2_text.in_words(plan, comparison)
         yield titled(f"ECHO-2's rule, at S = {staleness}", Constrain(pairs(told), width - 1))
-        yield titled("Every window: ours, and the paper's rule", echo2_text.windows(plan, comparison, box))
+        yield titled("Every staleness window: our rule, and the paper's", echo2_text.windows(plan, comparison, box))
     for note in notes(plan):
         yield Constrain(Padding(Text(note), (0, 0, 1, 1)), width)
 
 
 def machines(plan: Plan, box: Box) -> RenderableType:
-    """A row for each kind, the best price per rollout first: how many there are, and how many are chosen."""
+    """Return a row for each kind, the best price per rollout first: how many there are, and how many are chosen."""
     currency, setting = plan.terms.currency, plan.terms.setting
     ours = plan.asked.ours
     counts = plan.kinds(ours.choice) if isinstance(ours, Outcome) else None
@@ -77,19 +81,19 @@ def machines(plan: Plan, box: Box) -> RenderableType:
                 f"{currency} per\n1000 rollouts", "T_bcast\ns", "T_gen\ns"]  # fmt: skip
     drawn = table(headings, rows, box)
     left = len(first) - len(rows)
-    return Group(drawn, Text(f"and {left} more kinds, left out", style="dim")) if left else drawn
+    return Group(drawn, Text(f"{left} more kinds are left out", style="dim")) if left else drawn
 
 
 def windows(plan: Plan, box: Box) -> RenderableType:
-    """A row for each S."""
+    """Return a row for each S."""
     hour, step = (f"{plan.terms.currency}\n{per}" for per in ("an hour", "a step"))
-    headings = ["S", "kappa", "asked\nx R/T", "machines", hour, step, "bubble", "lag"]
+    headings = ["S", "kappa", "target\nx R/T", "machines", hour, step, "bubble", "lag"]
     return table(headings, [_window(plan, window) for window in plan.windows], box, first_left=False)
 
 
 def _window(plan: Plan, window: Window) -> list[str]:
     mark = ">" if window.staleness == plan.terms.staleness else ""
-    # Of what is chosen; of all machines where they are too few.
+    # The row is about the chosen machines, or about all machines if they are too few.
     ours = window.ours if isinstance(window.ours, Outcome) else window.everyone
     if ours is None:
         return [f"{mark}{window.staleness}", words.NOTHING, words.NOTHING, TOO_FEW, *[words.NOTHING] * 4]
@@ -102,7 +106,7 @@ def _window(plan: Plan, window: Window) -> list[str]:
 
 
 def changes(plan: Plan, box: Box) -> RenderableType:
-    """A row for each change; for a plan that has some."""
+    """Return a row for each change, for a plan that has some."""
     planned, currency = plan.asked.ours, plan.terms.currency
     assert isinstance(planned, Outcome)
     rows = [_change_cells("as planned", planned, planned)]

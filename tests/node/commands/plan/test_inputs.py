@@ -72,7 +72,7 @@ def test_a_time_on_the_command_line_replaces_a_size_in_the_pool_and_the_other_wa
         ({"rollouts": 64}, BOX, ["T_train is not known", "--train-s", "--from"]),
         ({"train_s": 60.0}, BOX, ["R is not known", "--rollouts"]),
         ({"train_s": 60.0, "rollouts": 64}, BOX, ["T_bcast is not known", "--broadcast-s", "row 0 (box)"]),
-        ({**TIMES, "weights_mb": 1.0}, BOX, ["either"]),
+        ({**TIMES, "weights_mb": 1.0}, BOX, ["only one of them"]),
         ({"train_s": 60.0, "rollouts": 64, "weights_mb": 1.0}, BOX, ["uplink", "--learner-up-mbit"]),
         (
             {"train_s": 60.0, "rollouts": 64, "weights_mb": 1.0, "learner_up_mbit": 1.0},
@@ -80,7 +80,7 @@ def test_a_time_on_the_command_line_replaces_a_size_in_the_pool_and_the_other_wa
             ["row 0 (box)", "down_mbit"],
         ),
         ({**TIMES, "train_s": 0.01}, BOX, ["row 0 (box)", "3,000 training steps"]),
-        (TIMES, {**BOX, "broadcast_s": 1e12}, ["row 0 (box)", "training steps", "leave it out"]),
+        (TIMES, {**BOX, "broadcast_s": 1e12}, ["row 0 (box)", "training steps", "leave the machine out"]),
     ],
 )
 def test_what_is_missing_is_asked_for(command: dict[str, Any], rows: dict[str, Any], words: list[str]) -> None:

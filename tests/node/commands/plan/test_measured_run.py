@@ -44,7 +44,7 @@ def test_predicted_and_measured_stand_side_by_side(recording: Path) -> None:
     assert measured["predicted_bubble"] == pytest.approx(0, abs=1e-6)
     assert 1 <= measured["predicted_lag"] <= 2
     text = plan("--from", recording).out
-    assert "16.7% measured, 16.7% over the last 32, 0.0% predicted for those" in text
+    assert "16.7% measured, 16.7% over the last 32, 0.0% predicted for these" in text
     assert "1: 75.0%, 2: 25.0%" in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -126,7 +126,7 @@ def test_a_run_that_went_on_when_its_last_peer_left_is_read_up_to_then(tmp_path:
     measured = found["measured"]
     assert (measured["last_step"], measured["steps_alone"], measured["steps"]) == (37, 3, 34)
     text = " ".join(plan("--from", path).out.split())
-    assert "Peers that were here at step 37" in text
+    assert "Peers that were connected at step 37" in text
     assert "3 after them left out, when no peer was here" in text
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
     config = write_swarm_config(tmp_path / "swarm", name="s", port=4001)
     assert "run the swarm" in refusal("--from", config)
     (tmp_path / FILE).write_bytes(b"a" * (MAX_LINE_BYTES + 1))
-    assert "line 1: longer than" in refusal("--from", tmp_path / FILE)
+    assert "line 1 is longer than" in refusal("--from", tmp_path / FILE)
 
 
 def test_estimates_that_are_open_are_said_to_be(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_estimates_that_are_open_are_said_to_be(tmp_path: Path) -> None:
 
 def test_a_window_beyond_those_of_a_plan_asks_for_another(tmp_path: Path) -> None:
     path = write(tmp_path / FILE, [replace_window(event) for event in run()])
-    assert "S = 500 is beyond the windows of a plan. Give --staleness" in refusal("--from", path)
+    assert "S = 500 is above the widest window of a plan. Use --staleness" in refusal("--from", path)
     assert plan("--from", path, "--staleness", 3).code in (0, 1)
 
 

@@ -51,7 +51,7 @@ def test_every_window_is_a_point_of_one_kind() -> None:
         assert [x for x, _ in ours] == [2, 3, 4, 5, 6]
         assert [x for x, _ in by_label["the paper's rule and choice"]] == [3, 4, 5, 6]
         assert [x for x, _ in by_label["taking turns (S = 0)"]] == [0]
-        assert [x for x, _ in by_label["all machines, and too few"]] == [1]
+        assert [x for x, _ in by_label["all machines, which are too few"]] == [1]
     assert points(figure, 1)["our rule, the cheapest set"][1] == (3, 22)
 
 
@@ -65,7 +65,7 @@ def test_small_costs_are_drawn_of_a_thousand_steps() -> None:
 
 def test_a_pool_that_is_never_enough_is_drawn_as_such() -> None:
     by_label = points(drawn(made(rollouts=100_000, max_staleness=4)), 0)
-    assert [x for x, _ in by_label["all machines, and too few"]] == [1, 2, 3, 4]
+    assert [x for x, _ in by_label["all machines, which are too few"]] == [1, 2, 3, 4]
     assert "our rule, the cheapest set" not in by_label
 
 

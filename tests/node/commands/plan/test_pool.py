@@ -73,7 +73,7 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
         (",0.35,0.27", ["line 2:", "name is missing"]),
         ("box,0.35,0.27,8", ["line 2", "4 cells under 3 columns"]),
         ("box,0.35,0.27\nfox,0.35,0.27\nbox,0.5,0.5", ["line 4 (box)", "'box'", "line 2 (box)"]),
-        ('box,"0.35', ["line 2", "no CSV"]),
+        ('box,"0.35', ["line 2", "not valid CSV"]),
     ],
 )
 def test_a_wrong_row_of_a_csv_is_named(tmp_path: Path, row: str, words: list[str]) -> None:
@@ -85,7 +85,7 @@ def test_a_wrong_row_of_a_csv_is_named(tmp_path: Path, row: str, words: list[str
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["holds no machine", "name, price and rate"]),
+        ("", ["contains no machine", "name, price and rate"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\n[[machine]]\nname='b'\nprice=1", ["machine 2 (b)", "rate is"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\ncolour='red'", ["machine 1 (a)", "'colour'", "up_mbit"]),
         ("[[machine]]\nname='a'\nprice=nan\nrate=1", ["machine 1 (a)", "price = nan"]),
@@ -98,9 +98,9 @@ def test_a_wrong_row_of_a_csv_is_named(tmp_path: Path, row: str, words: list[str
         ("[[machine]]\nname='a #1'\nprice=1\nrate=1\n[[machine]]\nname='a'\nprice=1\nrate=1\ncount=2",
          ["machine 2 (a)", "'a #1'", "machine 1 (a #1)"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='USD'\n[[machine]]\nname='b'\nprice=1\nrate=1\ncurrency='EUR'",
-         ["machine 2 (b)", "EUR", "USD", "never converted"]),
+         ["machine 2 (b)", "EUR", "USD", "without conversion"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\n[[machine]]\nname='b'\nprice=1\nrate=1\ncurrency='EUR'",
-         ["machine 2 (b)", "EUR", "USD in", "machine 1 (a), where none is said", "never converted"]),
+         ["machine 2 (b)", "EUR", "USD in", "machine 1 (a), where none is given", "without conversion"]),
         (f"[[machine]]\nname='a'\nprice=1\nrate=1{'0' * 400}", ["machine 1 (a)", "rate = 1000", "out of range"]),
         ("[swarm]\ncurrency='CHF'\n[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='USD'", ["(a)", "USD", "CHF"]),
         ("[[machine]]\nname='a'\nprice=1\nrate=1\ncurrency='euros'", ["machine 1 (a)", "'euros'", "three capital"]),
@@ -123,7 +123,7 @@ def test_a_wrong_table_of_a_toml_is_named(tmp_path: Path, text: str, words: list
     [
         ("name,price,rate,colour", ["line 1", "'colour'", "Known are: name, price, rate"]),
         ("name,price,rate,price", ["line 1", "'price'", "twice"]),
-        ("name;price;rate", ["line 1", "'name;price;rate'", "parted by commas"]),
+        ("name;price;rate", ["line 1", "'name;price;rate'", "separated by commas"]),
     ],
 )
 def test_a_wrong_header_is_named(tmp_path: Path, header: str, words: list[str]) -> None:
@@ -135,7 +135,7 @@ def test_a_wrong_header_is_named(tmp_path: Path, header: str, words: list[str]) 
 def test_a_csv_without_rows_is_an_empty_pool(tmp_path: Path) -> None:
     for text in ("", "\n\n", f"{HEADER}\n"):
         path = csv_file(tmp_path, text)
-        assert f"{path} holds no machine" in refusal(path, *TIMES)
+        assert f"{path} contains no machine" in refusal(path, *TIMES)
 
 
 def test_files_that_are_no_pool(tmp_path: Path) -> None:

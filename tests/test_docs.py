@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from node.cli.application import RENAMED as RENAMED_COMMANDS
 from node.commands.demo.recipe import Recipe
 from node.config.node_config import LimitsSection, NodeConfig
 from node.config.swarm_config import SwarmConfig
@@ -242,7 +243,7 @@ def quoted_commands(page: Path) -> Iterator[list[str]]:
 
 def options_of(command: str, action: str = "") -> set[str]:
     """Of a command; of a command with actions, of one of these or of all."""
-    found = COMMANDS[command]
+    found = COMMANDS[RENAMED_COMMANDS.get(command, command)]
     actions = getattr(found, "commands", {"": found})
     chosen = [actions[action]] if action in actions else actions.values()
     return {option for one in chosen for p in one.params for option in (*p.opts, *p.secondary_opts)} | {"--help"}
@@ -252,10 +253,10 @@ def options_of(command: str, action: str = "") -> set[str]:
 def test_commands_and_options_exist(page: Path) -> None:
     wrong = []
     for words in quoted_commands(page):
-        if words[0] != "volery" or len(words) == 1 or words[1] in ("COMMAND", "--version"):
+        if words[0] != "volery" or len(words) == 1 or words[1] == "COMMAND" or words[1].startswith("-"):
             continue
         options = {word for word in words if word.startswith("--")}
-        if words[1] not in COMMANDS or not options <= options_of(*words[1:3]):
+        if words[1] not in {*COMMANDS, *RENAMED_COMMANDS} or not options <= options_of(*words[1:3]):
             wrong.append(" ".join(words))
     assert wrong == []
 

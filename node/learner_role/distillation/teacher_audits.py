@@ -1,8 +1,13 @@
-"""What the learner's own copy of the teacher says of scores that a teacher node delivered, and what follows.
+"""Audit the scores of teacher nodes with the learner's own copy of the teacher.
 
-The sequential test is that of rollouts (`learner.trust.ban_evidence`), of log probabilities alone: a teacher draws no
-tokens. What always holds: what an audit found is on disk before anything follows from it; scores that failed are never
-learnt from; of a peer that is banned, for whatever reason, nothing is learnt from any more that no batch has taken.
+The sequential test is that of rollouts (`learner.trust.ban_evidence`). It compares only log probabilities, because a
+teacher generates no tokens.
+
+Invariants:
+
+- The result of an audit is on disk before anything follows from it.
+- Scores that failed an audit are never trained on.
+- After a ban for any reason, no scores of the peer are trained on, except those in a batch already.
 """
 
 from __future__ import annotations
@@ -27,12 +32,14 @@ from protocol.scores import MIN_SCORE
 from protocol.work import Rule
 
 VERSION, TEACHER = "the version named", "the teacher"
-"""What an audit of rollouts compares with, as its detail says it, and what this one does."""
+"""What the detail of an audit of rollouts says that it compares with, and what this audit compares with."""
 
 
 def found_of(scored: Scored, ours: Sequence[Sequence[float]], temperature: float) -> list[Found]:
-    """How far each score is from the learner's own, in nats as margins have them: of temperature 1 or below
-    (`node.learner_role.trust.auditor`)."""
+    """Return the difference of each score from the learner's own, in nats, scaled as margins expect.
+
+    Margins are for temperatures of 1 or below (`node.learner_role.trust.auditor`).
+    """
     heat = min(1.0, temperature)
     return [
         Found(gap=0.0, lead=math.inf, apart=heat * abs(max(own, MIN_SCORE) - said))
@@ -43,8 +50,16 @@ def found_of(scored: Scored, ours: Sequence[Sequence[float]], temperature: float
 
 @dataclass(kw_only=True, eq=False)
 class TeacherAudits(Service):
-    """See the module's paragraph. `disown` takes back all that a peer said, and returns the leases of that; `margins`
-    are those of a model of the teacher's size; `temperature` is that of the sampling."""
+    """Judges the scores that wait for an audit.
+
+    Args:
+        leases: the scores of teacher nodes that are leased, or wait.
+        disown: withdraws all scores of a peer that no batch has, and returns their leases.
+        standings: what is known of each peer.
+        revisions: revised receipts.
+        margins: the margins for a model of the teacher's size.
+        temperature: the sampling temperature.
+    """
 
     leases: ScoreLeases
     disown: Callable[[PeerId], set[LeaseId]]
@@ -58,14 +73,13 @@ class TeacherAudits(Service):
         self.signals.peer_banned.subscribe(self._disown)
 
     async def conclude(self, scored: Scored, ours: Sequence[Sequence[float]]) -> None:
-        """The audit is over: the learner's teacher gives the tokens the log probabilities `ours`. Write what that came
-        to, and do what follows."""
+        """Judge an audit, write the result, and act on it. `ours`: the log probabilities of the learner's teacher."""
         work = scored.work
         async with self.standings.lock:
             before = await self.standings.recall(work.peer)
             if before.banned:
                 self.leases.put_back(work)
-            if work.id not in self.leases.waiting:  # its ban has taken it back
+            if work.id not in self.leases.waiting:  # a ban has withdrawn it
                 return
             known, finding, row = self._judge(scored, before, ours)
             if not finding.passed:
@@ -78,7 +92,7 @@ class TeacherAudits(Service):
     def _judge(
         self, scored: Scored, before: AuditHistory, ours: Sequence[Sequence[float]]
     ) -> tuple[AuditHistory, Finding, AuditRow]:
-        """What the audit came to. Nothing changes by that."""
+        """Return the result of the audit, and change nothing."""
         found = found_of(scored, ours, self.temperature)
         counted = count_above(found, self.margins)
         known, finding = after(before, counted, self.margins)
@@ -100,7 +114,7 @@ class TeacherAudits(Service):
     def _write(
         self, scored: Scored, known: AuditHistory, row: AuditRow, gone: Collection[LeaseId]
     ) -> dict[LeaseId, bytes]:
-        """On a thread: the audit, and receipts that say what is refused after all. Returns those."""
+        """On a thread: write the audit, and receipts that reject what was admitted. Returns those receipts."""
         revised = self.revisions.refusals(gone, Rule.BANNED, banned_detail(known.banned), row.at_ms)
         if not row.passed:
             revised |= self.revisions.refusals([row.lease], Rule.AUDIT, row.detail, row.at_ms)
@@ -111,7 +125,7 @@ class TeacherAudits(Service):
     def _follow(
         self, scored: Scored, known: AuditHistory, finding: Finding, row: AuditRow, receipts: dict[LeaseId, bytes]
     ) -> None:
-        """It is written: tell the peer, and go by it."""
+        """After the result is written: tell the peer, and act on it."""
         work = scored.work
         self.events.emit(
             "scores_audited",
@@ -136,7 +150,7 @@ class TeacherAudits(Service):
         self.state.notify()
 
     def _disown(self, news: PeerBanned) -> None:
-        """It is banned. What it said is learnt from no more; what was not taken back with the ban is refused soon."""
+        """Withdraw the scores of a banned peer. Those that its ban has not rejected yet are rejected soon."""
         if gone := self.disown(news.peer):
             for lease in gone:
                 self.revisions.refuse_late(Late(lease=lease, root=None, why=banned_detail(news.why)))

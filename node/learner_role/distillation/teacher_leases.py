@@ -1,9 +1,14 @@
-"""What teacher nodes are leased, and what becomes of what they deliver: written, acknowledged, and used or audited.
+"""Lease groups to teacher nodes, and judge their deliveries: write, acknowledge, and use or audit the scores.
 
-What always holds: a lease is in the ledger before it is handed out; a receipt leaves only after it is on disk, and a
-delivery that was answered before is answered with the same receipt; what nobody delivers in time is for others; scores
-reach the buffer only if they were believed (`node.learner_role.distillation.teacher_audits`). Scores themselves are not
-kept on disk, so after a restart what waits is scored again, and what teachers had under way is held against nobody.
+Scores are not kept on disk. After a restart, waiting groups are scored again, and leases that were under way count
+against no peer.
+
+Invariants:
+
+- A lease is in the ledger before it is granted.
+- A receipt is sent only after it is on disk. A repeated delivery gets the same receipt.
+- A group that is not delivered in time goes to other teachers.
+- Scores reach the buffer only if they need no audit or passed it (`node.learner_role.distillation.teacher_audits`).
 """
 
 from __future__ import annotations
@@ -35,29 +40,29 @@ from protocol.work import Acknowledgement, LeaseRequest, LeaseReturn, Receipt, R
 from swarm.work.server import Incoming
 
 LEASED_TOKENS = 65_536
-"""Of one grant, prompts counted: some seconds of a large teacher on a graphics card."""
+"""Most tokens of one grant, including prompts: some seconds of work for a large teacher on a GPU."""
 
 HELD_TOKENS = 2 * LEASED_TOKENS
-"""What a trusted teacher has under way at most: what it scores, and what is next."""
+"""Most tokens that a trusted teacher has under way: those that it scores, and the next ones."""
 
 GRANT_WAIT_S = 10.0
-"""How long a request for leases is held open before it is answered with none."""
+"""Seconds that a request for leases is held open before it is answered with none."""
 
 IDLE_S = 5.0
-"""A teacher that has nothing under way and has not asked for so long is paused, or away: the learner scores itself."""
+"""Seconds without a request or a lease after which teachers count as paused or away. Then the learner scores itself."""
 
 GRANT_RETRY_MS = 100
-"""When to ask again after that: at once, since it is here that a request waits."""
+"""Milliseconds after which a teacher may ask again: at once, since requests wait here."""
 
 TASK = "[distill] teacher"
-"""The task of a teacher's lease, as the ledger has it."""
+"""The task of a teacher's lease in the ledger."""
 
 LEASE_ID_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """What was checked of a delivery: the receipt, and the scores where they were admitted."""
+    """A judged delivery: the receipt, and the scores if they were admitted."""
 
     receipt: bytes
     scored: Scored | None
@@ -65,8 +70,17 @@ class _Judged:
 
 @dataclass(kw_only=True, eq=False)
 class TeacherLeases(Service):
-    """See the module's paragraph. `temperature` is that of the sampling, `digest` that of the teacher, `deadline_s` how
-    long a lease is open; `floor` the least share of anybody's leases that is audited."""
+    """Grants leases to teacher nodes, and judges their deliveries.
+
+    Args:
+        leases: the scores of teacher nodes that are leased, or wait.
+        standings: what is known of each peer.
+        revisions: revised receipts.
+        digest: the teacher's digest.
+        temperature: the sampling temperature.
+        deadline_s: seconds for which a lease is open.
+        floor: minimum fraction of each peer's leases to audit.
+    """
 
     leases: ScoreLeases
     standings: PeerStandings
@@ -77,16 +91,16 @@ class TeacherLeases(Service):
     floor: float
     _closed: dict[LeaseId, str] = field(default_factory=dict)
     _arrived: dict[LeaseId, PeerId] = field(default_factory=dict)
-    """Deliveries that wait in the inbox: their leases do not end meanwhile."""
+    """Deliveries that wait in the inbox. Their leases do not end meanwhile."""
     _asking: Counter[PeerId] = field(default_factory=Counter)
-    """Whose requests are held open."""
+    """By peer: requests that are held open."""
     _asked_s: float = -math.inf
-    """When one of them was last answered."""
+    """The time at which a request was last answered."""
     _fruitless: set[PeerId] = field(default_factory=set)
-    """Whose last lease ended without scores."""
+    """Peers whose last lease ended without scores."""
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> ScoreGrant:
-        """Wait for groups that nobody scores yet, then lease as many completions as were asked for."""
+        """Wait for groups that no teacher scores yet, then lease as many completions as were requested."""
         groups: Sequence[Group] = ()
         self._asking[peer] += 1
         try:
@@ -98,53 +112,58 @@ class TeacherLeases(Service):
             self._asking = +self._asking  # without those at 0
             self._asked_s = trio.current_time()
         if not groups:
-            why = "The run is finished." if self.state.finished else "No group waits for a teacher; wait for rollouts."
+            why = "The run is finished." if self.state.finished else "No group waits for a teacher. Wait for rollouts."
             return ScoreGrant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
         works = [self._issue(peer, group) for group in groups]
         try:
             await trio.to_thread.run_sync(self.ledger.work.scoring_issued, [_row(work) for work in works])
             self.state.issued += len(works)
-        except BaseException:  # the peer has left, or asks anew, and will never hear of these
+        except BaseException:  # the peer has left, or asks again, and will never get these
             self._end(self.leases.release(peer, [work.id for work in works]), "lost")
             raise
         return ScoreGrant(leases=[work.raw for work in works], now_ms=self.now_ms())
 
     @property
     def is_at_work(self) -> bool:
-        """Whether some teacher scores now, or would."""
+        """Return whether a teacher scores now, or waits for groups."""
         return bool(self._asking or self.leases.open) or trio.current_time() < self._asked_s + IDLE_S
 
     def note_arrival(self, peer: PeerId, lease: LeaseId) -> None:
-        """A delivery for this lease is in the inbox."""
+        """Note that a delivery for this lease is in the inbox."""
         if (work := self.leases.open.get(lease)) is not None and work.peer == peer:
             self._arrived[lease] = peer
 
     def accept_return(self, peer: PeerId, said: LeaseReturn) -> None:
-        """Take leases back."""
+        """Accept leases that a peer returns."""
         back = self.leases.release(peer, [LeaseId(lease) for lease in said.leases])
         self._end(back, "returned")
         self.events.emit("leases_returned", peer=peer, leases=len(back), recalled=0, reason=said.reason)
 
     def disown(self, peer: PeerId) -> set[LeaseId]:
-        """It is banned: what it has under way is lost, and what it said that no batch has taken is for others. Return
-        the leases of all that."""
+        """Withdraw everything of a banned peer, and return the leases concerned.
+
+        Its open leases are lost. Groups that it scored, and that no batch has, go to other teachers.
+        """
         lost = self.leases.release(peer)
         self._end(lost, "lost")
         return {work.id for work in lost} | self.leases.disown(peer)
 
     def release(self, peer: PeerId, status: str) -> None:
-        """The peer is gone, and so is what it had under way but for what it has delivered."""
+        """Withdraw the leases of a peer that is gone, except those that it has delivered."""
         mine = [one.id for one in self.leases.open.values() if one.peer == peer and one.id not in self._arrived]
         self._end(self.leases.release(peer, mine), status)
 
     def recollect(self, peer: PeerId, held: Collection[LeaseId]) -> None:
-        """The peer is back, and remembers `held`. What else was its own never arrived, or is lost: nobody's fault."""
+        """Withdraw the leases of a peer that is back and does not hold them.
+
+        `held`: the leases that it still has. The others never arrived, or were lost, which is nobody's fault.
+        """
         mine = [one.id for one in self.leases.open.values() if one.peer == peer]
         gone = [one for one in mine if one not in held and one not in self._arrived]
         self._end(self.leases.release(peer, gone), "recalled")
 
     def expire(self) -> None:
-        """Give to others what was not delivered in time; nothing that waits in the inbox."""
+        """Withdraw the leases that were not delivered in time, except those that wait in the inbox."""
         late = [one for one in self.leases.late(self.now_ms()) if one.id not in self._arrived]
         for work in late:
             self.leases.put_back(work)
@@ -152,12 +171,12 @@ class TeacherLeases(Service):
         self.leases.forget_trained()
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
-        """Judge what arrives, one delivery after the other, until cancelled or the inbox is closed."""
+        """Judge deliveries one after the other, until cancelled or the inbox is closed."""
         async for incoming in inbox:
             await self._hear(incoming)
 
     def unwritten(self) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread."""
+        """Return a function that writes pending changes to the ledger. Call it on a thread."""
         closed, self._closed = self._closed, {}
         now_ms = self.now_ms()
 
@@ -171,8 +190,11 @@ class TeacherLeases(Service):
     # Grants
 
     def _for(self, peer: PeerId, rollouts: int) -> Sequence[Group]:
-        """What the peer may be leased now. A newcomer has few leases until it has passed audits; whoever let leases end
-        has one at a time."""
+        """Return the groups that the peer may be leased now.
+
+        A newcomer has few leases until it has passed audits. A peer whose last lease ended without scores has one at a
+        time.
+        """
         if self.state.finished or peer not in self.state.teachers:
             return ()
         known, mine = self.standings.remember(peer), [*self.leases.under_way(peer)]
@@ -214,7 +236,7 @@ class TeacherLeases(Service):
             self.state.notify(leasable=False)
 
     def _note_fruitless(self, peer: PeerId) -> None:
-        """A lease of it brought nothing: it has one at a time until one does."""
+        """Note that a lease ended without scores: the peer has one at a time until one brings scores."""
         if len(self._fruitless) >= PEERS_REMEMBERED:
             self._fruitless &= self.state.teachers.keys()
         self._fruitless.add(peer)
@@ -222,7 +244,7 @@ class TeacherLeases(Service):
     # Deliveries
 
     async def _hear(self, incoming: Incoming) -> None:
-        """Check, write, acknowledge; then the scores are used, or wait for their audit."""
+        """Check, write and acknowledge a delivery. Then its scores are used, or wait for their audit."""
         peer, lease = incoming.peer, LeaseId(incoming.delivery.lease)
         self._arrived.pop(lease, None)
         work = self.leases.take(lease, peer)
@@ -241,7 +263,7 @@ class TeacherLeases(Service):
     def _believe_or_audit(self, scored: Scored) -> None:
         peer = scored.work.peer
         known = self.standings.remember(peer)
-        if known.banned:  # since the delivery was taken from the inbox
+        if known.banned:  # banned after the delivery was taken from the inbox
             self.leases.put_back(scored.work)
             self.revisions.refuse_late(Late(lease=scored.work.id, root=None, why=banned_detail(known.banned)))
         elif self.standings.audits and is_score_audited(known, self.identity.secret, scored.work.id, floor=self.floor):
@@ -254,7 +276,7 @@ class TeacherLeases(Service):
         )  # fmt: skip
 
     def _judge(self, incoming: Incoming, work: ScoreWork | None, now_ms: int) -> _Judged:
-        """On a thread: check a delivery and write its receipt; the same as before where it was answered."""
+        """On a thread: check a delivery and write its receipt. A repeated delivery gets the receipt from before."""
         lease, peer = LeaseId(incoming.delivery.lease), incoming.peer
         if work is None and (given := self.ledger.work.receipt_of(lease, peer)) is not None:
             return _Judged(receipt=given, scored=None)
@@ -280,11 +302,11 @@ class TeacherLeases(Service):
         return _Judged(receipt=receipt, scored=scored)
 
     def _check(self, raw: bytes, work: ScoreWork | None, peer: PeerId) -> tuple[Scored | None, Rule, str]:
-        """The scores that a record brings, or the rule by which it is refused, and why; the cheapest first."""
+        """Return the scores of a record, the rule, and the reason if it is rejected. The cheapest checks come first."""
         if work is None:
-            return None, Rule.UNKNOWN_LEASE, "this lease is not open: it was late, or goes to another teacher"
+            return None, Rule.UNKNOWN_LEASE, "this lease is not open: it was late, or went to another teacher"
         if not raw:
-            return None, Rule.MALFORMED, "a lease of a teacher is delivered as one record"
+            return None, Rule.MALFORMED, "a teacher's lease must be delivered as one record"
         try:
             signed = read_score_record(raw, self.identity.swarm)
             if signed.author != peer:

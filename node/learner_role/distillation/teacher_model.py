@@ -1,8 +1,8 @@
-"""Whether the model in a directory can be the teacher of a policy: it reads the policy's tokens, and sequences as long.
+"""Check whether a model can be the teacher of a policy: same vocabulary, and sequences that are long enough.
 
-A teacher says how likely it finds a token, by its id. So the same id must be the same text in both models; how text is
-cut into tokens does not matter, as nothing is encoded for the teacher. A larger model of one family often has a larger
-vocabulary size than its tokenizer has tokens (padding for the hardware), and is a teacher all the same.
+A teacher gives the probability of a token by its id. So each id must be the same text in both models. It does not
+matter how text is split into tokens, because nothing is encoded for the teacher. A larger model of a family often has a
+larger vocabulary size than its tokenizer has tokens (padding for the hardware), and can still be a teacher.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from node.tasks.task_suite import TaskSuite
 KEY = "[distill] teacher"
 TOKENIZER, CONFIG = "tokenizer.json", "config.json"
 
-SAME_FAMILY = "Take a teacher of the policy's own family, or train the policy from one of the teacher's."
+SAME_FAMILY = "Use a teacher of the policy's own family, or start the policy from a model of the teacher's family."
 
 
 def require_teacher(config: SwarmConfig, schooling: TaskSuite) -> None:
-    """Refuse a teacher that cannot score what the policy says. Does nothing where there is none. Raises UsageError."""
+    """Raise UsageError if the teacher cannot score the policy's completions. Does nothing without a teacher."""
     if config.distill.teacher is None:
         return
     teacher, policy = Path(config.distill.teacher), Path(config.model.directory)
@@ -40,7 +40,7 @@ def require_teacher(config: SwarmConfig, schooling: TaskSuite) -> None:
 
 
 def require_vocabulary(teacher: Path, policy: Path) -> None:
-    """Refuse a teacher in which some token of the policy is another, or none. Raises UsageError."""
+    """Raise UsageError if a token id of the policy is another token in the teacher, or none."""
     theirs, ours = texts_of(teacher), texts_of(policy)
     other = next((number for number, text in sorted(ours.items()) if theirs.get(number) != text), None)
     if other is not None:
@@ -52,28 +52,31 @@ def require_vocabulary(teacher: Path, policy: Path) -> None:
     size = text_part(_object(teacher / CONFIG)).get("vocab_size")
     if isinstance(size, int) and ours and size <= max(ours):
         raise UsageError(
-            f"{KEY}: {teacher} knows {size} token ids (vocab_size), and the policy has an id {max(ours)}. {SAME_FAMILY}"
+            f"{KEY}: {teacher} has {size} token ids (vocab_size), but the policy has an id {max(ours)}. {SAME_FAMILY}"
         )
 
 
 def require_positions(teacher: Path, longest: int) -> None:
-    """Refuse a teacher that takes no sequence of so many tokens. Raises UsageError."""
+    """Raise UsageError if the teacher cannot read sequences of `longest` tokens."""
     limit = positions_in(_object(teacher / CONFIG))
     if limit is not None and limit.tokens < longest:
         why = f" {limit.why}." if limit.why else ""
         raise UsageError(
-            f"{KEY}: {teacher} takes sequences of {limit.tokens} tokens, and those of this run may have {longest}."
-            f"{why} Lower [learn] max_new_tokens or max_episode_tokens, or take another teacher."
+            f"{KEY}: {teacher} reads sequences of at most {limit.tokens} tokens, but those of this run may have "
+            f"{longest}.{why} Lower [learn] max_new_tokens or max_episode_tokens, or use another teacher."
         )
 
 
 def config_of(directory: Path) -> Mapping[str, Any]:
-    """What a teacher's config.json says. Raises UsageError."""
+    """Return a teacher's config.json. Raises UsageError."""
     return _object(directory / CONFIG)
 
 
 def parameters_of(directory: Path) -> int:
-    """How many numbers a teacher's weights are; of quantised ones, or such as are not read here, at two bytes each."""
+    """Return the number of a teacher's parameters.
+
+    If the weights are quantised, or cannot be read here, it is estimated from their files at two bytes each.
+    """
     try:
         return sum(math.prod(shape) for shape in read_directory(directory).shapes.values())
     except BadModel:
@@ -95,7 +98,7 @@ def texts_of(directory: Path) -> dict[int, str]:
             texts[token["id"]] = str(token.get("content"))
     if not texts:
         raise UsageError(
-            f"{KEY}: {directory / TOKENIZER} names no tokens, so the vocabularies of teacher and policy cannot be "
+            f"{KEY}: {directory / TOKENIZER} has no tokens, so the vocabularies of teacher and policy cannot be "
             "compared. Copy the tokenizer's files from where the model came from."
         )
     return texts

@@ -1,6 +1,6 @@
-"""Teacher nodes of a run, built: who may join, what they are leased, how they are audited.
+"""Build the services for teacher nodes: sessions, leases and audits.
 
-They speak with the learner on a stream of their own, which is answered from the learner's start to its end.
+Teacher nodes use a protocol of their own, which the learner serves from its start to its end.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from swarm.work.duplicate_keys import Doubles
 from swarm.work.server import Incoming, WorkServer
 
 INBOX = 64
-"""Deliveries that wait to be written: of each a group's scores, 4 bytes a token."""
+"""Most deliveries that wait to be written. Each has a group's scores, 4 bytes a token."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TeacherNodes:
-    """See the module's paragraph. `digest` is that of the teacher."""
+    """The services for teacher nodes. `digest` is the teacher's."""
 
     context: LearnerContext
     config: SwarmConfig
@@ -75,7 +75,7 @@ class TeacherNodes:
         )
 
     async def run(self, transport: Transport, report: Report) -> None:
-        """Answer teachers until cancelled."""
+        """Serve teacher nodes until cancelled."""
         send, receive = trio.open_memory_channel[Incoming](INBOX)
         reception = WorkServer(
             transport=transport,

@@ -1,17 +1,17 @@
 """Score groups that wait for a teacher, beside training. The teacher has an engine of its own on this machine.
 
-Where teacher nodes score, this engine audits them. It scores itself only while none of them is at work, and what cannot
-be sent to them.
+If teacher nodes score, this engine audits them. It then scores only while none of them is at work, and groups that no
+lease can hold.
 
-The buffer holds an admitted group until its scores are there (`learner.rollouts.buffer`), and drops what grows too old
-meanwhile. Groups that are held count as leased, so a slow teacher makes the learner lease less.
-Scores are a pure function of the teacher and the tokens, so none is kept on disk: after a restart what waits is scored
-again.
+The buffer holds an admitted group until it has its scores (`learner.rollouts.buffer`), and drops groups that become
+stale meanwhile. Groups that are held count as leased, so a slow teacher makes the learner lease less. Scores are a pure
+function of the teacher and the tokens, so none is kept on disk: after a restart, waiting groups are scored again.
 
 Invariants:
-- training waits for a score only where too few groups are scored for a batch;
-- the engine is asked about SCORED_TOKENS tokens at once, or one group, and less where memory is short;
-- where it fails again and again, or says what is no probability, the run ends with the reason.
+
+- Training waits for scores only if too few groups are scored for a batch.
+- A request to the engine has at most SCORED_TOKENS tokens or one group, and less if memory is short.
+- If the engine fails MAX_FAILURES times in a row, or returns invalid probabilities, the run ends with the reason.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from node.learner_role.shared.context import LearnerContext, Service
 from node.runtime.errors import RunError
 
 SCORED_TOKENS = 65_536
-"""Tokens of one request, prompts counted: some seconds of a large teacher on a graphics card, so that fresh groups
-need not wait long behind it."""
+"""Most tokens of one request, including prompts: some seconds of work for a large teacher on a GPU, so that new groups
+need not wait long."""
 
 LOOK_S = 1.0
-"""How often to see whether teacher nodes are still at work: nobody tells when they stop to ask."""
+"""Seconds between two checks whether teacher nodes are still at work, because no event tells when they stop to ask."""
 
 MAX_FAILURES = 5
-"""In a row, after each of which the engine's process was started again: more are no accident."""
+"""Failures in a row that end the run. The engine is restarted after each, and so many are no accident."""
 
 
 def teachers_engine(section: DistillSection) -> EngineSection:
-    """The engine that a teacher has for itself."""
+    """Return the configuration of the teacher's own engine."""
     return EngineSection(
         kind="transformers",
         threads=section.threads,
@@ -67,8 +67,10 @@ def teachers_engine(section: DistillSection) -> EngineSection:
 async def open_teacher(
     config: SwarmConfig, context: LearnerContext, state: Path, nodes: TeacherNodes | None = None
 ) -> AsyncIterator[TeacherScorer | None]:
-    """Start the teacher's engine and load it; None where the configuration names no teacher. `nodes`: who scores beside
-    it. Raises RunError."""
+    """Start the teacher's engine and load the teacher; yield None if the configuration has no teacher.
+
+    `nodes`: the teacher nodes, if any may join. Raises RunError.
+    """
     if config.distill.teacher is None:
         yield None
         return
@@ -91,7 +93,7 @@ async def open_teacher(
 
 @dataclass(kw_only=True, eq=False)
 class TeacherScorer(Service):
-    """See the module's paragraph. `directory` holds the teacher; `temperature` is that of the sampling."""
+    """Scores and audits with the teacher in `directory`. `temperature` is the sampling temperature."""
 
     engine: ScoringEngine
     directory: Path
@@ -101,17 +103,17 @@ class TeacherScorer(Service):
     _failures: int = 0
 
     async def load(self) -> None:
-        """Have the engine load the teacher. Raises RunError."""
+        """Load the teacher into the engine. Raises RunError."""
         try:
             await self.engine.install(TEACHER, self.directory)
         except (InstallFailed, EngineCrashed) as error:
             raise RunError(
-                f"[distill] teacher: {self.directory} cannot be loaded: {error}\nGive it another device or less "
-                "([distill] device, compute_dtype), or take a smaller teacher; then start again."
+                f"[distill] teacher: {self.directory} cannot be loaded: {error}\nSet another device or a smaller "
+                "format ([distill] device, compute_dtype), or use a smaller teacher. Then start again."
             ) from error
 
     async def run(self) -> None:
-        """Score what waits for it, until cancelled. Raises RunError when the teacher cannot be used."""
+        """Score waiting groups until cancelled. Raises RunError if the teacher cannot be used."""
         while True:
             if (scored := self.leases.next_audit()) is not None:
                 await self._audit(scored)
@@ -122,14 +124,14 @@ class TeacherScorer(Service):
                     await self.state.wait_changed()
 
     def _own_work(self) -> list[Group]:
-        """What nobody else scores: all that waits while no teacher node is at work, and what no lease can hold."""
+        """Return the groups to score here: those that no lease can hold, or all if no teacher node is at work."""
         waiting = self.leases.unscored(SCORED_TOKENS)
         is_served = self.nodes is not None and self.nodes.leases.is_at_work
         return [group for group in waiting if not fits_lease(group)] if is_served else waiting
 
     async def _audit(self, scored: Scored) -> None:
-        """Score again what a teacher node scored; where the engine fails, it is asked again."""
-        assert self.nodes is not None, "only who leases to teachers has scores that wait for an audit"
+        """Score again what a teacher node scored. If the engine fails, the audit is repeated later."""
+        assert self.nodes is not None, "only scores of teacher nodes wait for an audit"
         group, began = scored.work.group, trio.current_time()
         try:
             sequences = [(group.prompt, one.tokens) for one in group.completions]
@@ -169,8 +171,10 @@ class TeacherScorer(Service):
         await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", took_s)
 
     async def _ask(self, groups: Sequence[Group]) -> list[list[tuple[float, ...]]]:
-        """The teacher's log probabilities of the generated tokens of each completion of each group. Raises
-        EngineError."""
+        """Return the teacher's log probabilities of the generated tokens, by group and completion.
+
+        Raises EngineError.
+        """
         sequences = [(group.prompt, one.tokens) for group in groups for one in group.completions]
         found = iter(await scores_of(self.engine, sequences, self.temperature))
         return [[generated_of(one, next(found)) for one in group.completions] for group in groups]
@@ -182,6 +186,6 @@ class TeacherScorer(Service):
 
     def _refuse(self, why: object) -> RunError:
         return RunError(
-            f"The teacher in {self.directory} cannot score: {str(why).rstrip('.')}.\nMend the cause, or leave "
-            "[distill] out; then start again: it goes on from there."
+            f"The teacher in {self.directory} cannot score: {str(why).rstrip('.')}.\nRepair the cause, or leave out "
+            "[distill], then start again: the run continues from its newest checkpoint."
         )

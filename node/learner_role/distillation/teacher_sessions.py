@@ -1,9 +1,13 @@
-"""Teacher nodes that are here: who may join, how long they stay, what they say of themselves.
+"""Manage the sessions of teacher nodes: who may join, their stays, and their heartbeats.
 
-They have a stream of their own (`TEACH`), so nothing that is for rollout nodes counts them: they are leased no
-rollouts, introduced to nobody, and no plan has them. What always holds: a peer that joined has a row in the ledger for
-its stay, with what it cost; one that said goodbye, is banned, or stays away has nothing under way, and one whose line
-broke may go on when it is back. The trio thread never waits for the disk but to welcome.
+Teacher nodes have a protocol of their own (`TEACH`), so nothing for rollout nodes counts them: they are leased no
+rollouts, introduced to no peer, and are in no plan. The trio thread waits for the disk only in `welcome`.
+
+Invariants:
+
+- A peer that joined has a row in the ledger for its stay, with its cost.
+- A peer that said goodbye, is banned, or stays away, has no open leases.
+- A peer whose connection broke may continue when it is back.
 """
 
 from __future__ import annotations
@@ -45,26 +49,25 @@ from protocol.work import (
 from swarm.transport.event_rate import Buckets, Rate
 
 ENGINE = "teacher, {}"
-"""Of a teacher node in the ledger, where its role is that of every node beside the learner."""
+"""The engine of a teacher node in the ledger, where its role is the same as a rollout node's."""
 
 WRITE_S = 2.0
-"""How often stays are written, beside their end."""
+"""Seconds between two writes of the stays, besides those at their ends."""
 
 BACK_WITHIN_S = 30.0
-"""A teacher whose line broke goes on with what it holds if it is back by then: a node pauses for 19 s at most between
-two tries."""
+"""Seconds for which a teacher keeps its leases after its connection broke. A node pauses for at most 19 s between two
+tries."""
 
 MAX_TEACHERS = 256
-"""Teachers at a time. A swarm needs few: one scores what many nodes generate."""
+"""Most teachers at a time. A swarm needs few: one scores the completions of many nodes."""
 
 WELCOMES = Rate(per_s=0.1, burst=32.0)
-"""Of one peer: as of rollout nodes, since each stay is a row in the ledger."""
+"""Welcomes of one peer. As for rollout nodes, they are limited because each stay is a row in the ledger."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TeacherSessions(Service):
-    """Implements `swarm.work.server.WorkHandler` for teachers; see the module's paragraph. `digest` is that of the
-    teacher whose scores are taken."""
+    """Implements `swarm.work.server.WorkHandler` for teacher nodes. `digest` is that of the teacher they must have."""
 
     leases: TeacherLeases
     trust: AuditService
@@ -75,20 +78,20 @@ class TeacherSessions(Service):
     _welcomes: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=WELCOMES))
     _ended: list[StayRow] = field(default_factory=list)
     _away: dict[PeerId, float] = field(default_factory=dict)
-    """Until when those whose lines broke keep their leases."""
+    """By peer whose connection broke: the time until which it keeps its leases."""
 
     def __post_init__(self) -> None:
         self.signals.peer_banned.subscribe(self._dismiss)
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
-        """Check protocol, join token and teacher; a Welcome makes the peer present."""
+        """Check protocol, join token and teacher. A peer that gets a Welcome is present from then on."""
         if (objection := objection_to(hello, self.token)) is not None:
             return Refused(reason=objection)
         if (told := hello.ext.get(TEACHER, b"")) != self.digest:
             return Refused(
-                reason=f"Your teacher is another model ({told.hex()[:16] or 'none'}) than the one whose scores this "
-                f"swarm takes ({self.digest.hex()[:16]}): the digest is of config.json and the weights, to the byte. "
-                "Ask the operator where to get it."
+                reason=f"Your teacher ({told.hex()[:16] or 'none'}) is not this swarm's teacher "
+                f"({self.digest.hex()[:16]}): config.json and the weights must be the same to the byte. Ask the "
+                "operator where to get them."
             )
         if banned := await self.trust.welcome(peer):
             return Refused(reason=ban_notice(banned))
@@ -96,16 +99,16 @@ class TeacherSessions(Service):
             return Refused(reason=f"{MAX_TEACHERS} teachers are here already.", retry_after_ms=600_000)
         if not self._welcomes.of(peer).admit(trio.current_time()):
             return Refused(
-                reason="You came again and again in a short while: see why your line breaks.", retry_after_ms=10_000
+                reason="You reconnected too often: find out why your connection breaks.", retry_after_ms=10_000
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if banned := await self.trust.standings.recall_banned(peer):
             self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
             return Refused(reason=ban_notice(banned))
-        # No await from here on, or a ban would find no line to end, and then the peer would be here.
+        # No await from here on: a ban in between would find no connection to end, and the peer would be present.
         if known:
             self._counts.is_back(peer)
-        self._end(peer, "it opened another line")
+        self._end(peer, "it opened another connection")
         self._away.pop(peer, None)
         self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
         self.state.teachers[peer] = PeerSession(
@@ -125,14 +128,14 @@ class TeacherSessions(Service):
         return await self.leases.grant(peer, request)
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
-        """Note the counts that came with a sign of life."""
+        """Note the counts of a heartbeat."""
         if (session := self.state.teachers.get(peer)) is not None:
             self._counts.add(peer, session, heartbeat, self.state.teachers)
             hear_troubles(self.context, peer, session.name, heartbeat)
             self.trust.revisions.tell(peer)
 
     def take_start(self, peer: PeerId, started: Started) -> None:
-        """Nothing depends on when a teacher begins."""
+        """Do nothing: nothing depends on when a teacher begins."""
 
     def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
         self.leases.note_arrival(peer, lease)
@@ -144,21 +147,21 @@ class TeacherSessions(Service):
         raise PeerError(Fault.BROKEN_PROMISE, "a teacher relays nothing")
 
     def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
-        raise PeerError(Fault.BROKEN_PROMISE, "no version has proofs of what a teacher said")
+        raise PeerError(Fault.BROKEN_PROMISE, "no version has proofs of a teacher's scores")
 
     def note_departure(self, peer: PeerId, reason: str) -> None:
-        """Its line ended. Who said goodbye has nothing under way any more; others may come back."""
+        """Note that a peer's connection ended. If it said goodbye, its leases are released. Otherwise it may return."""
         self._end(peer, reason)
         if reason == IN_GOOD_ORDER:
             self._release(peer, "returned")
 
     def farewell(self, reason: str) -> None:
-        """Tell everybody that the run is over."""
+        """Tell all teachers that the run is over."""
         for peer in list(self.state.teachers):
             self.signals.peer_dismissed.emit(PeerDismissed(peer=peer, last_word=Farewell(reason=reason)))
 
     async def run(self) -> None:
-        """Look for late leases, and write what changed; until cancelled."""
+        """Withdraw late leases, and write changes, until cancelled."""
         try:
             while True:
                 await trio.sleep(WRITE_S)
@@ -169,7 +172,7 @@ class TeacherSessions(Service):
                 await self._write()
 
     def look(self) -> None:
-        """Give to others what was not delivered in time, and what teachers had that stay away."""
+        """Withdraw late leases, and the leases of teachers that stay away."""
         self.leases.expire()
         for peer in [one for one, until_s in self._away.items() if trio.current_time() > until_s]:
             self._release(peer, "lost")
@@ -192,7 +195,7 @@ class TeacherSessions(Service):
         self.state.notify(leasable=False)
 
     def _release(self, peer: PeerId, status: str) -> None:
-        """What it has under way is for others."""
+        """Withdraw the open leases of a peer."""
         self._away.pop(peer, None)
         self.leases.release(peer, status)
 
@@ -201,11 +204,11 @@ class TeacherSessions(Service):
         return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=ENGINE.format(hello.engine))
 
     async def _write(self) -> None:
-        with trio.CancelScope(shield=True):  # what is taken to be written is written
+        with trio.CancelScope(shield=True):  # changes that were taken out must be written
             await trio.to_thread.run_sync(self.unwritten())
 
     def unwritten(self) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread."""
+        """Return a function that writes pending changes to the ledger. Call it on a thread."""
         ended, self._ended = self._ended, []
         stays: Sequence[StayRow] = [*ended, *(stay_row(session) for session in self.state.teachers.values())]
         write_leases, now_ms = self.leases.unwritten(), self.now_ms()

@@ -1,13 +1,19 @@
-"""Who gets which lease, and what becomes of it until its delivery is judged: granted, begun, recalled, withdrawn.
+"""Grant leases to peers, and follow each one until its delivery is judged: begun, recalled, returned, or expired.
 
-What always holds: a lease is in the ledger before it is handed out; one that is withdrawn is nobody's, and what is
-issued instead has a new id and new seeds; one that its peer has lost, and could still deliver, is granted to that peer
-again before any other, the very same, so that losing leases gains nobody better prompts or seeds; one that is recalled
-is told to its peer again with every heartbeat until it is given back or delivered, since the first word may be lost
-with a line; one whose deadline passed while the learner was away, or before its peer could be back, or whose peer has
-not been back since the learner restarted, is held against nobody, shows as recalled, and is nobody's debt. Nobody looks
-at all requests that wait, or at all leases, but when something happened that they wait for. The trio thread never waits
-for the disk but to grant: what else happens is written by `write`, a moment later.
+The trio thread waits for the disk only to grant. Other changes are written by `write`, a moment later. All waiting
+requests, or all leases, are examined only when something happened that they wait for.
+
+Invariants:
+
+- A lease is in the ledger before it is granted.
+- A withdrawn lease belongs to no peer. The lease that replaces it has a new id and new seeds.
+- A lease that its peer has lost and can still deliver is granted to that peer again, unchanged and before any other. So
+  no peer gets better prompts or seeds by losing leases.
+- A recall is repeated with every heartbeat until the lease is returned or delivered, since the first message may be
+  lost with a connection.
+- A lease counts against no peer if a restart of the learner is the reason for its end. That is so if its deadline
+  passed while the learner was away, or before its peer could be back, or if its peer has not been back since. Such a
+  lease ends as "recalled", and is no debt.
 """
 
 from __future__ import annotations
@@ -32,23 +38,27 @@ from protocol.core.limits import MAX_LEASES_PER_GRANT
 from protocol.work import Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes
 
 GRANT_WAIT_S = 10.0
-"""How long a request for leases is held open before it is answered with none."""
+"""Seconds that a request for leases is held open before it is answered with none."""
 
 GRANT_RETRY_MS = 100
-"""When to ask again after that: at once, since it is here that a request waits."""
+"""Milliseconds after which a peer may ask again: at once, since requests wait here."""
 
 DEBT = (
     f"More than {FREE_LEASES} of your leases brought no record: you are leased one group at a time, and less and less "
-    "often, until one does. Your log says why leases went back."
+    "often, until one brings records. Your log says why leases went back."
 )
 
 LATE_GRACE_MS = 2_000
-"""A lease is withdrawn this long after its deadline, so that a delivery under way hears LATE with its figures."""
+"""Milliseconds after its deadline at which a lease is withdrawn, so that a delivery under way gets the verdict LATE
+with its figures."""
 
 
 @dataclass(kw_only=True, eq=False)
 class _Waiting:
-    """A request for leases that is held open; at the end of `pause` its peer, who owes, may be leased a group again."""
+    """A request for leases that is held open.
+
+    When `pause` ends, a peer that owes records may be leased a group again.
+    """
 
     leases: list[GrantedLease] = field(default_factory=list)
     answered: trio.Event = field(default_factory=trio.Event)
@@ -57,11 +67,11 @@ class _Waiting:
 
 @dataclass(kw_only=True, eq=False)
 class LeaseService(Service):
-    """See the module's paragraph."""
+    """Grants, recalls and withdraws leases. `witness` records what happens to them."""
 
     witness: PeerRecorder
     changed: trio.Event = field(default_factory=trio.Event)
-    """Something is to be written."""
+    """Set when there are changes to write."""
     _closed: dict[LeaseId, str] = field(default_factory=dict)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
     _waiting: dict[PeerId, _Waiting] = field(default_factory=dict)
@@ -70,22 +80,24 @@ class LeaseService(Service):
     _unissued: set[LeaseId] = field(default_factory=set)
     _recalled_at: tuple[int, tuple[int, ...]] | None = None
     _before: set[LeaseId] = field(default_factory=set)
-    """Open since before this start of the learner's."""
+    """Leases that are open since before this start of the learner."""
     _returned: set[PeerId] = field(default_factory=set)
-    """Who has been here since, of those whose leases these are."""
+    """Peers of those leases that have been here since this start."""
 
     async def run(self) -> None:
-        """Recall what has become hopeless and serve those who wait, whenever there may be more to lease; until
-        cancelled."""
+        """Recall leases that can no longer be used, and serve waiting peers, whenever more may be leased.
+
+        Runs until cancelled.
+        """
         while True:
             await self.state.wait_leasable()
             self._recall_all()
             self.serve_now()
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait for room, then lease as much as was asked for, as the pace allows, and as the peer can do in time.
+        """Wait for room, then lease as much as was requested, as there is room for, and as the peer can do in time.
 
-        First comes what the peer was granted before and has lost.
+        Leases that the peer was granted before and has lost come first.
         """
         if lost := self._grant_lost(peer, request.rollouts):
             return Grant(
@@ -103,17 +115,17 @@ class LeaseService(Service):
         try:
             await trio.to_thread.run_sync(self.ledger.work.leases_issued, rows)
             self.state.issued += len(rows)
-        except BaseException:  # the peer has left, or asks anew, and will never hear of these
+        except BaseException:  # the peer has left, or asks again, and will never get these
             self.withdraw(peer, ids)
             raise
         finally:
             self._unissued.difference_update(ids)
-        # What was withdrawn while we wrote was closed before it was there; close it again.
+        # A lease that was withdrawn during the write was closed before it was in the ledger: close it again.
         self._close([lease for lease in ids if lease not in self.capacity.leasing.open], "lost")
         return Grant(leases=[raw for _, raw in issued], now_ms=self.now_ms())
 
     def serve_now(self, only: PeerId | None = None) -> None:
-        """Hand out what can be leased now; with the run over, tell all that wait."""
+        """Grant what can be leased now. If the run is over, answer all waiting requests."""
         if self.state.finished:
             for waiting in self._waiting.values():
                 waiting.answered.set()
@@ -125,7 +137,10 @@ class LeaseService(Service):
             waiting.answered.set()
 
     def note_start(self, peer: PeerId, started: Started) -> None:
-        """Note which version a lease is generated with; the first word counts. A hopeless one is recalled at once."""
+        """Note with which version a lease was begun. The first message counts.
+
+        If the lease can no longer be used, it is recalled at once.
+        """
         lease = LeaseId(started.lease)
         if self.scheduler.started(peer, lease, started.version, self.now_ms()):
             self._started[lease] = started.version
@@ -135,17 +150,17 @@ class LeaseService(Service):
                 self.state.notify()
 
     def accept_return(self, peer: PeerId, leases: LeaseReturn) -> None:
-        """Take leases back. Those that were recalled are nobody's fault."""
+        """Accept leases that a peer returns. Those that were recalled count against no peer."""
         back, recalled = self._take_back(peer, [LeaseId(lease) for lease in leases.leases], "returned")
         self.events.emit("leases_returned", peer=peer, leases=back, recalled=recalled, reason=leases.reason)
 
     def remind(self, peer: PeerId) -> None:
-        """Tell the peer again what was recalled and is open still."""
+        """Repeat the recalls of the peer's leases that are still open."""
         if mine := [granted for granted in self.capacity.leasing.recalled.values() if granted.peer == peer]:
             self._tell(peer, mine)
 
     def release(self, peer: PeerId) -> int:
-        """The peer is gone: withdraw all its leases; return how many."""
+        """Withdraw all leases of a peer that is gone, and return how many."""
         self._forgotten.pop(peer, None)
         begun = self.capacity.leasing.begun()
         self._excuse([granted for granted in self.capacity.leasing.open.values() if granted.peer == peer])
@@ -154,19 +169,21 @@ class LeaseService(Service):
         return len(released)
 
     def give_up_begun(self) -> None:
-        """Give up what others began and nobody who is here goes on with, so that it takes no room."""
+        """Give up groups that others began and that no peer here continues, so that they take no room."""
         if groups := self.scheduler.give_up_begun(self.now_ms()):
             self.events.emit("parts_given_up", groups=groups)
             self.state.notify()
 
     def withdraw(self, peer: PeerId, leases: Iterable[LeaseId]) -> None:
-        """Withdraw those of `leases` that are the peer's, who knows nothing of them, or no longer."""
+        """Withdraw those of `leases` that are the peer's, because the peer does not have them (any more)."""
         self._take_back(peer, leases, "lost")
 
     def recollect(self, peer: PeerId, held: set[LeaseId]) -> None:
-        """The peer is back, and remembers `held`. What else is its own and open (a grant that never arrived, or work
-        that its own restart lost) it is granted again when it asks. Withdrawn is what it could not deliver any more,
-        and what was about to be granted on the line before.
+        """Take up the leases of a peer that is back. `held`: the leases that it still has.
+
+        It lost its other open leases: a grant never arrived, or the node restarted. It is granted them again when it
+        asks. Leases that it could not deliver in time are withdrawn, and those that were about to be granted on its
+        previous connection.
         """
         theirs = [granted for granted in self.capacity.leasing.open.values() if granted.peer == peer]
         if any(granted.id in self._before for granted in theirs):
@@ -180,7 +197,7 @@ class LeaseService(Service):
         self.withdraw(peer, [granted.id for granted in lost if granted not in useful])
 
     def expire(self) -> None:
-        """Withdraw what is not delivered in time; nothing before deliveries are judged."""
+        """Withdraw leases that are not delivered in time. Does nothing before deliveries are judged."""
         if not self.state.opened.is_set():
             return
         begun, now_ms, leasing = self.capacity.leasing.begun(), self.now_ms(), self.capacity.leasing
@@ -189,7 +206,7 @@ class LeaseService(Service):
         self._note_withdrawn(self.scheduler.expire(now_ms, LATE_GRACE_MS), "expired", begun)
 
     def recover(self) -> list[PeerId]:
-        """Before any is granted: take up the leases that are still open from before; return whose they are."""
+        """Take up the leases that are open in the ledger, and return their peers. Call it before any grant."""
         self.state.issued, _ = self.ledger.work.counts()
         self.ledger.work.recall_scoring(self.now_ms())
         rows = self.ledger.work.open_leases()
@@ -200,7 +217,7 @@ class LeaseService(Service):
         return [row.peer for row in rows]
 
     def write(self) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread."""
+        """Return a function that writes pending changes to the ledger. Call it on a thread."""
         closed, self._closed = self._closed, {}
         started, self._started = self._started, {}
         again, self._again = self._again, []
@@ -219,8 +236,9 @@ class LeaseService(Service):
         return write
 
     def _grant_lost(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
-        """What the peer has lost and is granted again now: of so many rollouts, but one at least, and no more than one
-        grant holds.
+        """Grant the peer again what it has lost, and return those leases.
+
+        They are about `rollouts` rollouts, at least one lease, and no more than one grant holds.
         """
         waiting, again, size_bytes = self._forgotten.pop(peer, []), list[GrantedLease](), 0
         while waiting and rollouts > 0 and not self.state.finished and len(again) < MAX_LEASES_PER_GRANT:
@@ -242,7 +260,10 @@ class LeaseService(Service):
         return again
 
     async def _wait_granted(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
-        """Ask the workload for the peer, and wait for its turn; nothing after GRANT_WAIT_S, or when the run is over."""
+        """Request leases from the scheduler for the peer, and wait for its turn.
+
+        The result is empty after GRANT_WAIT_S, or if the run is over.
+        """
         if self.state.finished or peer not in self.state.present:
             return []
         waiting = self._waiting[peer] = _Waiting()
@@ -255,7 +276,7 @@ class LeaseService(Service):
                         self._end_with_pause(peer)
                         await waiting.answered.wait()
             return waiting.leases
-        except trio.Cancelled:  # the peer has left, or asks anew, and will never hear of these
+        except trio.Cancelled:  # the peer has left, or asks again, and will never get these
             self.withdraw(peer, [granted.id for granted in waiting.leases])
             self._unissued.difference_update(granted.id for granted in waiting.leases)
             raise
@@ -265,7 +286,7 @@ class LeaseService(Service):
                 self.scheduler.withdraw(peer)
 
     def _end_with_pause(self, peer: PeerId) -> None:
-        """Look at the peer again, if it waits and owes, when its pause is over, since nothing else happens then."""
+        """End the wait of a peer that owes records when its pause is over, because no event happens then."""
         wait_ms = self.scheduler.give_backs.wait_ms(peer, self.now_ms())
         if wait_ms and (waiting := self._waiting.get(peer)):
             waiting.pause.deadline = trio.current_time() + wait_ms / 1000
@@ -276,24 +297,24 @@ class LeaseService(Service):
                 return self.scheduler.worker(peer).standby
             case Held.HOURS:
                 return (
-                    "By what your node told last, your machine is not lent now (outside your hours, or paused), or not "
-                    "for as long as more would take."
+                    "Your node last reported that your machine is not lent now (outside your hours, or paused), or not "
+                    "long enough for another lease."
                 )
             case Held.DEBT:
                 return DEBT
             case Held.AUDIT:
-                return "As much of yours is under way or being audited as may be of a newcomer, or in quarantine."
+                return "You have as many rollouts under way or in audits as a newcomer or quarantined peer may have."
             case Held.SHARE:
-                return "As much of yours is under way, or waits to be trained on, as may be of one peer."
+                return "You have as many rollouts under way, or waiting to be trained on, as one peer may have."
             case Held.ROOM:
-                return "Enough rollouts are under way; wait for a batch to be trained on."
+                return "Enough rollouts are under way. Wait until a batch is trained on."
             case Held.PROMPT:
-                return "The task is still writing the next prompts; ask again."
+                return "The task is still writing the next prompts. Ask again."
             case Held.VERSION:
-                return "What you could deliver in time is under way; wait for the next version."
+                return "You have as many rollouts under way as you can deliver in time. Wait for the next version."
 
     def _recall_all(self) -> None:
-        """Recall what a batch that was taken, or a restart, has made hopeless."""
+        """Recall the leases that can no longer be used after a batch was taken, or after a restart."""
         now = self.capacity.collecting, self.capacity.chain.bases
         if now == self._recalled_at:
             return
@@ -323,7 +344,7 @@ class LeaseService(Service):
             self.signals.tell(peer, LeaseRecall(leases=some, minimum=self.capacity.minimum))
 
     def _take_back(self, peer: PeerId, leases: Iterable[LeaseId], status: str) -> tuple[int, int]:
-        """How many were the peer's and open, and how many of these had been recalled."""
+        """Take back open leases of the peer. Return how many there were, and how many of them had been recalled."""
         leases = list(leases)
         known = self.capacity.leasing.recalled.keys() & leases
         begun = self.capacity.leasing.begun(leases)
@@ -336,7 +357,7 @@ class LeaseService(Service):
         return len(back), len(recalled)
 
     def _excuse(self, leases: Sequence[GrantedLease]) -> None:
-        """Of leases that are about to be withdrawn, recall first what is held against nobody: it is no debt, either."""
+        """Recall those leases that end because of our restart before they are withdrawn, so that they are no debt."""
         for granted in leases:
             if self._is_excused(granted):
                 self.capacity.leasing.recall(granted.id)
@@ -352,8 +373,11 @@ class LeaseService(Service):
         self._end([granted for granted in leases if granted.id not in excused], status, begun)
 
     def _is_excused(self, granted: GrantedLease) -> bool:
-        """Whether a restart of ours is why: its peer, who knows what was signed, may have taken it to be worthless
-        before it could be back, or has not been back."""
+        """Return whether our restart is the reason for the end of a lease.
+
+        That is so if its peer has not been back since. It is also so if the deadline is before the time at which the
+        peer could be back: the peer knows the deadline, and may have dropped the lease as worthless.
+        """
         if granted.id not in self._before:
             return False
         back_ms = min(self.state.opened_ms, self.now_ms()) + 1000 * self.state.membership.returns_s
@@ -362,13 +386,13 @@ class LeaseService(Service):
     def _end(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
         self.witness.note_withdrawal(leases, status)
         for granted in leases:
-            if granted.id not in self._unissued:  # else its peer has never seen it
+            if granted.id not in self._unissued:  # otherwise its peer has never seen it
                 news = LeaseClosed(granted=granted, begun=begun.get(granted.id), status=status)
                 self.signals.lease_closed.emit(news)
         self._close([granted.id for granted in leases], status)
 
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:
-        """Have leases that were withdrawn written as such, soon."""
+        """Note leases that were withdrawn, which are soon written to the ledger."""
         if leases:
             self._closed.update(dict.fromkeys(leases, status))
             self.changed.set()

@@ -1,8 +1,10 @@
-"""What peers do, as events of the recording: who came, has which version, began, delivered, was withdrawn from.
+"""Record what peers do: joining, leaving, installed versions, deliveries, and withdrawn leases.
 
-What always holds: everything is dated by the learner's own clock at the moment it was heard; what a peer says of its
-speed is taken once a stay, what it says of its owner's hours when it is something else, and not too often. What is
-remembered is bounded by those present and by the leases that are open.
+Invariants:
+
+- Each event has the time of the learner's own clock at which it was received.
+- A peer's reported speed is recorded once a stay. Its owner's hours are recorded when they change, and not too often.
+- The memory is bounded by the peers that are present and the leases that are open.
 """
 
 from __future__ import annotations
@@ -22,21 +24,22 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Heartbeat, Hello
 
 HOURS_SLACK_S = 60.0
-"""Hours end when they were said to, but for the time that words take to come, and for clocks."""
+"""Seconds of difference that count as the same end of the hours, for delays of messages and differences of clocks."""
 
 HOURS_AGAIN_S = 30.0
-"""At most so often is written, and planned with, what one peer says of its hours: an honest one says it twice a day."""
+"""Least seconds between two records of one peer's hours. An honest peer reports a change twice a day."""
 
 FASTEST = 1e6
-"""Rollouts per second of one peer: what claims more is no engine, and a recording takes no more than 1e12."""
+"""Most rollouts per second of one peer. No engine is faster, and a recording holds no more than 1e12."""
 
 SLOWEST = 1e-9
-"""The same at least: a rollout in thirty years. What one takes is reckoned with, and is infinite below 1e-308."""
+"""Fewest rollouts per second of one peer: one in thirty years. The seconds of a rollout are computed from it, and would
+be infinite below 1e-308."""
 
 
 @dataclass(kw_only=True, eq=False)
 class PeerRecorder(Service):
-    """See the module's paragraph. `max_new_tokens` is how long completions are taken to be until one was admitted."""
+    """Records peers' events. `max_new_tokens`: the assumed tokens of a completion until one was admitted."""
 
     recorder: RunRecorder
     max_new_tokens: int
@@ -48,7 +51,7 @@ class PeerRecorder(Service):
     _dropped: int = 0
 
     def note_joining(self, peer: PeerId, hello: Hello) -> None:
-        """It was welcomed. Its owner's hours are what they were until it says so, with its first heartbeat."""
+        """Record that a peer was welcomed. Its hours are those known before, until its first heartbeat."""
         known = self.recorder.observatory.profile(peer)
         self._joined[peer] = Joined(
             at_s=self.recorder.now_s(),
@@ -68,35 +71,38 @@ class PeerRecorder(Service):
         self.recorder.record(Left(at_s=self.recorder.now_s(), peer=peer, reason=reason))
 
     def note_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
-        """It, who is here, said how it is."""
+        """Record the speed and the version that a present peer reports."""
         self._note_speed(peer, heartbeat.tokens_per_s)
         installed = heartbeat.installed
         if installed is None or not self.capacity.chain.contains(installed):
             return
         if (before := self._installed.get(peer)) is not None and installed <= before:
-            return  # who goes back and forth between two would fill the recording, and going back is no news to plans
+            return  # a peer that alternates between two would fill the recording, and plans do not need the way back
         self._installed[peer] = installed
         self.recorder.record(Installed(at_s=self.recorder.now_s(), peer=peer, version=installed.version))
 
     def note_hours(self, peer: PeerId, left_s: float | None) -> bool:
-        """So long does its owner still lend it, 0 for not now, None for always; whether that is news, and written."""
+        """Note for how long its owner still lends a machine, and return whether that is news and was recorded.
+
+        `left_s`: seconds, 0 if it is not lent now, None if always.
+        """
         joined, at_s = self._joined.get(peer), self.recorder.now_s()
         until_s = None if left_s is None else at_s + left_s
         if joined is None or _is_known(joined.until_s, until_s, at_s):
             return False
         if at_s - self._hours_said_s.get(peer, -math.inf) < HOURS_AGAIN_S:
-            return False  # it says so again
+            return False  # too soon: the peer will report it again
         self._hours_said_s[peer] = at_s
         self._joined[peer] = replace(joined, at_s=at_s, until_s=until_s)
         self.recorder.record(self._joined[peer])
         return True
 
     def note_start(self, lease: LeaseId) -> None:
-        """The open lease was begun; the first word counts."""
+        """Note that an open lease was begun. The first message counts."""
         self._started_s.setdefault(lease, self.recorder.now_s())
 
     def note_withdrawal(self, leases: Sequence[GrantedLease], status: str) -> None:
-        """They end without a delivery: 'expired', 'returned', 'recalled' or 'lost'."""
+        """Record leases that end without a delivery. `status`: 'expired', 'returned', 'recalled' or 'lost'."""
         for granted in leases:
             begun_s = self._started_s.pop(granted.id, None)
             word = "spared" if status == "recalled" and begun_s is None else status
@@ -104,11 +110,13 @@ class PeerRecorder(Service):
             self.recorder.record(Withdrawn(at_s=at_s, peer=granted.peer, rollouts=rollouts, status=word))
 
     def note_delivery(self, granted: GrantedLease, judged: JudgedDelivery, *, dropped: int = 0) -> None:
-        """A lease was delivered; with it, so many rollouts were `dropped`, since their group teaches nothing.
+        """Record that a lease was delivered. `dropped`: rollouts that were dropped with it, because all rewards of
+        their group are equal.
 
-        Who never said that it began is taken to have begun when it was leased: no gain. Of episodes every turn is an
-        even share, so that a plan reckons in rollouts, whoever happens to end them; parts that were handed back count
-        for whoever ends them, but for their tokens.
+        If a peer did not report the start of a lease, the lease counts as begun when it was granted, so silence gains
+        nothing. Each turn of an episode counts as an equal share of a rollout, no matter which peer ends the episode,
+        because plans count rollouts. Completions that were handed back count for the peer that finishes them, except
+        their tokens.
         """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
@@ -129,8 +137,7 @@ class PeerRecorder(Service):
         )
 
     def _share(self, peer: PeerId, turns: int, tokens: int) -> tuple[int, int]:
-        """The rollouts that so many turns are worth, and their tokens; what is less than a whole one counts with the
-        peer's next."""
+        """Return the whole rollouts that so many turns amount to, and their tokens. The rest counts with the next."""
         part, before = self._shares.get(peer, (0.0, 0))
         worth, tokens = part + turns / self.capacity.episodes.mean_turns, before + tokens
         whole = int(worth)
@@ -138,7 +145,7 @@ class PeerRecorder(Service):
         return whole, tokens if whole else 0
 
     def _take_dropped(self, admitted: int, dropped: int) -> int:
-        """How many of these were dropped; what is more than they are counts with the next."""
+        """Return how many of `admitted` rollouts were dropped. If more were dropped, the rest counts with the next."""
         self._dropped += dropped
         told = min(admitted, self._dropped)
         self._dropped -= told
@@ -155,18 +162,18 @@ class PeerRecorder(Service):
         self.recorder.record(self._joined[peer])
 
     def _price(self, name: str, price: Price) -> float:
-        """Per hour, as plans compare it. Currencies are never converted: another one is a mistake to be told of."""
+        """Return the price of an hour for plans. Currencies are never converted: another one is a mistake to report."""
         currency = self.recorder.terms.currency
         if price.micros_per_hour and price.currency != currency:
             self.events.trouble(
-                f"{name} asks its price in {price.currency}, and this swarm reckons in {currency}: plans take one "
-                "for the other. Agree on one currency in [price].",
+                f"{name} gives its price in {price.currency}, but this swarm uses {currency}, and plans do not convert "
+                "prices. Agree on one currency in [price].",
             )
         return price.micros_per_hour / MICROS
 
 
 def _is_known(known_s: float | None, until_s: float | None, at_s: float) -> bool:
-    """Whether hours that end at `until_s` are those that were thought to end at `known_s`."""
+    """Return whether hours that end at `until_s` are the same as those known to end at `known_s`."""
     if known_s is None or until_s is None:
         return known_s is until_s
     return max(known_s, until_s) <= at_s or abs(until_s - known_s) <= HOURS_SLACK_S

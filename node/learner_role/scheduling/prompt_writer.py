@@ -1,15 +1,16 @@
-"""Prompts, written before they are leased, so that no task writes one on the thread that talks to peers.
+"""Write prompts before they are leased, so that no task writes one on the thread that communicates with peers.
 
-The curriculum says which prompt comes next, at the moment when it is leased and not before. What is written ahead is
-what would come next if nothing were observed meanwhile; what turns out otherwise is thrown away. So checkpoints,
-restarts and the choice among the next few (`learner.rollouts.prompt_choice`) are the same however fast the prompts are
+The curriculum chooses the next prompt only at the moment when it is leased. The prompts written ahead are those that
+would be next if nothing were observed meanwhile. Those that turn out not to be next are thrown away. So checkpoints,
+restarts and the choice among the next few (`learner.rollouts.prompt_choice`) do not depend on how fast prompts are
 written.
 
-Consumes: indexes that come next. Waits for: whoever takes a prompt. Wakes: requests for leases that were cut short.
+Consumes: indexes that come next. Waits for: requests that take prompts. Wakes: requests for leases that found none.
 
 Invariants:
-- A task's code runs on a worker thread if it is cheap, else in a verifier's process (`node.verifiers.dispatch`).
-- At most AHEAD prompts are written ahead, or fewer once they have AHEAD_TOKENS tokens.
+
+- A task's code runs on a worker thread if it is cheap, otherwise in a verifier's process (`node.verifiers.dispatch`).
+- At most AHEAD prompts are written ahead, or fewer if they have AHEAD_TOKENS tokens.
 """
 
 from __future__ import annotations
@@ -25,23 +26,26 @@ from node.tasks.task_suite import TaskSuite, Written
 from swarm.transport.error_groups import first_cause
 
 AHEAD = 64
-"""Prompts that are written ahead: most batches, which are leased in one go when the one before was taken."""
+"""Most prompts that are written ahead. That covers most batches, which are leased at once when the batch before was
+taken."""
 
 AHEAD_TOKENS = 1 << 20
-"""Token ids that are written ahead: 36 MB as Python holds them. Eight of the longest prompts are as many."""
+"""Token ids that are written ahead: 36 MB in Python. Eight of the longest prompts have as many."""
 
 TOGETHER = 8
-"""Prompts that a worker thread writes in one go: a turn of a thread costs as much as a cheap prompt."""
+"""Prompts that a worker thread writes in one call, since a call costs as much as a cheap prompt."""
 
 
 @dataclass(kw_only=True)
 class PromptWriter:
-    """See the module's paragraph.
+    """Keeps the next prompts written.
 
     Args:
-        write: says what prompts say, in order; `node.verifiers.dispatch.Verifiers.prompts`.
-        alone: whether that of this index is better asked for alone, since it takes its time in a process.
-        writers: how many are asked for at a time.
+        schooling: the tasks, whose curriculum chooses the prompts.
+        write: writes prompts, in order: `node.verifiers.dispatch.Verifiers.prompts`.
+        alone: whether the prompt of an index should be written alone, because a process needs its time for it.
+        writers: the number of simultaneous calls of `write`.
+        signals: carries the news that prompts are available again.
     """
 
     schooling: TaskSuite
@@ -52,22 +56,22 @@ class PromptWriter:
     _shelf: dict[int, Written] = field(default_factory=dict)
     _writing: set[int] = field(default_factory=set)
     _is_missed: bool = False
-    """Somebody has asked for a prompt that was not there."""
+    """Whether a request found no prompt."""
     _is_full: bool = False
-    """Nothing was missing when that was last looked at, which is again when half of it was taken."""
+    """Whether no prompt was missing at the last look. The next look is after half of them were taken."""
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
         self.schooling.progressed.subscribe(lambda _: self._look_again())
 
     def next_prompt(self) -> Prompt | None:
-        """The next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
+        """Return the next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
         prompt = self.schooling.draw(lambda index: self._shelf.pop(index, None))
         self._is_missed = prompt is None
         return prompt
 
     async def run(self) -> None:
-        """Write what comes next until cancelled. Raises RunError, see `node.verifiers.dispatch.FAILED_IN_A_ROW`."""
+        """Write the next prompts until cancelled. Raises RunError, see `node.verifiers.dispatch.FAILED_IN_A_ROW`."""
         with first_cause():
             async with trio.open_nursery() as nursery:
                 for _ in range(self.writers):
@@ -88,12 +92,12 @@ class PromptWriter:
                 self.signals.prompts_ready.emit(None)
 
     def _look_again(self) -> None:
-        """Other prompts come next. Those who write look again."""
+        """Wake the writers, because other prompts come next."""
         self._wake.set()
         self._wake = trio.Event()
 
     def _claim(self) -> list[int]:
-        """What to write now, and it is being written from here on; nothing while enough is there."""
+        """Return the indexes to write now, and mark them as being written; empty while enough are written."""
         [first] = self.schooling.upcoming(1)
         is_there = first in self._shelf or first in self._writing
         if self._is_full and is_there and len(self._shelf) + len(self._writing) > AHEAD // 2:
@@ -105,7 +109,7 @@ class PromptWriter:
         self._is_full = has_enough or not missing
         if self._is_full:
             return []
-        if missing[0] == first or self.alone(missing[0]):  # whoever waits for it has it as soon as it is written
+        if missing[0] == first or self.alone(missing[0]):  # a request that waits for it gets it as soon as possible
             some = missing[:1]
         else:
             some = [index for index in missing if not self.alone(index)][:TOGETHER]

@@ -1,10 +1,14 @@
-"""Who is on, and how often versions are published, while a run goes on: plans become what the learner does.
+"""Apply the planner's decisions during a run: which peers are active, and how often versions are published.
 
-Wakes every `review_s`, and when somebody comes or goes, at most once in SOON_S: what was observed goes to the planner,
-on a worker thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the
-period in which versions are published. What always holds: somebody who has just come is served until the first review
-that knows of it; who stands by keeps its line, fetches and relays every version, and hears at each request why it
-stands by and what would change that; every change is an event, and a line in the ledger and in the recording.
+It wakes every `review_s`, and when a peer comes or goes, at most once in SOON_S. The observations go to the planner on
+a worker thread. Then active peers are leased work, peers on standby get a reason, and the publication period is set.
+
+Invariants:
+
+- A new peer is served until the first review that knows of it.
+- A peer on standby keeps its connection, and fetches and relays every version. Each of its requests is answered with
+  the reason for its standby, and what would change it.
+- Every change is an event, a row in the ledger, and a line in the recording.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from protocol.core.limits import MAX_REASON_CHARS
 
 @dataclass(kw_only=True, eq=False)
 class Provisioner(Service):
-    """See the module's paragraph. `review_s`: the planner's, from one review to the next."""
+    """Reviews the plan, and applies it. `review_s`: seconds from one review to the next."""
 
     recorder: RunRecorder
     planner: Planner
@@ -53,15 +57,15 @@ class Provisioner(Service):
             await trio.sleep_until(began_s + min(SOON_S, self.review_s))
 
     async def review(self) -> None:
-        """Decide anew, and do it."""
+        """Ask the planner for a decision, and apply it."""
         situation = situation_of(self.recorder.observatory, self.recorder.now_s())
         decision = await trio.to_thread.run_sync(self.planner.review, situation)
         is_new = self._is_new(decision)
         standing = [peer for peer in self.state.present if peer not in decision.active]
-        others = self._resting.symmetric_difference(situation.resting)  # why they stand by is another thing now
+        others = self._resting.symmetric_difference(situation.resting)  # the reason for their standby has changed
         self._resting = frozenset(situation.resting)
         to_tell = [peer for peer in standing if is_new or peer in others or not self.scheduler.worker(peer).standby]
-        # On a thread as well: an answer looks at the whole pool.
+        # On a thread as well: each explanation looks at the whole pool.
         told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
         self._switch(decision, told)
         if is_new:
@@ -69,7 +73,7 @@ class Provisioner(Service):
         self._last = decision
 
     def _switch(self, decision: Decision, told: Mapping[PeerId, str]) -> None:
-        """Serve those who are on, and no one else. Who has come meanwhile is served until the next review."""
+        """Activate the peers of the decision, and put others on standby. New peers are served until the next review."""
         served = False
         for peer, presence in self.state.present.items():
             worker = self.scheduler.worker(peer)
@@ -81,7 +85,7 @@ class Provisioner(Service):
             self.state.notify()
 
     def _is_new(self, decision: Decision) -> bool:
-        """Whether it is news; to a new incarnation, whose recording begins without a plan, whatever holds is."""
+        """Return whether the decision is news. In a new incarnation, whose recording has no plan, every decision is."""
         last = self._last
         if last is None or self.recorder.observatory.plan is None:
             return True
@@ -108,7 +112,7 @@ class Provisioner(Service):
         await trio.to_thread.run_sync(partial(self.ledger.peers.planned, row))
 
     def _tell_changes(self, decision: Decision) -> list[str]:
-        """Every change in a sentence, as an event as well."""
+        """Emit an event for each change, and return the changes as sentences."""
         told = []
         for change in decision.changes:
             name = presence.name if (presence := self.state.present.get(PeerId(change.peer))) else ""

@@ -1,11 +1,13 @@
-"""What a learner that ended was in the middle of, put together again from the ledger: leases that are open, and what
-was admitted and not trained on.
+"""Recover a learner's unfinished work from the ledger: open leases, and admitted records that were not trained on.
 
-What always holds: records come in the order of their turns and go through the same core as when they were delivered, so
-that what comes out is what was there; what an environment answered is asked of it again, and where a later lease says
-what the policy read, it must have been that: an environment that answers otherwise now ends its episode as one that
-failed; what a lease is to go on with is where it was, or waits for another; of a lease that was handed back, what it
-lacks keeps its seeds.
+Invariants:
+
+- Records are replayed in the order of their turns, through the same core as when they were delivered. So the result is
+  the state from before.
+- An environment is asked again for its answers. If a later lease shows what the policy read, the answer must be the
+  same. An environment that answers differently now ends its episode as failed.
+- The next turn of an episode is in its open lease again, or waits for a new lease.
+- The missing completions of a lease that was handed back keep their seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from protocol.work import read_record
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """Groups that wait for a batch, in order of arrival, and episodes that go on; `leases`: what both are made of."""
+    """Groups that wait for a batch, in order of arrival, and unfinished episodes.
+
+    `leases`: the leases and records that both consist of.
+    """
 
     groups: list[Group]
     episodes: Episodes
@@ -40,7 +45,7 @@ class Recovered:
 
 
 def granted_in(row: LeaseRow, swarm: SwarmId) -> GrantedLease:
-    """The lease of a row that is open. Raises DamagedValue."""
+    """Return the lease of an open row. Raises DamagedValue."""
     return _granted(row.envelope, row.prompt, row.place, swarm)
 
 
@@ -50,7 +55,7 @@ def _granted(envelope: bytes | None, prompt: int, place: EpisodeSlots | None, sw
 
 
 def require_leases(path: Path, swarm: SwarmId) -> None:
-    """Refuse the ledger at `path` if a lease that is open there cannot be taken up. Raises LedgerError."""
+    """Raise LedgerError if an open lease in the ledger at `path` cannot be taken up."""
     if is_blank(path):
         return
     with read_ledger(path) as ledger:
@@ -59,7 +64,10 @@ def require_leases(path: Path, swarm: SwarmId) -> None:
 
 
 def read_unconsumed(ledger: Ledger, ask: AskOne, swarm: SwarmId) -> Recovered:
-    """What no surviving step of the ledger has consumed. Reads many rows: for a worker thread."""
+    """Return the records that no surviving step of the ledger has consumed.
+
+    It reads many rows: call it on a worker thread.
+    """
     by_lease: dict[LeaseId, list[UnconsumedRow]] = {}
     for row in ledger.work.unconsumed():
         by_lease.setdefault(row.lease, []).append(row)
@@ -75,11 +83,11 @@ def read_unconsumed(ledger: Ledger, ask: AskOne, swarm: SwarmId) -> Recovered:
 
 
 _Transcripts = Mapping[tuple[LeaseId, int, int], tuple[int, ...]]
-"""What was read before a turn, by the group's first lease, the slot of the episode, and the turn."""
+"""The tokens that were read before a turn, by the group's first lease, the slot of the episode, and the turn."""
 
 
 def _transcripts(leases: Sequence[GrantedLease]) -> _Transcripts:
-    """As the leases of later turns have it."""
+    """Return the transcripts, which are the prompts of the leases of later turns."""
     found = {}
     for granted in leases:
         if (place := granted.place) is not None:
@@ -96,7 +104,7 @@ def _replay(
     read: _Transcripts,
     swarm: SwarmId,
 ) -> None:
-    """Admit the records of one lease again. A reward that was written is what it was, and so is what was cut off."""
+    """Admit the records of one lease again, with the rewards that were written, and cut off as before."""
     if (said := recovered.episodes.said(granted)) is None:
         return
     before = len(unpack_tokens(granted.lease.prompt))

@@ -1,9 +1,14 @@
-"""What this run does and when, written down as it happens: for estimates now, for plans and simulations later.
+"""Record what this run does and when, for estimates during the run, and for plans and simulations later.
 
-What always holds: a recording reads back whole (`learner.provisioning.estimation.recording`), from its first line, also
-after a kill, a full disk or a rotation, since whenever a file or a gap begins, the terms of the run, who is here and
-the last plan are said again; `at_s` never falls; nothing here raises or, but for `recall`, waits for the disk, since a
-run matters more than the record of it. The observatory hears all of it, written or not.
+The observatory gets all events, written or not.
+
+Invariants:
+
+- A recording can be read from its first line (`learner.provisioning.estimation.recording`), also after a kill, a full
+  disk or a rotation. At the start of a file, and after a gap, the terms of the run, the present peers and the last plan
+  are repeated.
+- `at_s` never decreases.
+- Nothing here raises an error, and only `recall` waits for the disk: the run matters more than its recording.
 """
 
 from __future__ import annotations
@@ -31,25 +36,25 @@ from learner.provisioning.estimation.recording import (
 from node.runtime.append_log import LineFile
 
 MAX_RECORDING_BYTES = 64 * 1024 * 1024
-"""Then the file becomes `.1`: two files, 128 MiB, some 600,000 deliveries."""
+"""Bytes at which the file is renamed to `.1`. Two files, 128 MiB, hold some 600,000 deliveries."""
 
 RETRY_S = 10.0
-"""How long a disk that failed is left alone."""
+"""Seconds after which a disk that failed is tried again."""
 
 
 def steady_clock() -> Callable[[], float]:
-    """Seconds since 1970 by the clock on the wall as it is now, and from here on by one that nobody sets."""
+    """Return a clock that starts with the wall clock's seconds since 1970, and then cannot be set."""
     ahead_s = time.time() - time.monotonic()
     return lambda: ahead_s + time.monotonic()
 
 
 class RunRecorder:
-    """See the module's paragraph.
+    """Writes events to the recording, and passes them to the observatory.
 
     Args:
-        path: where to write, or None: nowhere.
-        terms: what every incarnation of the run begins with; its time and step are put in when it does.
-        trouble: told, once for each time, that the disk does not take what happens.
+        path: the file to write; None writes no file.
+        terms: the event with which every incarnation of the run begins; time and step are filled in then.
+        trouble: called with a sentence, once for each time that the disk fails.
         clock: seconds since 1970.
     """
 
@@ -74,14 +79,15 @@ class RunRecorder:
         self._failed_s: float | None = None
 
     def now_s(self) -> float:
-        """For `at_s`: seconds since 1970, never less than before."""
+        """Return the time for `at_s`: seconds since 1970, never less than before."""
         self._now_s = max(self._now_s, round(self._clock(), 3))
         return self._now_s
 
     def recall(self) -> None:
-        """Hear what was recorded before this process, so that it need not be measured again; before `begin`.
+        """Read what earlier processes recorded, so that it need not be measured again. Call it before `begin`.
 
-        Reads the files: call it on a thread. What was recorded under other terms is left out, what is damaged with all.
+        It reads files: call it on a thread. Events under other terms are skipped. If a file is damaged, all are
+        skipped.
         """
         if self._path is None:
             return
@@ -90,9 +96,9 @@ class RunRecorder:
             for path in filter(Path.is_file, [self._path.with_name(f"{self._path.name}.1"), self._path]):
                 self._hear(path, observatory)
         except (OSError, RecordingError) as error:
-            self._trouble(f"What was measured before is to be measured again: {error}")
+            self._trouble(f"Earlier measurements cannot be read, and are made again: {error}")
             return
-        # Nobody was here between its end and now.
+        # No peer was here between its end and now.
         observatory.handle(replace(self.terms, at_s=observatory.now_s))
         self.observatory = observatory
 
@@ -101,7 +107,7 @@ class RunRecorder:
         with open_file(path) as file:
             for event in read_lines(file, path.name):
                 if isinstance(event, Began):
-                    # Whether what took so long then takes as long now.
+                    # Whether the earlier measurements hold under the terms of now.
                     now = self.terms
                     alike = replace(
                         event, format=now.format, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness
@@ -111,7 +117,7 @@ class RunRecorder:
                     observatory.handle(event)
 
     def begin(self, step: int) -> None:
-        """An incarnation begins at training step `step`, with those who are here already."""
+        """Begin an incarnation at training step `step`, with the peers that are here already."""
         self._began, self._plan = replace(self.terms, format=FORMAT, at_s=self.now_s(), step=step), None
         header = self._header(self._began.at_s)
         for event in header:
@@ -119,7 +125,7 @@ class RunRecorder:
         self._write(header)
 
     def record(self, event: Recorded) -> None:
-        """Take in what happened. Before the first `begin`, only who is here is noted."""
+        """Record an event. Before the first `begin`, only the present peers are noted."""
         match event:
             case Joined():
                 self._here[event.peer] = event
@@ -141,7 +147,7 @@ class RunRecorder:
             self._file.close()
 
     def _header(self, at_s: float) -> list[Recorded]:
-        """What a reader must know who begins here."""
+        """Return the events that a reader needs in order to begin here."""
         assert self._began is not None
         said: list[Recorded] = [self._began, *self._here.values()]
         if self._plan is not None:
@@ -156,13 +162,13 @@ class RunRecorder:
             if file.is_full:
                 file.set_aside()
             if not file.is_open and not isinstance(events[0], Began):
-                said = self._header(events[0].at_s)  # who is here and the plan, with what is to be written now
+                said = self._header(events[0].at_s)  # the present peers and the plan, including the new events
                 events = [*said, *(event for event in events if not isinstance(event, Joined | Left | Planned))]
             file.append(b"".join(encode_line(event) for event in events))
         except OSError as error:
             if self._failed_s is None:
                 self._trouble(
-                    f"The recording misses what happens now: {error}. It goes on when the disk takes it again."
+                    f"The recording misses current events: {error}. It continues as soon as the disk works again."
                 )
             self._failed_s = events[0].at_s
         else:

@@ -365,8 +365,8 @@ async def test_a_request_waits_for_groups(root: Path) -> None:
     [
         ({"protocol": PROTOCOL_VERSION + 1}, "protocol"),
         ({"token": "guess"}, "join token"),
-        ({"ext": {TEACHER: bytes(32)}}, "another model"),
-        ({"ext": {}}, "another model (none)"),
+        ({"ext": {TEACHER: bytes(32)}}, "is not this swarm's teacher"),
+        ({"ext": {}}, "Your teacher (none) is not this swarm's"),
     ],
 )
 async def test_who_cannot_join_hears_why(root: Path, changes: dict[str, Any], says: str) -> None:

@@ -32,8 +32,8 @@ def test_one_whose_ids_are_the_same_texts_may_know_more(tmp_path: Path) -> None:
     [
         ({"a": 0, "c": 1}, 8, "the id 1 is 'b' in the policy and 'c' in the teacher"),
         ({"a": 0}, 8, "the id 1 is 'b' in the policy and no token in the teacher"),
-        ({"a": 0, "b": 1}, 1, "knows 1 token ids"),
-        ({}, 8, "names no tokens"),
+        ({"a": 0, "b": 1}, 1, "has 1 token ids"),
+        ({}, 8, "has no tokens"),
     ],
 )
 def test_another_vocabulary_is_refused(tmp_path: Path, vocabulary: dict[str, int], size: int, says: str) -> None:
@@ -59,5 +59,5 @@ def test_files_that_cannot_be_read_are_told_by_name(tmp_path: Path, damage: str)
 def test_one_that_takes_no_sequence_as_long_is_refused(tmp_path: Path) -> None:
     teacher = model(tmp_path, "teacher", {"a": 0}, max_position_embeddings=64)
     require_positions(teacher, 64)
-    with pytest.raises(UsageError, match="takes sequences of 64 tokens, and those of this run may have 65"):
+    with pytest.raises(UsageError, match="reads sequences of at most 64 tokens, but those of this run may have 65"):
         require_positions(teacher, 65)

@@ -104,7 +104,7 @@ async def test_a_teacher_that_cannot_score_ends_the_run_with_the_reason(teacher:
             learner.capacity.buffer.add(group(1, "1.0"))
             with pytest.raises(RunError, match=says) as raised:
                 await scorer_of(learner, teacher).run()
-            assert "leave [distill] out" in str(raised.value)
+            assert "leave out [distill]" in str(raised.value)
 
 
 async def test_a_teacher_that_cannot_be_loaded_is_told_before_anybody_joins() -> None:

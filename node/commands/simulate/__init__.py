@@ -1,14 +1,14 @@
-"""`volery simulate`: a swarm in virtual time, and what would change it.
+"""`volery simulate`: run a swarm in virtual time, and show what changes would do.
 
-- `command`: reads, simulates, prints
-- `json_export`: as JSON
+- `command`: reads, simulates, formats
+- `json_export`: the answer as JSON
 - `options`: options and modes
-- `overrides`: figures that are changed
-- `pool_machines`: machines of a pool
-- `recorded_machines`: machines of a recording
+- `overrides`: changed settings of a recorded swarm
+- `pool_machines`: the machines of a pool
+- `recorded_machines`: the machines of a recording
 - `recorded_swarm`: a recording as a swarm
-- `result`: what came of it
-- `scenario`: what is asked
-- `text`: the text
-- `timeline_plot`: as a picture
+- `result`: one simulation as a value
+- `scenario`: the swarm, and what is asked about it
+- `text`: the answer in words and tables
+- `timeline_plot`: the answer as a picture
 """

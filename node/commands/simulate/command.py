@@ -1,7 +1,9 @@
-"""`volery simulate`: read, simulate, tell. Whoever prints is the command line.
+"""Run `volery simulate`: read the inputs, simulate, and format the answer. The command line prints it.
 
-What always holds: nothing is written before everything was read and simulated; a recording and a picture are written
-whole or not at all.
+Invariants:
+
+- Nothing is written before everything was read and simulated.
+- A recording or a picture is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from node.runtime.errors import UsageError
 from node.runtime.stdout import is_screen, screen_width
 
 OF_LINES = ("weights_mb", "learner_up_mbit")
-"""T_bcast is computed from these and the machines' lines, which no recording tells."""
+"""Settings that are used with the machines' bandwidths, which no recording contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Everything that was simulated: what was asked is the last story, what it is compared with comes before."""
+    """All simulations: the last story is what was asked for, and the others are for comparison."""
 
     swarm: Swarm
     stories: tuple[Story, ...]
@@ -48,7 +50,7 @@ class Answer:
 
     @property
     def asked(self) -> Story:
-        """What was asked for."""
+        """Return the story that was asked for."""
         return self.stories[-1]
 
 
@@ -63,8 +65,9 @@ def answer(
     picture: bool = False,
     seed: int = 0,
 ) -> Answer:
-    """Simulate the pool in `path`, or the run at `source`, if what is `asked` were so, and what `options` say: those of
-    OPTIONS, of which None was not given. Raises UsageError.
+    """Simulate the pool in `path`, or the run at `source`, with the changes in `asked` and `options`.
+
+    `options` are those of OPTIONS; None means not given. Raises UsageError.
     """
     said = judged_options(OPTIONS, options)
     asked = replace(asked, **{key: said[key] for key in ("staleness", "kappa", "machines") if key in said})
@@ -82,7 +85,7 @@ def answer(
 
 
 def show(found: Answer, *, as_json_text: bool) -> str:
-    """The answer as text or JSON."""
+    """Return the answer as text or JSON."""
     currency = found.swarm.currency
     if as_json_text:
         return as_json(found.stories, currency=currency, seed=found.seed, replay=found.replay)
@@ -91,9 +94,9 @@ def show(found: Answer, *, as_json_text: bool) -> str:
 
 
 def require_recording(path: Path) -> None:
-    """Find out beforehand that a recording could be written to `path`. Raises UsageError, RunError.
+    """Check beforehand that a recording could be written to `path`. Raises UsageError, RunError.
 
-    What a learner has recorded cannot be had again, so nothing but an earlier simulation's recording is replaced.
+    A learner's recording cannot be made again, so only an earlier simulation's recording is replaced.
     """
     require_place(path, "--record", makes_directory=True)
     require_own(path, "--record", "no simulation's recording", _is_simulated)
@@ -109,7 +112,7 @@ def _is_simulated(path: Path) -> bool:
 
 
 def write_recording(events: Sequence[Recorded], path: Path) -> None:
-    """The events as a recording, whole or not at all. Raises RunError."""
+    """Write the events as a recording, whole or not at all. Raises RunError."""
 
     def write(partial: Path) -> None:
         with partial.open("wb") as file:
@@ -121,21 +124,21 @@ def write_recording(events: Sequence[Recorded], path: Path) -> None:
 
 
 def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -> tuple[Swarm, Replay | None]:
-    """What is simulated as it is: a pool under what the command line says, or a run as it was."""
+    """Return the unchanged swarm: a pool with the settings of the command line, or a run as it was."""
     if path is not None and source is not None:
         raise UsageError(
-            "Name a pool or --from with a recorded run, not both: a replay is of the peers that were there."
+            "Name a pool or a recorded run with --from, not both: a replay has the peers that were in the run."
         )
     if path is not None:
         return swarm_of(read_pool(path), command), None
     if source is None:
         raise UsageError(
-            "There is nothing to simulate. Name a .toml or .csv of machines, or --from with a recorded run."
+            "There is nothing to simulate. Name a .toml or .csv file of machines, or --from with a recorded run."
         )
     if of_lines := [key for key in OF_LINES if key in command]:
         raise UsageError(
-            f"--{of_lines[0].replace('_', '-')}: T_bcast is computed from it and the machines' lines, and those of the "
-            f"peers are not in the recording of {source}. Give --broadcast-s instead."
+            f"--{of_lines[0].replace('_', '-')}: T_bcast is computed from it and the machines' bandwidths, which the "
+            f"recording of {source} does not contain. Give --broadcast-s instead."
         )
     replay = read_replay(source, learner_price=command.get("learner_price"), broadcast_s=command.get("broadcast_s"))
     return replay.swarm, replay
@@ -143,21 +146,21 @@ def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -
 
 def _require_plan(swarm: Swarm, asked: WhatIf) -> None:
     if not asked.cost and not (swarm.is_planned if asked.plan is None else asked.plan):
-        why = "with --no-plan everybody is on" if asked.plan is False else "this run had none: everybody was on"
-        raise UsageError(f"--no-cost is how a plan chooses, and {why}. Say --plan as well, or leave out --no-cost.")
+        why = "with --no-plan all are active" if asked.plan is False else "this run had none, and all were active"
+        raise UsageError(f"--no-cost changes how a plan chooses, but {why}. Add --plan, or omit --no-cost.")
 
 
 def _limit(swarm: Swarm, said: Mapping[str, Any]) -> tuple[int | None, float]:
-    """How many training steps, and for how long at most."""
+    """Return how many training steps to simulate, and for how many seconds at most."""
     if "steps" in said:
         if "hours" in said:
-            raise UsageError("Give --hours or --steps, not both.")
+            raise UsageError("Give either --hours or --steps, not both.")
         return said["steps"], MOST_HOURS * HOUR_S
     return None, said["hours"] * HOUR_S if "hours" in said else swarm.seconds
 
 
 def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:
-    """What is simulated beside what was asked: as it is, and each difference alone."""
+    """Return what is simulated for comparison: the unchanged swarm, and each change alone."""
     parts = asked.parts()
     if not compare:
         return [AS_IT_IS] if replayed and parts else []
@@ -167,7 +170,7 @@ def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> li
 
 
 def _differs(swarm: Swarm, other: WhatIf) -> bool:
-    """Whether it can make a difference: where there is no plan, none looks at prices."""
+    """Return whether it can make a difference: without a plan, nothing depends on prices."""
     if not swarm.is_planned and (not other.cost or other.plan is False):
         return False
     return other.mode is not Mode.SEQUENTIAL or swarm.learning.staleness > 0

@@ -1,18 +1,20 @@
-"""A simulation for programs: JSON.
+"""Export a simulation as JSON, for programs.
 
 The keys are a promise: they are added to, never renamed or removed, and `format` changes when that cannot be kept.
-Money is in whole units of `currency`, times in seconds, shares in [0, 1]; null is that there is none.
+Money is in whole units of `currency`, times are in seconds, and shares in [0, 1]. A null means that there is no value.
 
-format, currency, seed, measured, stories: the one that was asked for is the last, before it those it is compared with.
+format, currency, seed, measured, stories (the last one was asked for, the others are for comparison).
 
-A story: name, mode, staleness, kappa (in the end), rollouts, seconds, steps, steps_left_out, utilisation, bubble,
-wait_s (a step), step_s, lag, lags {lag: rollouts}, stale_share, completed, stale, lost, recalled, cost, cost_per_hour,
-cost_per_step, price (per hour, of who is on in the end), on, kinds [{name, count, on, paid, made}], plans [{at_s,
-kappa, on, price, reasons}]. Utilisation (training over all of the steps' time; null where the recording does not tell
-which of it was training), bubble, waits and lags leave out the first `steps_left_out`.
+A story: name, mode, staleness, kappa (at the end), rollouts, seconds, steps, steps_left_out, utilisation, bubble,
+wait_s (in each step), step_s, lag, lags {lag: rollouts}, stale_share, completed, stale, lost, recalled, cost,
+cost_per_hour, cost_per_step, price (per hour, of the machines that are active at the end), on, kinds [{name, count, on,
+paid, made}], plans [{at_s, kappa, on, price, reasons}]. Utilisation, bubble, waits and lags leave out the first
+`steps_left_out` steps. Utilisation is the fraction of the steps' time spent in training; it is null if the recording
+does not contain that.
 
-`measured`, null without --from: source, seconds, steps, silent, utilisation, bubble, lag, lags, stale_share, and of the
-whole recording, start and end included: run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble}.
+`measured`, null without --from: source, seconds, steps, silent, utilisation, bubble, lag, lags, stale_share, and run
+{wall_s, a number for each kind in seconds, utilisation, blocked, bubble}, which is about the whole recording, start and
+end included.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ from node.reports.machine_formats import named
 from node.reports.model.time_words import as_values
 
 FORMAT = "volery-simulate/2"
-"""1 called all that was not waiting training."""
+"""Format 1 called all time training that was not waiting."""
 
 
 def as_json(stories: Sequence[Story], *, currency: str, seed: int, replay: Replay | None) -> str:
-    """The stories as indented JSON, keys as in the module's paragraph."""
+    """Return the stories as indented JSON, with the keys that the docstring above lists."""
     told = {
         "format": FORMAT,
         "currency": currency,
@@ -46,7 +48,7 @@ def as_json(stories: Sequence[Story], *, currency: str, seed: int, replay: Repla
 
 
 def mode_of(story: Story) -> str:
-    """Its mode, in a word."""
+    """Return the mode of a story, in a word."""
     if story.scene.learning.barrier:
         return Mode.SYNCHRONOUS.value
     return Mode.ASYNC.value if story.scene.learning.staleness else Mode.SEQUENTIAL.value

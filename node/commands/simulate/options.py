@@ -1,4 +1,4 @@
-"""What `volery simulate` can be asked by a number or a mode, and within which bounds."""
+"""Define the numbers and modes that `volery simulate` accepts, and their bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_HOURS = 10_000
 
 
 class Mode(Enum):
-    """How learner and machines work together."""
+    """How the learner and the machines work together."""
 
     ASYNC = "async"
     SEQUENTIAL = "sequential"
@@ -21,13 +21,13 @@ class Mode(Enum):
 OF_SWARM = tuple(
     key for key in OF_PLANS if key.name not in ("staleness", "max_staleness", "kappa", "ahead", "margin", "hours")
 )
-"""Figures of the swarm, as a plan takes them."""
+"""Settings of the swarm that a plan has, too."""
 
 OPTIONS = (
-    Key(name="hours", meaning="Simulate so long; 1, or as long as the run.", above=True, high=MOST_HOURS),
-    Key(name="steps", meaning="Or so many training steps.", low=1, high=1_000_000, whole=True),
-    Key(name="staleness", short="-S", meaning="What if S were this?", high=1000, whole=True),
-    Key(name="kappa", meaning="What if versions were published every so many steps?", low=1, high=1000, whole=True),
-    Key(name="machines", meaning="What if there were so many times the machines?", above=True, high=100),
+    Key(name="hours", meaning="Hours to simulate. Default: 1, or as long as the run.", above=True, high=MOST_HOURS),
+    Key(name="steps", meaning="Training steps to simulate, instead of --hours.", low=1, high=1_000_000, whole=True),
+    Key(name="staleness", short="-S", meaning="What if the staleness window S were N?", high=1000, whole=True),
+    Key(name="kappa", meaning="What if a version were published every N steps?", low=1, high=1000, whole=True),
+    Key(name="machines", meaning="What if there were X times as many machines?", above=True, high=100),
     *OF_SWARM,
 )

@@ -1,7 +1,12 @@
-"""A recorded swarm, if a figure of it were another: T_train, R, T_bcast, T_gen, or what an installation takes.
+"""Change settings of a recorded swarm: T_train, R, T_bcast, T_gen, or the time of an installation.
 
-Pure. What always holds: a figure that is said holds for every machine, as in `volery plan --from`; what is not said
-stays what each machine has shown. T_bcast contains the installation.
+Pure.
+
+Invariants:
+
+- A setting that is given applies to every machine, as in `volery plan --from`. Otherwise each machine keeps what it has
+  shown.
+- T_bcast contains the installation.
 """
 
 from __future__ import annotations
@@ -20,19 +25,19 @@ FIGURES = {
     "generation_s": "T_gen",
     "install_s": "installation",
 }
-"""What each is called."""
+"""The name of each setting in texts."""
 
 Figures = tuple[tuple[str, float], ...]
-"""Of FIGURES, each with its value."""
+"""Keys of FIGURES, each with its value."""
 
 
 def told(key: str, value: float) -> str:
-    """In a few words."""
+    """Return a setting in a few words."""
     return f"{FIGURES[key]} = {f'{value:,}' if key == 'rollouts' else words.seconds(value)}"
 
 
 def figured(learning: Learning, machines: Sequence[Machine], figures: Figures) -> tuple[Learning, tuple[Machine, ...]]:
-    """The same with other figures."""
+    """Return the swarm and its machines with other settings."""
     said = dict(figures)
     other = replace(
         learning,

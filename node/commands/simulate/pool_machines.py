@@ -1,7 +1,11 @@
-"""A pool as machines of a simulation: the same file and the same terms as `volery plan` has.
+"""Turn a pool into the machines of a simulation, with the same file and settings as `volery plan`.
 
-Pure. What always holds: what is not said is taken as the plan takes it: a machine makes so many rollouts at a time that
-they take its T_gen, by Little's law, rounded to whole groups.
+Pure.
+
+Invariants:
+
+- A missing value is taken as in a plan. By Little's law, a machine generates as many rollouts at once as fit its rate
+  and T_gen, rounded to whole groups.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from node.commands.plan.pool import Machine as Row
 from node.commands.simulate.scenario import Swarm
 
 GROUP_SIZE = 4
-"""Smaller than swarms have: a machine is given whole groups, and small ones follow its rate and T_gen closely."""
+"""Smaller than in most swarms: machines get whole groups, and small ones follow a machine's rate and T_gen closely."""
 
 SPREAD = 0.1
 BACK_S = 300.0
@@ -28,7 +32,7 @@ HOUR_S = 3600.0
 
 
 def swarm_of(pool: Pool, command: Mapping[str, Any]) -> Swarm:
-    """The swarm that a pool describes, under what the command line says. Raises UsageError."""
+    """Return the swarm that a pool describes, with the settings of the command line. Raises UsageError."""
     terms = terms_of(pool, command)
     said = {**pool.settings, **command}
     setting, group = terms.setting, said.get("group_size", GROUP_SIZE)
@@ -57,7 +61,7 @@ def swarm_of(pool: Pool, command: Mapping[str, Any]) -> Swarm:
 
 
 def _copy_s(terms: Terms, said: Mapping[str, Any]) -> float:
-    """Of a version whose size is not known it is taken that the source's own line is what limits T_bcast."""
+    """Return the seconds of one copy. If the size is not known, the source's own uplink is taken to limit T_bcast."""
     if not terms.is_computed:
         return terms.setting.source_s
     return source_s(BYTES_PER_MB * said["weights_mb"], said["learner_up_mbit"], [])

@@ -1,10 +1,13 @@
-"""What the peers of a recorded run were, as machines of a simulation.
+"""Turn the peers of a recorded run into the machines of a simulation.
 
-Pure. What always holds: what a peer was is what it showed over all of the run, as T_train is that of all steps, so
-whoever became slower is from the beginning as slow as it was in the mean. T_bcast as it was measured contains the batch
-that a version waits for, and the installation: where a version must have been there when a batch was delivered, what
-follows until it is in use is the installation; where a peer was idle longer than that, its arrival shows; else half a
-batch is taken off, as far as the peer was busy.
+Pure. A machine has the averages that its peer showed over the whole run, like T_train, which is the average of all
+steps. So a peer that became slower is simulated with its mean speed from the beginning.
+
+A measured T_bcast contains the wait for the batch under way, and the installation. It is divided in this way:
+
+- If a version must have arrived before a batch was delivered, the time from there until it is used is the installation.
+- If a peer was idle for longer than that, the version's arrival shows.
+- Otherwise half a batch is subtracted, as far as the peer was busy.
 """
 
 from __future__ import annotations
@@ -32,19 +35,23 @@ from learner.simulation.machines import Absence, Change, Machine
 from learner.simulation.rollout_node import SILENCE_S
 
 ENOUGH = 6
-"""Deliveries of a peer from which on their spread says something."""
+"""Deliveries of a peer from which on their spread is meaningful."""
 
 SPREAD = 0.1
 
 IDLE_S = 0.5
-"""Who had nothing to do for so long beyond an installation was waiting for the version."""
+"""Seconds beyond an installation after which an idle peer counts as waiting for the version."""
 
 
 def machines_of(
     events: Sequence[Recorded], seen: SwarmEstimator, names: Mapping[str, str], *, unseen_s: float = 0.0
 ) -> Iterator[Machine]:
-    """Of one start, which begins with `Began`: who delivered something or said how fast it is, by its name in `names`.
-    `unseen_s` is T_bcast where no peer showed any."""
+    """Yield the machines of one start, whose events begin with `Began`.
+
+    Args:
+        names: the name of each peer. Those that neither delivered nor reported their speed are left out.
+        unseen_s: T_bcast if no peer showed any.
+    """
     profiles = {peer: profile for peer in names if (profile := seen.profile(peer)) is not None}
     past = _Past(events, profiles, unseen_s)
     for peer, profile in profiles.items():
@@ -53,7 +60,7 @@ def machines_of(
 
 
 class _Past:
-    """A run by peer; `usual_` is the median, for who showed nothing of its own."""
+    """A run, by peer. `usual_` values are medians, for peers that showed no value of their own."""
 
     def __init__(self, events: Sequence[Recorded], profiles: Mapping[str, Profile], unseen_s: float) -> None:
         began = events[0]
@@ -84,7 +91,7 @@ class _Past:
         self.spread = median(spreads) if spreads else SPREAD
 
     def rate(self, profile: Profile) -> float:
-        """Rollouts per busy second over all of the run; what the peer promised where it delivered nothing."""
+        """Return rollouts per busy second over the whole run; the peer's promised rate if it delivered nothing."""
         over_all = self._over_all.get(profile.peer)
         shown = over_all.shown_rate if over_all is not None else None
         return (shown.value if shown is not None else 0.0) or profile.claimed_rate
@@ -124,7 +131,7 @@ def _machine(past: _Past, peer: str, profile: Profile, name: str, rate: float) -
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """A version came into service `after_s` its publication, `idle_s` after the last delivery."""
+    """A version came into use `after_s` seconds after its publication, and `idle_s` after the last delivery."""
 
     after_s: float
     idle_s: float
@@ -141,7 +148,7 @@ def _changes_of_version(events: Sequence[Recorded]) -> dict[str, list[_Change]]:
                 published[event.version] = event.at_s
             case Delivered():
                 if event.started_s < installed.get(event.peer, -math.inf) and found[event.peer]:
-                    # It was busy with this until it changed versions; the delivery took a moment longer to come.
+                    # It was busy with this until it changed versions; the delivery arrived a moment later.
                     found[event.peer][-1] = replace(found[event.peer][-1], idle_s=0.0)
                 delivered[event.peer] = event.at_s
             case Installed() if event.peer in delivered and event.version in published:
@@ -154,7 +161,7 @@ def _changes_of_version(events: Sequence[Recorded]) -> dict[str, list[_Change]]:
 
 
 def _install_s(changes: Sequence[_Change]) -> float | None:
-    """What installing takes, if that shows."""
+    """Return the seconds of an installation, None if the run does not show it."""
     if len(changes) < ENOUGH:
         return None
     usual_s = median(one.after_s for one in changes)
@@ -163,13 +170,13 @@ def _install_s(changes: Sequence[_Change]) -> float | None:
 
 
 def _arrived_s(changes: Sequence[_Change], install_s: float) -> float | None:
-    """How long versions take to arrive, if that shows."""
+    """Return the seconds until versions arrive, None if the run does not show it."""
     idle = [one.after_s - install_s for one in changes if one.idle_s > install_s + IDLE_S]
     return max(0.0, median(idle)) if len(idle) >= ENOUGH else None
 
 
 def _spread(deliveries: Sequence[Delivered]) -> float | None:
-    """Deviation over mean of what a rollout took."""
+    """Return standard deviation over mean of the seconds of a delivery; None for too few deliveries."""
     if len(deliveries) < ENOUGH:
         return None
     took = [one.at_s - one.started_s for one in deliveries]
@@ -178,7 +185,7 @@ def _spread(deliveries: Sequence[Delivered]) -> float | None:
 
 
 def _stays(events: Sequence[Joined | Left], began_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """From when until when it was here, and within its owner's hours, from the beginning on."""
+    """Yield the times in which it was connected within its owner's hours, in seconds from the beginning."""
     since_s: float | None = None
     lent_s = math.inf
     for event in [*events, None]:

@@ -1,7 +1,9 @@
-"""A recorded run as a swarm to simulate: its peers as they were, coming and going when they did.
+"""Turn a recorded run into a swarm to simulate: its peers as they were, with their times of coming and going.
 
-What always holds: of a run that was started several times, the start with most steps is replayed, up to its last step;
-who was on and when is as it was decided then.
+Invariants:
+
+- If a run was started several times, the start with the most steps is replayed, up to its last step.
+- Peers are active when the run had them active.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from protocol.core.limits import MAX_GROUP_SIZE
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A swarm that was recorded in `source`, and what its steps, but for the first of its start, showed. `time` is what
-    the learner's time went into in all of the recording.
+    """A swarm that was recorded in `source`, and the measurements of its steps, except the first ones of its start.
 
-    `silent` peers neither delivered nor said how fast they are, and are left out."""
+    Args:
+        time: what the learner's time went into, over the whole recording.
+        silent: peers that are left out, because they neither delivered nor reported their speed.
+    """
 
     source: str
     swarm: Swarm
@@ -39,13 +43,17 @@ class Replay:
 
 
 def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s: float | None = None) -> Replay:
-    """The run that `target` names. What the learner costs stands in no recording, `broadcast_s` is for one in which no
-    version was on its way. Raises UsageError."""
+    """Return the run that `target` names. Raises UsageError.
+
+    Args:
+        learner_price: price of the learner's machine, which no recording contains.
+        broadcast_s: T_bcast for a recording in which no version was sent.
+    """
     path, config = find_recording(target)
     everything = read_events(path)
     events = _longest(everything)
     if events is None:
-        raise UsageError(f"{path} tells of no training step yet. Let the run take some, then replay it.")
+        raise UsageError(f"{path} contains no training step yet. Let the run take some steps, then replay it.")
     seen = fit(events)
     began = events[0]
     assert isinstance(began, Began)
@@ -55,7 +63,7 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
     _require_sane(path, began, seen, broadcast_s)
     machines = tuple(machines_of(events, seen, names, unseen_s=broadcast_s or 0.0))
     if not machines:
-        raise UsageError(f"{path}: no peer delivered anything or said how fast it is, so there is nobody to simulate.")
+        raise UsageError(f"{path}: no peer delivered or reported its speed, so there is nothing to simulate.")
     took = _took([event for event in events if isinstance(event, Stepped)])
     learning = Learning(
         rollouts=began.rollouts,
@@ -109,11 +117,11 @@ def _require_sane(path: Path, began: Began, seen: SwarmEstimator, broadcast_s: f
     if began.group_size > MAX_GROUP_SIZE:
         raise UsageError(f"{path}: no swarm has groups of {began.group_size:,} rollouts. The recording is damaged.")
     if seen.broadcast_s is None and broadcast_s is None:
-        raise UsageError(f"{path} shows no version on its way, so T_bcast is not known. Give --broadcast-s.")
+        raise UsageError(f"{path} contains no broadcast of a version, so T_bcast is not known. Give --broadcast-s.")
 
 
 def _longest(events: Sequence[Recorded]) -> list[Recorded] | None:
-    """The start with most steps, up to the last of them."""
+    """Return the start with the most steps, up to the last of them; None without any step."""
     starts: list[list[Recorded]] = []
     for event in events:
         if isinstance(event, Began):
@@ -128,7 +136,7 @@ def _last_step(events: Sequence[Recorded]) -> int | None:
 
 
 def _called(events: Sequence[Recorded]) -> dict[str, str]:
-    """What each peer calls itself, if it ever said."""
+    """Return the display name of each peer, "" if it never gave one."""
     called: dict[str, str] = {}
     for event in events:
         if isinstance(event, Joined):
@@ -138,7 +146,7 @@ def _called(events: Sequence[Recorded]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Took:
-    """What steps took, as `Learning` has it."""
+    """The durations of steps, as `Learning` has them."""
 
     train_s: float
     train_spread: float

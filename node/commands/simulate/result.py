@@ -1,7 +1,9 @@
-"""A simulation from its beginning to its end, as one value that text, JSON and picture are made of.
+"""Run a simulation from beginning to end, as one value from which text, JSON and picture are made.
 
-What always holds: waits, lags and shares are of the steps but for the first S + 1, whose waits are for machines to come
-at all; costs and what machines made are of all of it.
+Invariants:
+
+- Waits, lags and shares leave out the first S + 1 steps, which wait for machines to come at all. Costs and the
+  machines' rollouts are about the whole run.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ from learner.simulation.world import World
 from node.commands.simulate.scenario import Scene, Swarm, WhatIf, scene
 
 MOST_SPANS = 200_000
-"""As many as a stretch of some steps of a large swarm has; older ones are forgotten."""
+"""Spans that are kept: enough for some steps of a large swarm. Older ones are forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What machines of one kind did: `count` there are, of whom `on` were on in the mean, at what cost, and how many
-    rollouts of theirs were admitted."""
+    """What the machines of one kind did.
+
+    Args:
+        count: number of machines; `on` of them were active on average.
+        paid: what they cost.
+        made: admitted rollouts.
+    """
 
     name: str
     count: int
@@ -35,8 +42,14 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What came of `asked`. `kinds` in the order of the pool; `plans` are all decisions, `price` per hour of who is on
-    in the end, the learner included."""
+    """The result for `asked`.
+
+    Args:
+        kinds: kinds of machines, in the order of the pool.
+        plans: all decisions of the plan.
+        on: machines that are active at the end.
+        price: price per hour at the end, learner included.
+    """
 
     asked: WhatIf
     scene: Scene
@@ -51,22 +64,22 @@ class Story:
 
     @property
     def num_steps(self) -> int:
-        """All of them."""
+        """Return the number of training steps, including the first ones."""
         return len(self.outcome.busy_s)
 
     @property
     def hours(self) -> float:
-        """Simulated."""
+        """Return the simulated hours."""
         return self.outcome.ended_s / 3600
 
     @property
     def cost_per_hour(self) -> float:
-        """Over all of it."""
+        """Return the average cost per hour of the whole run."""
         return self.outcome.cost / self.hours if self.hours > 0 else 0.0
 
     @property
     def cost_per_step(self) -> float | None:
-        """Over all of it; None without a step."""
+        """Return the average cost per training step of the whole run; None without a step."""
         return self.outcome.cost / self.num_steps if self.num_steps else None
 
 
@@ -80,9 +93,9 @@ def tell(
     spans: bool = False,
     record: list[Recorded] | None = None,
 ) -> Story:
-    """Simulate the swarm, if `asked` were so, for so many steps or so long; all that happens is added to `record`.
+    """Simulate the swarm with the changes in `asked`, for `steps` training steps or until `until_s`.
 
-    Raises UsageError.
+    All events are added to `record`. Raises UsageError.
     """
     set_up = scene(swarm, asked, seed)
     kept: list[Recorded] = []
@@ -134,5 +147,5 @@ def _kinds(swarm: Swarm, set_up: Scene, outcome: Outcome) -> Iterator[Kind]:
 
 
 def _kind(swarm: Swarm, name: str) -> str:
-    """Copies of a machine are of its kind."""
+    """Return the kind of a machine; a copy has the kind of its original."""
     return swarm.kinds.get(name) or swarm.kinds.get(name.rpartition(" (")[0], name)

@@ -1,7 +1,11 @@
-"""What is simulated, and what is asked of it: a swarm as it is, and "what if" one thing or another were different.
+"""Define what is simulated: an unchanged swarm, and "what if" changes to it.
 
-Pure. What always holds: the swarm is the same value whatever is asked, so answers can be compared; each machine has a
-name of its own and thereby its own luck, in every answer the same.
+Pure.
+
+Invariants:
+
+- The swarm is the same value for all changes, so that answers can be compared.
+- Each machine has its own name and therefore its own random numbers, which are the same in every answer.
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ from node.commands.simulate.overrides import Figures, figured, told
 from node.runtime.errors import UsageError
 
 MOST_MACHINES = 10_000
-"""An hour of a thousand takes a minute."""
+"""An hour of a thousand machines takes a minute to simulate."""
 
 MOST_ROLLOUTS = 1 << 20
-"""Of a training step: a quarter of a million leases, some seconds."""
+"""Rollouts of a training step: a quarter of a million leases, which take some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +38,15 @@ class Swarm:
     """A swarm as it is.
 
     Args:
-        learning: with the window S; its kappa is that of the beginning.
-        kappa: the period, where it is fixed.
-        machines: everybody who comes at some time.
-        kinds: what each is called in tables, by name.
-        currency: of all prices.
-        copy_s: how long a copy takes that the source sends to one machine.
-        seconds: how long it is simulated if nobody says.
-        plans: what a recorded run decided.
-        is_planned: whether there is a plan at all, if nobody says.
+        learning: settings with the window S; its kappa is that of the beginning.
+        kappa: the publication period, if it is fixed.
+        machines: all machines that come at some time.
+        kinds: the kind of each machine in tables, by its name.
+        currency: currency of all prices.
+        copy_s: seconds of a copy that the source sends to one machine.
+        seconds: default length of a simulation.
+        plans: the decisions of a recorded run.
+        is_planned: whether there is a plan by default.
     """
 
     learning: Learning
@@ -58,17 +62,17 @@ class Swarm:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """What is to be different; None is as it is.
+    """The changes to simulate; None keeps a value as it is.
 
     Args:
-        mode: sequential and synchronous have S = 0 and publish every step.
-        staleness: S.
-        kappa: a period that no plan changes.
-        p2p: machines pass versions on; else the source sends each its own copy.
-        cost: the plan looks at prices.
-        machines: a share of them, or more than all: copies.
-        plan: a planner decides who is on; else everybody is.
-        figures: others than a recorded swarm's, see `node.commands.simulate.overrides`.
+        mode: sequential and synchronous have S = 0, and publish every step.
+        staleness: the window S.
+        kappa: a publication period that no plan changes.
+        p2p: machines relay versions; otherwise the source sends each its own copy.
+        cost: the plan compares prices.
+        machines: multiple of the machines; above 1 there are copies.
+        plan: a planner decides which machines are active; otherwise all are.
+        figures: other settings of a recorded swarm, see `node.commands.simulate.overrides`.
     """
 
     mode: Mode | None = None
@@ -82,11 +86,11 @@ class WhatIf:
 
     @property
     def name(self) -> str:
-        """In a few words."""
+        """Return the changes in a few words."""
         return ", ".join(one for one, _ in self._parts()) or "as it is"
 
     def parts(self) -> list[WhatIf]:
-        """Each difference alone, where there are several."""
+        """Return each change alone."""
         return [one for _, one in self._parts()]
 
     def _parts(self) -> Iterator[tuple[str, WhatIf]]:
@@ -99,11 +103,11 @@ class WhatIf:
         if not self.p2p:
             yield "without P2P", WhatIf(p2p=False)
         if not self.cost:
-            yield "without prices", WhatIf(cost=False, plan=self.plan)  # only a plan looks at them
+            yield "without prices", WhatIf(cost=False, plan=self.plan)  # only a plan depends on them
         if self.machines != 1:
             yield f"{self.machines:g} x the machines", WhatIf(machines=self.machines)
         if self.plan is not None:
-            yield "planned" if self.plan else "everybody on", WhatIf(plan=self.plan)
+            yield "planned" if self.plan else "all active", WhatIf(plan=self.plan)
         for key, value in self.figures:
             yield told(key, value), WhatIf(figures=((key, value),))
 
@@ -118,12 +122,12 @@ USUAL = (
     WhatIf(machines=0.5),
     WhatIf(plan=False),
 )
-"""What is compared when nothing is asked."""
+"""Changes that are compared if none is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a world is made of."""
+    """The inputs of a simulated world."""
 
     learning: Learning
     machines: tuple[Machine, ...]
@@ -131,7 +135,7 @@ class Scene:
 
 
 def scene(swarm: Swarm, asked: WhatIf, seed: int) -> Scene:
-    """The swarm, if that were so. Raises UsageError where it cannot be."""
+    """Return the swarm with the changes in `asked`. Raises UsageError if they are impossible."""
     if asked.figures:
         learning, machines = figured(swarm.learning, swarm.machines, asked.figures)
         copy_s = dict(asked.figures).get("broadcast_s", swarm.copy_s)
@@ -139,7 +143,7 @@ def scene(swarm: Swarm, asked: WhatIf, seed: int) -> Scene:
     staleness = _window(swarm, asked)
     machines = tuple(_share(swarm.machines, asked.machines))
     if not machines:
-        raise UsageError(f"--machines {asked.machines:g} leaves none of {len(swarm.machines)} machines. Give more.")
+        raise UsageError(f"--machines {asked.machines:g} leaves none of {len(swarm.machines)} machines. Use more.")
     _require_small(swarm, machines)
     fixed = _fixed_period(swarm, asked, staleness)
     settings = Settings(rollouts=swarm.learning.rollouts, staleness=staleness, kappa=fixed, currency=swarm.currency)
@@ -169,12 +173,12 @@ def _window(swarm: Swarm, asked: WhatIf) -> int:
     match asked.mode:
         case Mode.SEQUENTIAL | Mode.SYNCHRONOUS:
             if given:
-                raise UsageError(f"{asked.mode.value} mode has S = 0. Leave out -S {given}, or --mode.")
+                raise UsageError(f"{asked.mode.value} mode has S = 0. Omit -S {given}, or --mode.")
             return 0
         case Mode.ASYNC:
             staleness = swarm.learning.staleness if given is None else given
             if staleness == 0:
-                raise UsageError("async mode has S of 1 or more. Give -S, or another --mode.")
+                raise UsageError("async mode needs S of 1 or more. Give -S, or another --mode.")
             return staleness
         case None:
             return swarm.learning.staleness if given is None else given
@@ -184,7 +188,7 @@ def _fixed_period(swarm: Swarm, asked: WhatIf, staleness: int) -> int | None:
     most = max(1, staleness)
     if asked.kappa is not None and asked.kappa > most:
         raise UsageError(
-            f"--kappa {asked.kappa} is above S = {staleness}: rollouts would be too old. Give 1 to {most}."
+            f"--kappa {asked.kappa} is above S = {staleness}, so rollouts would be stale. Give 1 to {most}."
         )
     if asked.kappa is not None:
         return asked.kappa
@@ -192,7 +196,7 @@ def _fixed_period(swarm: Swarm, asked: WhatIf, staleness: int) -> int | None:
 
 
 def _period(swarm: Swarm, machines: Sequence[Machine], staleness: int) -> int:
-    """What a planner would begin with, if it knew the machines."""
+    """Return the period that a planner would begin with if it knew the machines."""
     learning = swarm.learning
     suppliers = [
         Supplier(rate=one.rate, broadcast_s=one.broadcast_s + one.install_s, generation_s=one.batch_s)
@@ -208,7 +212,7 @@ def _period(swarm: Swarm, machines: Sequence[Machine], staleness: int) -> int:
 
 
 def _share(machines: Sequence[Machine], share: float) -> Iterator[Machine]:
-    """So many times all of them; what is not a whole number, evenly over the list."""
+    """Yield the machines `share` times. A fraction is spread evenly over the list."""
     whole, rest = int(share), share - int(share)
     taken = {one.name for one in machines}
     for number in range(whole):
@@ -220,7 +224,7 @@ def _share(machines: Sequence[Machine], share: float) -> Iterator[Machine]:
 
 
 def _copy(machine: Machine, number: int, taken: set[str]) -> Machine:
-    """Under a name that nobody has; `story` finds its kind before the last bracket."""
+    """Return a copy of a machine with a new name; `result` finds its kind before the last bracket."""
     name = f"{machine.name} ({number})"
     while name in taken:
         name += "'"

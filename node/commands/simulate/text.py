@@ -1,7 +1,7 @@
-"""Simulations in words and tables that fit 100 columns, for a terminal and for a file.
+"""Show simulations in words and tables that fit 100 columns, for a terminal and for a file.
 
-Pure: stories in, a string out. First what was measured, where a run is replayed, then what was asked, then what it is
-compared with.
+Pure: it turns stories into a string. The order is: the measurements, if a run is replayed; what was asked for; the
+comparisons.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from node.runtime import formatting as words
 
 LAGS_LISTED = 12
 PLANS_LISTED = 16
-"""Changes of plan, the last ones; all of them are in the recording and the JSON."""
+"""Changes of the plan that are shown, the last ones. The recording and the JSON have all of them."""
 
 NAME_CHARS = 22
 REASON_CHARS = 300
 
 FEW_STEPS = 10
-"""Below, a bubble says little."""
+"""Steps below which a bubble is not reliable."""
 
 
 def as_text(
@@ -44,7 +44,7 @@ def as_text(
     box: Box = DASHES,
     color: bool = False,
 ) -> str:
-    """All of it."""
+    """Return the whole text."""
     return drawn(_parts(stories, currency, replay, box, width), max(width, FILE_WIDTH), color=color)
 
 
@@ -58,13 +58,13 @@ def _parts(
     yield titled(f"Simulated: {asked.asked.name}", Constrain(pairs(_story(asked, currency)), width - 1))
     yield titled("Machines", _machines(asked, currency, box))
     if asked.plans:
-        yield titled("Plans, and what those cost who are on", _plans(asked, currency, box))
+        yield titled("Plans: active machines and their cost", _plans(asked, currency, box))
     if len(stories) > 1:
-        yield titled("Compared", _compared(stories, currency, box))
+        yield titled("Comparison", _compared(stories, currency, box))
 
 
 def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
-    """What was measured beside what is simulated of the same swarm."""
+    """Return a table of what was measured beside what is simulated for the same swarm."""
     both = (replay.steps, simulated.steps)
     rows = [
         ["training steps", *(f"{steps.count:,}" for steps in both)],
@@ -72,13 +72,13 @@ def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
         ["bubble", *(words.share(steps.time.bubble) for steps in both)],
         ["seconds a step", *map(_step_s, both)],
         ["mean lag", *(f"{steps.lag:.2f}" for steps in both)],
-        ["too old, of admitted", *(words.share(steps.stale_share) for steps in both)],
+        ["stale, of admitted", *(words.share(steps.stale_share) for steps in both)],
     ]
     for lag in sorted({*replay.steps.lags, *simulated.steps.lags})[:LAGS_LISTED]:
         told = (words.share(shares.get(lag, 0)) if shares else words.NOTHING for shares in (one.shares for one in both))
         rows.append([f"lag {lag}", *told])
     peers = "1 peer" if replay.silent == 1 else f"{replay.silent} peers"
-    left = f"{peers} left out: neither delivered anything nor said how fast it is"
+    left = f"{peers} left out, for want of a delivery or a reported speed"
     shown = table(["", "measured", "simulated"], rows, box)
     return Group(shown, Text(left, style="dim")) if replay.silent else shown
 
@@ -89,38 +89,41 @@ def _step_s(steps: Steps) -> str:
 
 def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
     learning, outcome, steps = story.scene.learning, story.outcome, story.steps
-    window = f"S = {learning.staleness}, kappa = {story.kappa}, R = {learning.rollouts:,}"
+    window = (
+        f"staleness window S = {learning.staleness}, a version every kappa = {story.kappa} training steps of "
+        f"R = {learning.rollouts:,} rollouts"
+    )
     yield (
         "run",
-        f"{words.duration(outcome.ended_s)} of a swarm of {len(story.scene.machines):,}, {mode_of(story)}, {window}",
+        f"{words.duration(outcome.ended_s)} with {len(story.scene.machines):,} machines, {mode_of(story)}: {window}",
     )
     first = "the first is" if story.left_out == 1 else f"the first {story.left_out} are"
-    left_out = f"; {first} left out of what follows" if story.left_out else ""
+    left_out = f"; {first} not counted in learner and lag" if story.left_out else ""
     yield "steps", f"{story.num_steps:,}{left_out}"
     if steps.wait_s is None:
-        yield "learner", "it took no training step: machines are too few, too late, or this was too short"
+        yield "learner", "no training step: the machines are too few or too slow, or the simulated time is too short"
     else:
         yield (
             "learner",
             (
-                f"{trains(steps.time)}, a bubble of {words.share(steps.bubble)}: "
-                f"{words.seconds(steps.wait_s)} waited a step of {_step_s(steps)} s"
+                f"{trains(steps.time)}, waits {words.share(steps.bubble)} (bubble): "
+                f"{words.seconds(steps.wait_s)} in a step of {_step_s(steps)} s"
             ),
         )
-        yield "lag", f"{steps.lag:.2f} training steps in the mean ({words.histogram(steps.shares, LAGS_LISTED)})"
+        yield "lag", f"{steps.lag:.2f} training steps on average; by lag: {words.histogram(steps.shares, LAGS_LISTED)}"
     if 0 < steps.count < FEW_STEPS:
-        yield "few steps", "so few say little; give --steps or more --hours"
+        yield "few steps", "these are too few for reliable numbers; use --steps, or more --hours"
     yield (
         "rollouts",
         (
-            f"{outcome.completed:,} made, {outcome.stale:,} of them too old ({words.share(outcome.stale_share)}); "
-            f"{outcome.lost:,} more were leased and lost with their machines, {outcome.recalled:,} recalled as too late"
+            f"{outcome.completed:,} generated, {outcome.stale:,} of them stale ({words.share(outcome.stale_share)}); "
+            f"{outcome.lost:,} more were lost with their machines, {outcome.recalled:,} recalled as too late"
         ),
     )
     step = "" if story.cost_per_step is None else f", {words.money(story.cost_per_step, currency)} a training step"
-    learner = f", the learner's {words.money(learning.price, '')} included" if learning.price else ""
-    yield "cost", f"{words.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
-    yield "in the end", f"{words.counted(story.on, 'machine')} on, for {words.per_hour(story.price, currency)}{learner}"
+    learner = f", including {words.money(learning.price, '')} for the learner" if learning.price else ""
+    yield "cost", f"{words.per_hour(story.cost_per_hour, currency)} on average{step}{learner}"
+    yield "at the end", f"{words.counted(story.on, 'machine')} active, {words.per_hour(story.price, currency)}{learner}"
 
 
 def _machines(story: Story, currency: str, box: Box) -> RenderableType:
@@ -132,11 +135,11 @@ def _machines(story: Story, currency: str, box: Box) -> RenderableType:
          words.money(1000 * kind.paid / kind.made, "") if kind.made else words.NOTHING]
         for kind in kinds
     ]  # fmt: skip
-    headings = ["machine", "in\nall", "on in\nthe mean", f"{currency}\npaid", f"{currency}\nan hour",
+    headings = ["machine", "count", "active on\naverage", f"{currency}\npaid", f"{currency}\nan hour",
                 f"{currency}\na step", "rollouts\nadmitted", f"{currency} per\n1000 rollouts"]  # fmt: skip
     left = len(story.kinds) - len(kinds)
     shown = table(headings, rows, box)
-    return Group(shown, Text(f"and {left} more kinds, left out", style="dim")) if left else shown
+    return Group(shown, Text(f"{left} more kinds are left out", style="dim")) if left else shown
 
 
 def _plans(story: Story, currency: str, box: Box) -> RenderableType:
@@ -150,17 +153,17 @@ def _plans(story: Story, currency: str, box: Box) -> RenderableType:
         ]
         for before, plan in list(zip((None, *story.plans), story.plans, strict=False))[-PLANS_LISTED:]
     ]
-    shown = table(["at\ns", "kappa", "on", f"{currency}\nan hour", "why"], rows, box, wrap_last=True)
+    shown = table(["at\ns", "kappa", "active", f"{currency}\nan hour", "why"], rows, box, wrap_last=True)
     left = len(story.plans) - len(rows)
-    return Group(Text(f"{left} before these", style="dim"), shown) if left else shown
+    return Group(Text(f"{left} earlier ones are left out", style="dim"), shown) if left else shown
 
 
 def _reason(plan: Planned, before: Planned | None) -> str:
     if not plan.reasons:
         if before is None:
-            return "as it begins"
-        measured = f"kappa = {plan.kappa} is the first by what was measured"
-        return "somebody who was on has left" if before.kappa == plan.kappa else measured
+            return "at the start"
+        measured = f"kappa = {plan.kappa} is the first value from measurements"
+        return "an active machine left" if before.kappa == plan.kappa else measured
     more = f" (and {len(plan.reasons) - 1} more)" if len(plan.reasons) > 1 else ""
     return words.plain_name(plan.reasons[0], REASON_CHARS) + more
 
@@ -174,6 +177,6 @@ def _compared(stories: Sequence[Story], currency: str, box: Box) -> RenderableTy
          words.money(story.cost_per_step, "") if story.cost_per_step is not None else words.NOTHING]
         for story in stories
     ]  # fmt: skip
-    headings = ["", "S", "kappa", "steps", "learner\ntrains", "s\na step", "lag", "too\nold", "on in\nthe end",
+    headings = ["", "S", "kappa", "steps", "learner\ntrains", "s\na step", "lag", "stale", "active at\nthe end",
                 f"{currency}\nan hour", f"{currency}\na step"]  # fmt: skip
     return table(headings, rows, box)

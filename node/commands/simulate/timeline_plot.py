@@ -1,9 +1,9 @@
-"""`timeline.png`: who did what when, over the last training steps of a simulation.
+"""Draw `timeline.png`: what each machine did when, over the last training steps of a simulation.
 
-One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, one for each
-machine. Everything that belongs to a policy version has its colour: the training step that makes it, its broadcast, the
-rollouts made with it; so lag is how far right of its broadcast a colour still appears. White is waiting, a thin grey
-line is a machine that stands by or is away.
+One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, and one for
+each machine. All that belongs to a policy version has its colour: the training step that makes it, its broadcast, and
+the rollouts made with it. So the lag is how far to the right of its broadcast a colour still appears. White is waiting;
+a thin grey line is a machine that is on standby or away.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS_SHOWN = 12
-"""More make bars too short to be told apart."""
+"""Training steps in the picture: more would make bars too short to be told apart."""
 
 MOST_MACHINES = 38
-"""Rows that can be read one below the other."""
+"""Rows of machines that can be read one below the other."""
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Of Okabe and Ito; the next version of the same colour is long after the one before has been used up."""
+"""Colours by Okabe and Ito. When a colour comes again, the version that had it before is long used up."""
 
 ROW_IN, FRAME_IN = 0.17, 2.1
-"""Height of a row, and of what surrounds them all."""
+"""Height of a row, and of everything around the rows, in inches."""
 
 NAME_CHARS = 22
 
 TITLE_CHARS = 60
-"""Of what was asked; with the result behind it, it is as wide as the picture."""
+"""Most characters of what was asked; with the result behind it, it is as wide as the picture."""
 
 NUMBERED = 0.014
-"""Of the picture's width: a number of two digits fits."""
+"""Fraction of the picture's width in which a number of two digits fits."""
 
-LEGEND = "a colour is a version, a box a batch; white is waiting or installing, a grey line stands by or is away"
+LEGEND = "colour: a version; box: a batch; white: waiting or installing; grey line: on standby or away"
 
 
 def draw_timeline(story: Story, currency: str, path: Path) -> None:
@@ -58,7 +58,7 @@ def draw_timeline(story: Story, currency: str, path: Path) -> None:
 
 
 def stretch(story: Story) -> tuple[float, float]:
-    """From when until when: the last STEPS_SHOWN training steps, all of it where there were no more."""
+    """Return the shown time from start to end: the last STEPS_SHOWN training steps, or all if there are no more."""
     trained = [span for span in story.outcome.spans if span.row == LEARNER]
     if not trained:
         return 0.0, max(story.outcome.ended_s, 1.0)
@@ -68,7 +68,7 @@ def stretch(story: Story) -> tuple[float, float]:
 
 
 def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
-    """The machines that are shown, in their order: all, or evenly some of those that worked."""
+    """Return the machines that are shown, in their order: all of them, or an even selection of those that worked."""
     shown = [one.name for one in story.scene.machines]
     if len(shown) > MOST_MACHINES:
         worked = {span.row for span in spans if span.works}
@@ -78,7 +78,7 @@ def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
 
 
 def colour_of(version: int, published: Sequence[int]) -> str:
-    """That of the first published version which contains this one."""
+    """Return the colour of the first published version that contains this one."""
     return COLOURS[bisect_left(published, version) % len(COLOURS)]
 
 
@@ -95,10 +95,10 @@ def _draw(
     figure.subplots_adjust(left=0.17, right=0.985, top=1 - 1.15 / height, bottom=0.6 / height)
     axes = figure.add_subplot()
     places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
-    labels = ["learner: trains", "its source: sends", *(words.plain_name(name, NAME_CHARS) for name in rows)]
+    labels = ["learner: training", "learner: sending", *(words.plain_name(name, NAME_CHARS) for name in rows)]
     draw_rows(axes, list(zip(places.values(), labels, strict=True)))
     axes.set_xlim(*window)
-    axes.set_xlabel("seconds since the beginning", fontsize=11, color=INK)
+    axes.set_xlabel("seconds since the start", fontsize=11, color=INK)
     published = sorted({span.version for span in story.outcome.spans if span.works and span.row != LEARNER})
     for span in spans:
         if (place := places.get(span.row)) is None:
@@ -107,7 +107,7 @@ def _draw(
         axes.barh(
             place, end - start, left=start, height=0.8 if span.works else 0.12, edgecolor="white", linewidth=0.4,
             color=colour_of(span.version, published) if span.works else "#BBBBBB",
-            zorder=3 if span.works else 2,  # who was released finishes what it has begun: the box is before the line
+            zorder=3 if span.works else 2,  # a deactivated machine finishes its batch: the box is drawn over the line
         )  # fmt: skip
         if span.row in (LEARNER, SOURCE) and end - start > NUMBERED * (window[1] - window[0]):
             axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white",

@@ -67,7 +67,7 @@ def test_the_usual_what_ifs_and_their_directions(tmp_path: Path) -> None:
     assert set(told["sequential"]["lags"]) == set(told["synchronous"]["lags"]) == {"0"}
     assert told["synchronous"]["utilisation"] <= told["sequential"]["utilisation"] < base["utilisation"]
     assert told["without P2P"]["cost_per_step"] > base["cost_per_step"]
-    assert told["everybody on"]["price"] > base["price"]
+    assert told["all active"]["price"] > base["price"]
     assert told["0.5 x the machines"]["utilisation"] <= base["utilisation"]
 
 
@@ -118,7 +118,7 @@ def test_text_fits_a_hundred_columns(tmp_path: Path) -> None:
     outcome = simulate(pool(tmp_path), *STEPS, "--compare")
     assert (outcome.code, outcome.err) == (0, "")
     assert max(map(len, outcome.out.splitlines())) <= 100
-    for words in ("Simulated: as it is", "a bubble of", "too old", "an hour over all of it", "Machines", "Compared"):
+    for words in ("Simulated: as it is", "(bubble)", "stale", "an hour on average", "Machines", "Comparison"):
         assert words in outcome.out
     assert "nan" not in re.findall("[a-z]+", outcome.out)
 
@@ -126,7 +126,7 @@ def test_text_fits_a_hundred_columns(tmp_path: Path) -> None:
 def test_a_swarm_that_never_trains_says_so(tmp_path: Path) -> None:
     outcome = simulate(pool(tmp_path), "--hours", 0.001)
     assert outcome.code == 0
-    assert "took no training step" in outcome.out
+    assert "no training step: the machines are too few" in outcome.out
     assert simulated(pool(tmp_path), "--hours", 0.001)["stories"][0]["utilisation"] is None
 
 
@@ -207,7 +207,7 @@ def test_a_wrong_option_is_named(tmp_path: Path, arguments: tuple[object, ...], 
         ('[[absence]]\nmachine = "cheap"\n', ["absence 1", "from_s is missing"]),
         ('[[absence]]\nmachine = "cheap"\nfrom_s = -1\n', ["absence 1", "from_s = -1"]),
         ('[[absence]]\nmachine = "cheap"\nfrom_s = 9\nuntil_s = 9\n', ["absence 1", "until_s = 9 is not after"]),
-        ('[[change]]\nmachine = "cheap"\nat_s = 5\n', ["change 1", "nothing changes"]),
+        ('[[change]]\nmachine = "cheap"\nat_s = 5\n', ["change 1", "this changes nothing"]),
         ('[[change]]\nmachine = "cheap"\nat_s = 5\nspeed = 0\n', ["change 1", "speed = 0", "above 0"]),
         ('[[change]]\nmachine = "cheap"\nat_s = 5\nprice = -1\n', ["change 1", "price = -1"]),
         ('[[change]]\nmachine = "cheap"\nat_s = "noon"\nprice = 1\n', ["change 1", "not a number"]),
@@ -235,13 +235,13 @@ def test_there_must_be_something_to_simulate(tmp_path: Path) -> None:
 
 def test_names_say_what_is_asked() -> None:
     assert WhatIf().name == "as it is"
-    assert WhatIf(kappa=2, cost=False, plan=False).name == "kappa = 2, without prices, everybody on"
+    assert WhatIf(kappa=2, cost=False, plan=False).name == "kappa = 2, without prices, all active"
 
 
 def test_a_change_of_plan_without_a_reason_says_what_it_is() -> None:
     first = Planned(at_s=0, kappa=1, active=["a", "b"], price=1, reasons=[])
     left = msgspec.structs.replace(first, at_s=9, active=["a"])
-    assert "begins" in _reason(first, None)
-    assert "has left" in _reason(left, first)
+    assert "start" in _reason(first, None)
+    assert "left" in _reason(left, first)
     assert "kappa = 6" in _reason(msgspec.structs.replace(left, kappa=6), left)
     assert _reason(msgspec.structs.replace(left, reasons=["b: released", "c: on"]), first) == "b: released (and 1 more)"

@@ -128,7 +128,7 @@ def test_what_a_recording_does_not_tell_is_asked_for(recording: Path) -> None:
 def test_without_a_plan_nothing_looks_at_prices(tmp_path: Path) -> None:
     path = recorded.write(tmp_path / "recording.jsonl", recorded.run())
     assert "--plan" in refusal("--from", path, "--no-cost")
-    assert "everybody is on" in refusal(pool(tmp_path), "--no-cost", "--no-plan")
+    assert "all are active" in refusal(pool(tmp_path), "--no-cost", "--no-plan")
     both = simulated("--from", path, "--no-cost", "--plan", "-S", 1, "--compare", "--steps", 3)["stories"]
     assert [story["name"] for story in both[:4]] == ["as it is", "S = 1", "without prices, planned", "planned"]
     assert [bool(story["plans"]) for story in both] == [False, False, True, True, True]
@@ -194,7 +194,7 @@ def test_of_several_starts_the_longest_is_replayed(tmp_path: Path) -> None:
 
 def test_who_shows_nothing_is_left_out(tmp_path: Path) -> None:
     events = recorded.run(deliveries=False)
-    assert "nobody to simulate" in refusal("--from", recorded.write(tmp_path / "recording.jsonl", events))
+    assert "nothing to simulate" in refusal("--from", recorded.write(tmp_path / "recording.jsonl", events))
     assert "no training step yet" in refusal("--from", recorded.write(tmp_path / "recording.jsonl", events[:4]))
 
 
@@ -218,7 +218,7 @@ def test_what_no_swarm_is_like_is_refused(tmp_path: Path) -> None:
     wide = [msgspec.structs.replace(one, group_size=10**8) if isinstance(one, Began) else one for one in events]
     assert "groups of 100,000,000" in refusal("--from", recorded.write(tmp_path / "wide.jsonl", wide))
     (tmp_path / "line").write_text("no line")
-    assert "holds no whole line" in refusal("--from", tmp_path / "line")
+    assert "holds no complete line" in refusal("--from", tmp_path / "line")
 
 
 def test_a_run_that_shows_no_version_on_its_way_asks_for_t_bcast(tmp_path: Path) -> None:

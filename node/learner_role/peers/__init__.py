@@ -1,12 +1,12 @@
-"""Sessions with peers: who joins, what they deliver, what they are owed.
+"""Serve the learner's peers: sessions, deliveries, introductions, proofs and credits.
 
-- `forgotten_versions`: versions that this learner gave away and its ledger does not know
-- `greetings`: what every greeting is judged by
+- `forgotten_versions`: published versions that the ledger does not know
+- `greetings`: the checks that every greeting must pass
 - `intake`: deliveries, from the inbox to a verdict
 - `introducer`: tells peers who their neighbours are
-- `introductions`: whom a peer can meet, and where it is told that another is
-- `join_terms`: what a peer that joins is told
+- `introductions`: which peers can meet, and at which addresses
+- `join_terms`: the terms that a peer gets before it joins
 - `proof_service`: proofs that records were trained on
 - `relay_credits`: credit for relaying
-- `session_service`: who comes and goes
+- `session_service`: which peers join, stay and leave
 """

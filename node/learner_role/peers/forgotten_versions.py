@@ -1,15 +1,16 @@
-"""Notice versions that this learner gave away and its ledger knows nothing of: the ledger was restored from a copy.
+"""Detect published versions that the ledger does not know, because the ledger was restored from an older copy.
 
-Names of versions only go up, so members that hold 4.25 take nothing of a learner that begins 3.10 again: the swarm
-would stand still. What members hold is asked of them, by the question that repairs gossip, when they connect and now
-and then. The proof is an announcement that carries this learner's own signature, so neither a stranger nor a member
-that lies can make it begin anew: an announcement is in the ledger before anybody hears it. What the state directory
-itself holds beyond its ledger is looked at once, at the start.
+Names of versions only increase. Members that hold version 4.25 ignore a learner that starts again at 3.10, and the
+swarm would stand still. So the learner asks members which version they hold, when they connect and from time to time,
+by the request that also repairs gossip. The proof is an announcement with this learner's own signature, which is in the
+ledger before anybody gets it. So neither a stranger nor a lying member can make the learner change its incarnation. At
+the start, the learner also compares the ledger with the versions and checkpoints in the state directory.
 
 Invariants:
-- The ledger knows that an incarnation is taken before anybody acts on it.
-- An announcement that the ledger knows changes nothing, however often and by whom it is told.
-- No one announcement raises the incarnation by more than MAX_JUMP.
+
+- The ledger records that an incarnation is taken before anything is done about it.
+- An announcement that the ledger knows changes nothing, no matter how often and by which peer it is sent.
+- No single announcement raises the incarnation by more than MAX_JUMP.
 """
 
 from __future__ import annotations
@@ -29,37 +30,40 @@ from swarm.transport.interface import PeerConnected, Report, StreamBroken, Strea
 from swarm.versions.manifest_search import ask
 
 MAX_JUMP = 10_000
-"""Incarnations that are skipped at once, at most: nobody starts a learner so often between two copies. Each of them is
-a number in every chain, so who stole a learner's key could otherwise fill its memory."""
+"""Most incarnations that are skipped at once. Nobody starts a learner so often between two copies. Each one is a number
+in every chain, so a thief of the learner's key could otherwise fill its memory."""
 
 ASK_EVERY_S = 20.0
-"""One member at random is asked so often, in case the first answer was lost."""
+"""Seconds after which a random member is asked, in case the first answer was lost."""
 
 QUESTION_TIMEOUT_S = 5.0
-"""An answer has 1 KiB."""
+"""Seconds to wait for an answer, which has 1 KiB."""
 
 MAX_ASKED = 64
-"""Members that are asked at once; who connects beyond them is asked now and then."""
+"""Most members that are asked at a time. Others that connect are only asked from time to time."""
 
 ADVICE = (
-    "This learner goes on above it; steps, records, bans and pardons between the copy and that version are lost to the"
-    " ledger. Receipts that nodes hold stay valid."
+    "This learner continues above that version. The ledger has lost steps, records, bans and pardons between the copy "
+    "and that version. Receipts that nodes hold stay valid."
 )
 
 
 @dataclass(kw_only=True, eq=False)
 class Forgotten(Service):
-    """See the module's paragraph."""
+    """Asks members for their newest announcement, and compares it with the ledger."""
 
     transport: Transport
     report: Report
     rng: random.Random = field(default_factory=random.Random)
     _asking: set[PeerId] = field(default_factory=set)
     _known: set[bytes] = field(default_factory=set)
-    """Announcements that the ledger knows, or that were acted on: of the peers that are here, so at most one each."""
+    """Announcements that the ledger knows, or that were acted on. Each present peer has at most one."""
 
     def look_here(self, checkpoints: Path) -> None:
-        """Compare the ledger with what lies beside it. Reads the disk: for a worker thread, at the start."""
+        """Compare the ledger with the store and the checkpoints beside it, at the start.
+
+        It reads the disk: call it on a worker thread.
+        """
         begun = max((one.incarnation for one in self.ledger.training.incarnations()), default=0)
         held = [
             one.version
@@ -73,10 +77,10 @@ class Forgotten(Service):
         self.state.forgotten = self.ledger.training.incarnations_seen()
 
     async def run(self) -> None:
-        """Ask whoever connects, and somebody now and then; until cancelled."""
+        """Ask each peer that connects, and a random peer from time to time, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_now_and_then)
-            while True:  # a channel of events ends when its reader falls behind; the next begins with who is here
+            while True:  # a channel of events ends when its reader is too slow; the next begins with the present peers
                 async for event in self.transport.events():
                     if isinstance(event, PeerConnected) and len(self._asking) < MAX_ASKED:
                         nursery.start_soon(self._ask, event.peer)
@@ -103,7 +107,7 @@ class Forgotten(Service):
             self._asking.discard(peer)
 
     async def hear(self, raw: bytes) -> None:
-        """A member holds this announcement. Raises PeerError when it is none of a learner of this swarm."""
+        """Judge an announcement that a member holds. Raises PeerError if it is not from a learner of this swarm."""
         if raw == self.state.announcement or raw in self._known:
             return
         me = self.identity
@@ -111,7 +115,9 @@ class Forgotten(Service):
         told = open_announcement(raw, me.authority, own=learner, now_ms=self.context.now_ms())
         begun = self.capacity.chain.head.incarnation
         if told.version.incarnation > begun + MAX_JUMP:
-            raise PeerError(Fault.BROKEN_PROMISE, f"it tells of version {told.version}, and {begun} is at work")
+            raise PeerError(
+                Fault.BROKEN_PROMISE, f"it announces version {told.version}, but this learner is at incarnation {begun}"
+            )
         is_news = await trio.to_thread.run_sync(self._judge, told)
         if len(self._known) >= MAX_ASKED:
             self._known.clear()
@@ -122,7 +128,7 @@ class Forgotten(Service):
             self.state.notify()
 
     def _judge(self, told: SignedAnnouncement) -> bool:
-        """Whether the ledger knows nothing of it; then it is written that its incarnation is taken."""
+        """Return whether the announcement is news to the ledger, which then records that its incarnation is taken."""
         if self.ledger.training.published(told.version, told.manifest):
             return False
         is_news = told.version.incarnation > self.ledger.training.incarnations_seen()
@@ -135,12 +141,12 @@ class Forgotten(Service):
             "ledger_restored",
             version=str(version),
             incarnation=version.incarnation,
-            text=f"{who} version {version}, and the ledger does not: it is an older copy. {ADVICE}",
+            text=f"{who} version {version}, but the ledger does not: it is an older copy. {ADVICE}",
         )
 
 
 def _version_of(name: str) -> PolicyVersion | None:
-    """The version that a checkpoint's directory is named after."""
+    """Return the version in the name of a checkpoint's directory; None if it is no such name."""
     incarnation, _, step = name.partition(".")
     if not (incarnation.isdecimal() and step.isdecimal() and len(name) <= 32 and name.isascii()):
         return None

@@ -1,4 +1,4 @@
-"""What every greeting is judged by, and what is written of whoever is welcome, whichever work it comes for."""
+"""Check a node's greeting, and record its stay, for rollout nodes and teacher nodes alike."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from protocol.work import Hello
 
 
 def objection_to(hello: Hello, token: str) -> str | None:
-    """Why a node is refused that greets so, where `token` is the join token; None if nothing here speaks against it."""
+    """Return why a node with this greeting is refused; None if it is not. `token`: the join token."""
     if hello.protocol != PROTOCOL_VERSION:
-        return f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
+        return f"You use protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: install a matching volery."
     return None if is_token(hello.token, token) else WRONG_TOKEN
 
 
 def write_joined(ledger: PeerLedger, peer: PeerId, hello: Hello, now_ms: int, *, engine: str = "") -> tuple[bool, int]:
-    """On a thread: return whether the peer was here before, and the id of its new stay. `engine`: what it has, if that
-    is not what it says."""
+    """On a thread: record a new stay. Return whether the peer was here before, and the id of the stay.
+
+    `engine`: the name of its engine for the ledger, if not the one in its greeting.
+    """
     row = PeerRow(
         peer=peer,
         name=hello.name,

@@ -1,13 +1,17 @@
-"""From the inbox to the buffer: check deliveries, ask what they are worth, write, then acknowledge.
+"""Judge deliveries, from the inbox to the rollout buffer: check them, get rewards, write verdicts, acknowledge.
 
-What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
-being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
-reach the buffer, of which every episode is over; of a lease that is handed back, what was made of it counts, and what
-is left waits for another; what was in time when it arrived is not late for having waited here;
-nothing is judged before the chain is known, or a learner that was just restarted would refuse its own versions.
-Checking and writing happen on a worker thread, one after the other, so that a flood of records never stops the node
-from talking. What a completion is worth is asked of whoever `ask` is, who has as long as it takes: others are judged
-meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
+Checking and writing happen on a worker thread, one after the other, so that a flood of records never stops the learner
+from communicating. Rewards are requested from `ask`, which may take as long as it needs. Other deliveries are judged
+meanwhile, up to MAX_UNDER_WAY at a time, and each is written once its rewards are known.
+
+Invariants:
+
+- A receipt is sent only after its verdicts are on disk.
+- A delivery that was answered before, or is being judged, gets the same receipt. So a repeated delivery counts once.
+- Only complete, admitted groups reach the buffer, and each of their episodes is over.
+- If a lease is handed back, its completions count, and the rest waits for another peer.
+- A delivery that arrived in time does not become late by waiting here.
+- Nothing is judged before the chain is known. Otherwise a restarted learner would reject records of its own versions.
 """
 
 from __future__ import annotations
@@ -48,19 +52,28 @@ from swarm.transport.error_groups import first_cause
 from swarm.work.server import INBOX_RETRY_MS, Incoming
 
 MAX_UNDER_WAY = 32
-"""Deliveries checked, asked about or written at a time: one that takes long holds up no other until so many do. What is
-known by the time of a write is committed together, with one fsync."""
+"""Most deliveries that are checked, rewarded or written at a time. A slow delivery delays others only if there are this
+many slow ones. Verdicts that are known at the time of a write are committed together, with one fsync."""
 
 MAX_REPEATS = 4
-"""Of a delivery that is being judged: more than a node sends whose line breaks now and then. They take no room, or who
-repeats one could hold up all others; of more the oldest are told to come again."""
+"""Most repeats of a delivery that is being judged: more than a node sends whose connection breaks sometimes. Repeats
+take no room, because otherwise a peer could block all others with them. Beyond this, the oldest must be sent again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _HandedIn:
-    """A delivery, when it came, its lease if that is open, with which version that was begun, whether it was recalled,
-    and what was said before in the episodes that it goes on with, with digests of what was answered, and what others
-    made of the turn that it goes on with."""
+    """A delivery, and what is known of its lease.
+
+    Args:
+        incoming: the delivery.
+        granted: its lease, if that is open.
+        said: the turns before, in the episodes that the lease continues.
+        digests: digests of the environments' answers in those episodes.
+        before: the tokens that others generated of the turn that the lease continues.
+        begun: the version with which the lease was begun.
+        was_recalled: whether the lease was recalled.
+        arrived_ms: the time at which the delivery arrived.
+    """
 
     incoming: Incoming
     granted: GrantedLease | None
@@ -73,14 +86,16 @@ class _HandedIn:
 
     @property
     def is_handback(self) -> bool:
-        """Whether its peer does not finish the lease."""
+        """Return whether its peer hands the lease back unfinished."""
         return isinstance(self.incoming.delivery, Handback)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """A delivery that was checked at `checked_ms` against `terms`; one that was answered before has the `receipt` of
-    then instead. `sketches` are those of what was admitted."""
+    """A delivery that was checked at `checked_ms` against `terms`.
+
+    A delivery that was answered before has that `receipt` instead. `sketches` are those of the admitted records.
+    """
 
     handed_in: _HandedIn
     delivery: CheckedDelivery | None
@@ -102,18 +117,18 @@ def _key(incoming: Incoming) -> _Key:
 
 
 def _debt_of(judged: JudgedDelivery, *, was_recalled: bool) -> int:
-    """Leases that the peer owes for this one if nothing of it was admitted."""
+    """Return how many leases the peer owes for this one if nothing of it was admitted."""
     rules = {verdict.rule for verdict in judged.verdicts}
-    if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # what others of its group were refused for
+    if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # records beside a rejected one get INCOMPLETE
         return givebacks.BLAMED
     return 0 if was_recalled else 1
 
 
 @dataclass(kw_only=True, eq=False)
 class _UnderWay:
-    """What one hold of `judging` has begun with and not answered yet, `room` being left for more.
+    """The deliveries that are being judged while `judging` is held. There is `room` for so many more.
 
-    `heard`: what may be written. `repeats`: of each open lease that is being judged, deliveries that repeat its own.
+    `heard`: deliveries that may be written. `repeats`: the repeated deliveries of each open lease that is being judged.
     """
 
     room: int = MAX_UNDER_WAY
@@ -123,7 +138,7 @@ class _UnderWay:
     waits: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def is_repeat(self, incoming: Incoming) -> bool:
-        """Whether it repeats what is being judged: then it is answered with that."""
+        """Return whether it repeats a delivery that is being judged. If so, it will get the same answer."""
         if (repeats := self.repeats.get(_key(incoming))) is None:
             return False
         if len(repeats) == MAX_REPEATS:
@@ -133,14 +148,14 @@ class _UnderWay:
         return True
 
     def hear(self, checked: _Checked, replies: Sequence[Reply]) -> None:
-        """It may be written; who waits is woken."""
+        """Note that a delivery may be written, and wake the loop."""
         self.heard.append((checked, replies))
         self.waits.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a delivery is told; `judged` is None when it was judged before."""
+    """The answer to a delivery. `judged` is None if the delivery was judged before."""
 
     handed_in: _HandedIn
     judged: JudgedDelivery | None
@@ -153,20 +168,20 @@ class _Answer:
 
     @property
     def granted(self) -> GrantedLease | None:
-        """Its lease, if that is open and this the first that answers it."""
+        """Return its lease, if the lease is open and this is the first delivery for it."""
         return self.handed_in.granted
 
     @property
     def is_withheld(self) -> bool:
-        """Whether its peer has delivered nothing by it that is of use, though it was asked to, and no restart of the
-        learner is why."""
+        """Return whether the peer delivered nothing that is admitted, and neither a recall nor a restart of the learner
+        is the reason."""
         if self.judged is None or self.judged.group or self.handed_in.was_recalled:
             return False
         return all(verdict.rule is not Rule.ORPHANED for verdict in self.judged.verdicts)
 
     @property
     def is_taken_back(self) -> bool:
-        """Whether it hands back a lease, and was admitted: the rest is for another."""
+        """Return whether it hands back a lease and was admitted, so that the rest goes to another peer."""
         return self.judged is not None and self.judged.handed_back and bool(self.judged.group)
 
     @property
@@ -176,8 +191,16 @@ class _Answer:
 
 @dataclass(kw_only=True, eq=False)
 class IntakeLoop(Service):
-    """See the module's paragraph. `trust` says which groups wait for an audit, None: everybody is believed. `formats`:
-    those of weights that are taken."""
+    """Judges deliveries.
+
+    Args:
+        witness: records deliveries for plans.
+        leases: the leases of the run.
+        ask: returns rewards and answers.
+        problems: the tasks, whose curriculum learns from rewards.
+        trust: decides which groups wait for an audit; None: no group does.
+        formats: the formats of weights with which records may be generated.
+    """
 
     witness: PeerRecorder
     leases: LeaseService
@@ -187,14 +210,14 @@ class IntakeLoop(Service):
     formats: tuple[str, ...] = (STORED,)
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
-        """Judge what arrives until cancelled or the inbox is closed."""
+        """Judge deliveries until cancelled or the inbox is closed."""
         await self.state.opened.wait()
         async for first in inbox:
             async with self.state.judging:
                 await self._judge([first, *_at_hand(inbox, MAX_UNDER_WAY - 1)], inbox)
 
     async def _judge(self, batch: list[Incoming], inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
-        """Judge `batch`, and what comes before all that was begun with is answered."""
+        """Judge `batch`, and deliveries that arrive before all of them are answered."""
         way = _UnderWay()
         with first_cause():
             async with trio.open_nursery() as nursery:
@@ -209,9 +232,12 @@ class IntakeLoop(Service):
                     batch = await self._next(inbox, way)
 
     async def _next(self, inbox: trio.MemoryReceiveChannel[Incoming], way: _UnderWay) -> list[Incoming]:
-        """What to begin with now. Waits for it, or until something was heard, unless all is answered."""
+        """Return the deliveries to begin with now; empty if one may be written, or if all are answered.
+
+        Waits until there are some, or until one may be written.
+        """
         batch: list[Incoming] = []
-        # Who wants to put another chain in place waits for what was begun with, and no longer.
+        # A task that wants to replace the chain waits for the deliveries that were begun, and for no others.
         takes_more = way.room > 0 and not way.is_closed and not self.state.judging.statistics().tasks_waiting
         if not takes_more or not (batch := _at_hand(inbox, way.room)):
             if way.heard or way.room == MAX_UNDER_WAY:
@@ -227,7 +253,7 @@ class IntakeLoop(Service):
         return batch
 
     async def _begin(self, batch: list[Incoming], way: _UnderWay) -> list[_Checked]:
-        """Say all of them that can be said without asking what anything is worth."""
+        """Check deliveries as far as that is possible without rewards."""
         handed_in = []
         for incoming in batch:
             if way.is_repeat(incoming):
@@ -301,13 +327,13 @@ class IntakeLoop(Service):
         way.hear(checked, replies)
 
     async def _finish(self, way: _UnderWay) -> None:
-        """Write what was heard, do what the verdicts say, and acknowledge."""
+        """Write the deliveries whose rewards are known, act on their verdicts, and acknowledge them."""
         heard, way.heard = way.heard, []
         if any(one.delivery is not None and one.handed_in.granted is None for one, _ in heard):
-            with trio.CancelScope(shield=True):  # what is taken to be written is written
+            with trio.CancelScope(shield=True):  # changes that were taken out must be written
                 await trio.to_thread.run_sync(self.leases.write())
         answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.context.signing_ms())
-        # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
+        # No await until the curriculum has all verdicts: a checkpoint must not be between two of them.
         self.state.judged, dropped = judged, False
         for answer in answers:
             dropped = self._admit(answer) or dropped
@@ -316,13 +342,15 @@ class IntakeLoop(Service):
             for one in (incoming, *repeats):
                 one.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
             way.room += 1
-        # Rollouts that wait to be trained on take the room that they took while they were leased.
+        # Rollouts that wait to be trained on take the same room as before, when they were leased.
         leasable = dropped or self.capacity.episodes.waits or any(_frees_room(answer) for answer in answers)
         self.state.notify(leasable=leasable)
 
     def _write_all(self, heard: Sequence[tuple[_Checked, Sequence[Reply]]], now_ms: int) -> tuple[list[_Answer], int]:
-        """Put checked deliveries and replies together, and write; return the answers, and how many records the ledger
-        has with them."""
+        """Judge checked deliveries with their replies, and write them.
+
+        Returns the answers, and how many records the ledger then has.
+        """
         answers: list[_Answer] = []
         receipts: dict[LeaseId, bytes] = {}
         rows: list[RecordRow] = []
@@ -349,7 +377,7 @@ class IntakeLoop(Service):
                 too_late_rows += _rows(answer, one.checked_ms)
         if receipts:
             self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned, handed_back)
-        if too_late:  # its peer counts what it was told, and so do our reports
+        if too_late:  # its peer counts these verdicts, and so do our reports
             self.ledger.work.refused_after_the_end(too_late_rows, too_late)
         return answers, self.ledger.work.counts()[1]
 
@@ -367,7 +395,7 @@ class IntakeLoop(Service):
         return _Answer(handed_in=checked.handed_in, judged=judged, receipt=raw, sketches=checked.sketches)
 
     def _admit(self, answer: _Answer) -> bool:
-        """Do what the verdicts say; whether a group was admitted and dropped at once."""
+        """Act on the verdicts, and return whether a group was admitted and dropped at once."""
         judged, granted = answer.judged, answer.granted
         if granted is not None:
             self.capacity.leasing.close(granted.id)
@@ -377,7 +405,7 @@ class IntakeLoop(Service):
             self.scheduler.delivered(granted.peer, granted.id, now_ms, newest, is_whole=is_whole)
             if answer.is_taken_back:
                 self.scheduler.handed_back(granted.peer, now_ms, was_recalled=was_recalled)
-            elif judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
+            elif judged is not None and not judged.orphaned_tokens:  # otherwise our restart has made it useless
                 self.scheduler.judged_lease(
                     granted.peer,
                     is_admitted=bool(judged.group),
@@ -390,7 +418,8 @@ class IntakeLoop(Service):
             closed = LeaseClosed(granted=granted, begun=answer.handed_in.begun, status="refused")
             self.signals.lease_closed.emit(closed)
         elif granted is not None and answer.is_taken_back and not answer.handed_in.was_recalled:
-            # What it leaves out keeps its seeds. A newer version may draw otherwise from them, so we look all the same.
+            # The missing rollouts keep their seeds. But a newer version may generate others from them, so handing back
+            # can be selective delivery as well, and is checked.
             closed = LeaseClosed(granted=granted, begun=answer.handed_in.begun, status="returned")
             self.signals.lease_closed.emit(closed)
         dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
@@ -419,7 +448,7 @@ class IntakeLoop(Service):
         return bool(dropped)
 
     def _note_handback(self, answer: _Answer, granted: GrantedLease, judged: JudgedDelivery) -> None:
-        """Say what was handed back, and give up its group if nobody may go on with it."""
+        """Log what was handed back, and give up groups that no peer may continue."""
         delivery = answer.incoming.delivery
         self.events.emit(
             "lease_handed_back",
@@ -437,9 +466,10 @@ class IntakeLoop(Service):
     def _go_on(
         self, granted: GrantedLease, judged: JudgedDelivery, sketches: Sequence[frozenset[int]]
     ) -> tuple[int, str | None]:
-        """What was admitted ends episodes, or lets them go on; a group of which all have ended waits for its batch.
+        """Add admitted records to their episodes. A group whose episodes are all over goes to the buffer.
 
-        Return how many rollouts were dropped at once, and why: their group teaches nothing, or is void.
+        Returns how many rollouts were dropped at once, and why: the group's rewards are all equal, or it is void, or an
+        audit decided so.
         """
         if not judged.group:
             self.capacity.episodes.lost(granted)
@@ -461,7 +491,7 @@ class IntakeLoop(Service):
         decides = self.capacity.buffer.decides
         told = [decisive(one.reward, one.parts, decides) for one in group.completions if not one.void]
         rewards = [reward for reward in told if reward is not None]
-        # Before its own rewards are known of: what they say of the policy is not to be laid to the problem.
+        # Asked before the group's own rewards are noted: they show the policy, and must not change the expectation.
         expected = self.problems.expected_reward(group.prompt_index)
         group = replace(group, expected=expected, came_ms=self.context.signing_ms())
         if rewards and not is_void:
@@ -476,7 +506,7 @@ class IntakeLoop(Service):
 
 
 def _at_hand(inbox: trio.MemoryReceiveChannel[Incoming], most: int) -> list[Incoming]:
-    """What waits, without waiting."""
+    """Return the deliveries that are in the inbox, without waiting."""
     batch: list[Incoming] = []
     with suppress(trio.WouldBlock, trio.EndOfChannel):
         while len(batch) < most:
@@ -485,7 +515,7 @@ def _at_hand(inbox: trio.MemoryReceiveChannel[Incoming], most: int) -> list[Inco
 
 
 def _frees_room(answer: _Answer) -> bool:
-    """Whether less than was leased waits in the buffer now."""
+    """Return whether fewer rollouts wait in the buffer than were leased."""
     judged, granted = answer.judged, answer.granted
     return judged is not None and granted is not None and len(judged.group) < len(granted.lease.seeds)
 

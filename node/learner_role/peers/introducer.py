@@ -1,11 +1,14 @@
-"""Tells peers who their neighbours are, and where: anew where a peer that came, left or moved changes that.
+"""Tell peers who their neighbours are and where, and tell them again when a peer comes, leaves or moves.
 
-While many come at once, each is concerned again and again. So the first change is told at once, and those that follow
-within EVERY_S together.
+If many peers come at once, each change concerns the same peers again. So the first change is told at once, and those
+that follow within EVERY_S are told together.
 
-What always holds: what is told is what the neighbour graph and the sessions say at that moment; whoever was told the
-same before hears nothing; a change is told within EVERY_S, if `tell_late` is called as often. A change costs as much as
-the neighbours that it concerns.
+Invariants:
+
+- An introduction shows the neighbour graph and the sessions at that moment.
+- A peer that was told the same before gets no introduction.
+- A change is told within EVERY_S, if `tell_late` is called as often.
+- The cost of a change depends only on the neighbours that it concerns.
 """
 
 from __future__ import annotations
@@ -25,14 +28,19 @@ from protocol.work import Introduction
 from swarm.work.neighbour_graph import NeighbourGraph
 
 EVERY_S = 1.0
-"""How often introductions are told at most. A newcomer hears of its neighbours with its Welcome, and dials them."""
+"""Least seconds between two rounds of introductions. A newcomer gets its neighbours with its Welcome, and dials
+them."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Introducer(Service):
-    """See the module's paragraph. `addresses`: where the learner, which is everybody's relay, can be dialled;
-    `origins`: where peers come from, as this machine sees them; `carries_bulk`: whether it carries chunks for those who
-    cannot meet."""
+    """Introduces peers to each other.
+
+    Args:
+        addresses: the learner's own addresses, since it is a relay for all peers.
+        origins: the network from which each peer connects, as this machine sees it.
+        carries_bulk: whether the learner carries chunks for peers that cannot connect directly.
+    """
 
     addresses: Callable[[], Sequence[str]]
     origins: Callable[[], Mapping[PeerId, str]]
@@ -45,7 +53,7 @@ class Introducer(Service):
     _told_s: float = -math.inf
 
     def note(self, *peers: PeerId) -> None:
-        """Something is new of these: they came, left, or are elsewhere. All whom that concerns are told."""
+        """Note peers that came, left or moved, and tell all peers that this concerns."""
         for peer in peers:
             if (session := self.state.present.get(peer)) is None:
                 self._concerned |= self._graph.remove(peer)
@@ -57,7 +65,7 @@ class Introducer(Service):
         self.tell_late()
 
     def tell_late(self) -> None:
-        """Tell what was noted since the last time, if that is EVERY_S ago."""
+        """Tell peers the noted changes, if the last introductions are EVERY_S ago."""
         if not self._moved or trio.current_time() < self._told_s + EVERY_S:
             return
         own, self._own = self._own, tuple(self.addresses())
@@ -74,7 +82,7 @@ class Introducer(Service):
                 self.signals.tell(peer, Introduction(peers=told))
 
     def greet(self, peer: PeerId) -> list[PeerAddresses]:
-        """Note a peer that has come; return whom it should exchange chunks with."""
+        """Note a new peer, and return the neighbours with which it should exchange chunks."""
         self.note(peer)
         if peer in self._concerned:
             self._told[peer] = self._neighbours(peer, self.origins())
@@ -95,7 +103,7 @@ class Introducer(Service):
         ]
 
     def _relays_of(self, reach: Reach | None) -> dict[PeerId, Sequence[str]]:
-        """The addresses of those through whom a peer can be reached."""
+        """Return the addresses of the relays through which a peer can be reached."""
         found = dict[PeerId, Sequence[str]]()
         for relay in map(PeerId, () if reach is None else reach.relays):
             if relay == self.identity.keypair.peer_id:

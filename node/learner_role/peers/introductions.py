@@ -1,9 +1,13 @@
-"""Whom a peer can meet, and at which addresses another is told of it.
+"""Decide which peers can meet, and which addresses of a peer another one gets.
 
-What always holds: nobody is told of circuits who does not know them, since one address that a node cannot read makes it
-leave all; whoever can be dialled is told as such, whoever cannot only to those who share its network, and through
-relays to all others. An address inside a network is told to nobody outside, where it would be somebody else's: most
-homes use the same few networks, so that whoever tells of one could have all others knock at their own printers.
+Invariants:
+
+- A node that does not know circuits gets no circuit addresses, because one address that it cannot read makes it ignore
+  all.
+- A peer that can be dialled is introduced with its own addresses. Other peers are introduced with them only to peers in
+  the same network, and through relays to all others.
+- A private address is never sent outside its network, where it would belong to another machine. Most homes use the same
+  few private networks, so a peer could otherwise make all others dial their own printers.
 """
 
 from __future__ import annotations
@@ -25,18 +29,21 @@ MEETS = {
     ReachKind.BY_PUNCHING: Meets.MOST,
     ReachKind.NOT: Meets.OPEN_ONES,
 }
-"""Who does not say how it is reached, or does not know yet, is introduced to everybody, as all were once."""
+"""By a peer's reach: which peers it can meet. A peer that does not report its reach, or does not know it yet, is
+introduced to all, as all peers once were."""
 
 REMEMBERED = 16_384
-"""Answers about addresses and origins, which are asked again with every introduction: of 4096 members some each."""
+"""Cached results about addresses and origins, which every introduction needs again: a few for each of 4096 members."""
 
 CIRCUITS_TOLD = 4
-"""Addresses through relays: two relays, with an IPv4 and an IPv6 address each."""
+"""Most circuit addresses of a peer: two relays, with an IPv4 and an IPv6 address each."""
 
 
 def meets_of(reach: Reach | None, *, carries_bulk: bool = False) -> Meets:
-    """Whom a peer can meet that is reached so; where the learner `carries_bulk`, whoever cannot be dialled meets its
-    like through it."""
+    """Return which peers a peer with this reach can meet.
+
+    If the learner `carries_bulk`, peers that cannot be dialled meet each other through it.
+    """
     meets = Meets.ALL if reach is None else MEETS.get(reach.kind, Meets.ALL)
     return Meets.MOST if carries_bulk and meets is Meets.OPEN_ONES else meets
 
@@ -50,8 +57,15 @@ def addresses_for(
     *,
     shares_network: bool,
 ) -> PeerAddresses:
-    """Where a peer is that says of itself `reach` and `told`, for one that says `asker`; `relays` are the addresses of
-    all that may be one, and `shares_network` whether the two are behind one router, as far as can be seen from here.
+    """Return the addresses of `peer` for another peer.
+
+    Args:
+        asker: the other peer's own reach.
+        peer: the peer to introduce.
+        reach: its reach, as it reports it.
+        told: its addresses, as it reports them.
+        relays: the addresses of all possible relays.
+        shares_network: whether the two seem to be behind one router.
     """
     if not shares_network:
         told = [address for address in told if not _is_inside(address)]
@@ -69,7 +83,7 @@ def addresses_for(
 
 
 def share_network(one: str | None, other: str | None) -> bool:
-    """Whether two origins may be one network's: they are the same, or both are of the network that we are on."""
+    """Return whether two origins may be in one network: they are equal, or both are in the learner's own network."""
     if one is None or other is None:
         return False
     return one == other or not (_is_outside(one) or _is_outside(other))
@@ -85,7 +99,7 @@ def _is_outside(origin: str) -> bool:
 
 @lru_cache(maxsize=REMEMBERED)
 def _is_inside(address: str) -> bool:
-    """Whether an address is one of a home's own network."""
+    """Return whether an address is private, as inside a home."""
     try:
         return is_private(parse_address(address))
     except BadAddress:

@@ -1,7 +1,9 @@
-"""What a learner tells of itself before anybody joins: its tasks, its model's name, what is asked of a node.
+"""Tell nodes, before they join, the learner's tasks, the name of its model, and what it asks of a node.
 
-What always holds: who has not the join token is told nothing but that; a task's file, options and answers stay with the
-learner, and only its name and kind are told.
+Invariants:
+
+- A node without the join token learns only that the token is wrong.
+- A task's file, options and answers stay with the learner. Only its name and kind are told.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ WRONG_TOKEN = "The join token is missing or wrong. Ask the operator for a new in
 
 
 def is_token(given: str, wanted: str) -> bool:
-    """Whether they are the same, in a time that tells nothing."""
+    """Return whether the tokens are equal. The time that this takes reveals nothing."""
     return hmac.compare_digest(given.encode(), wanted.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerTerms:
-    """Answers `AskTerms`. `max_turns` is 1 without turns; `teacher_digest` is empty where no node scores."""
+    """Answers `AskTerms`. `max_turns` is 1 for tasks without turns. `teacher_digest` is empty if no nodes score."""
 
     context: LearnerContext
     config: SwarmConfig
@@ -35,7 +37,7 @@ class LearnerTerms:
     teacher_digest: bytes = b""
 
     def answer(self, token: str) -> TellTerms | NotTold:
-        """What whoever brings this join token is told."""
+        """Return the terms, if `token` is the join token."""
         if not is_token(token, self.config.network.join_token):
             return NotTold(reason=WRONG_TOKEN)
         learn = self.config.learn
@@ -55,7 +57,7 @@ class LearnerTerms:
 
 
 def tasks_of(config: SwarmConfig) -> list[TaskTerms]:
-    """The tasks that prompts are leased of, with their shares; none where nothing is leased."""
+    """Return the tasks whose prompts are leased, with their shares; empty if nothing is leased."""
     if not config.swarm_rollouts:
         return []
     whole = sum(task.weight for task in config.task.tasks)

@@ -1,12 +1,16 @@
-"""Proofs on the learner: who asks which of its records trained a version, and what it is credited with for relaying, is
-answered from the ledger; how it stands, by who looks after reputations.
+"""Answer peers that ask which of their records trained a version, for relay credits, and for their reputation.
 
-What always holds: a peer is told of its own records, credit and reputation alone; of one peer there is one question at
-most, the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a
-time, on a worker thread, so that neither training nor intake ever waits for this service; nothing is told that the
-ledger's tally does not bear out.
+Proofs and credit notes come from the ledger, reputations from `ReputationService`.
 
-Loop: `run` consumes questions, wakes when there is one whose turn has come.
+Invariants:
+
+- A peer gets only its own records, credit and reputation.
+- Each peer has at most one open request, its latest. In the long run it is answered every PAUSE_S, and up to
+  ANSWERS_SAVED times at once.
+- One answer is computed at a time, on a worker thread, so neither training nor intake waits for this service.
+- A proof is sent only if it agrees with the ledger's tally.
+
+Loop: `run` consumes requests, and wakes when the turn of one has come.
 """
 
 from __future__ import annotations
@@ -29,20 +33,20 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import MAX_NOTES, MAX_PROOFS, NumberedNote, ProofRequest, Proofs
 
 PAUSE_S = 0.2
-"""Between two answers to one peer in the long run: one is about one version, of which there are fewer."""
+"""Seconds between two answers to one peer in the long run. An answer is about one version, and versions are rarer."""
 
 ANSWERS_SAVED = 256
-"""Answers that a peer may have without a pause when it has asked for few before: who comes back catches up, and at the
-end of a run nobody waits. A worker thread makes them in less than a second."""
+"""Most answers without a pause, for a peer that has asked for few before. So a peer that returns catches up, and nobody
+waits at the end of a run. A worker thread computes them in less than a second."""
 
 MAX_LEAVES_KEPT = 1 << 18
-"""Of the trees that are remembered: all peers ask about a new version at once. Takes 60 MB at most, unless one version
-has more."""
+"""Most leaves of the trees that are kept in memory, because all peers ask about a new version at once. They take 60 MB
+at most, unless one version has more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counted:
-    """The records that trained a version, in their order, and whose are where."""
+    """The records that trained a version, in their order, and the places of each peer's."""
 
     leaves: Sequence[bytes]
     tree: MerkleTree
@@ -51,7 +55,7 @@ class _Counted:
 
 @dataclass(kw_only=True, eq=False)
 class ProofService(Service):
-    """See the module's paragraph."""
+    """Answers the requests of peers, one at a time."""
 
     reputations: ReputationService
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
@@ -63,24 +67,24 @@ class ProofService(Service):
     _known: dict[PolicyVersion, _Counted] = field(default_factory=dict)
 
     def ask(self, peer: PeerId, request: ProofRequest) -> None:
-        """Take in a question; it replaces the one before."""
+        """Note a peer's request, which replaces the one before."""
         self._asked[peer] = request
         self._news.set()
 
     def forget(self, peer: PeerId) -> None:
-        """The peer's line ended: nobody waits for an answer."""
+        """Forget a peer whose connection ended, since nobody waits for the answer."""
         self._asked.pop(peer, None)
         self._note_caught_up(peer)
 
     def announce(self, tally: bytes, peers: Sequence[PeerId]) -> None:
-        """Tell `peers`, who understand it, that a version was published, so that they ask what of theirs it is."""
+        """Tell `peers`, which support proofs, that a version was published, so that they ask for theirs."""
         self._versions += 1
         self._behind.update(peers)
         for peer in peers:
             self.signals.tell(peer, Proofs(tally=tally))
 
     async def wait_settled(self) -> None:
-        """Wait until all who were told of a version have everything of theirs, or have left."""
+        """Wait until all peers that were told of a version have all their proofs, or have left."""
         while self._behind:
             await self._settled.wait()
 
@@ -94,7 +98,7 @@ class ProofService(Service):
                 self._paid[peer] = self._paid.get(peer, now) + PAUSE_S
                 before = self._versions
                 answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
-                # Of a version that came meanwhile the answer may know nothing: then the peer asks once more.
+                # If a version was published meanwhile, the answer may lack it, and the peer asks once more.
                 if answer.is_empty and before == self._versions:
                     self._note_caught_up(peer)
                 self.signals.tell(peer, answer)
@@ -103,11 +107,11 @@ class ProofService(Service):
                 await self._news.wait()
 
     def _due(self, peer: PeerId) -> float:
-        """When `peer` may be answered next. Each answer pays for PAUSE_S, and ANSWERS_SAVED may be had in advance."""
+        """Return when `peer` may be answered next. An answer costs PAUSE_S, and ANSWERS_SAVED may come in advance."""
         return self._paid.get(peer, -math.inf) - (ANSWERS_SAVED - 1) * PAUSE_S
 
     def _note_caught_up(self, peer: PeerId) -> None:
-        """Who asks on from where the last answer ended has kept it, and is told that there is no more."""
+        """Note that a peer has everything: it asked beyond its last answer, which it has kept, and there is no more."""
         self._behind.discard(peer)
         self._settled.set()
         self._settled = trio.Event()
@@ -133,7 +137,7 @@ class ProofService(Service):
         return Proofs()
 
     def _count(self, row: TallyRow) -> _Counted | None:
-        """What a tally counts; None where a restart has freed the records since it was read."""
+        """Return the records that a tally counts; None if a restart has freed them since the tally was read."""
         if (known := self._known.get(row.version)) is not None:
             return known
         trained = self.ledger.evidence.trained(row.after, row.version.version)

@@ -1,12 +1,15 @@
-"""Relay receipts on the learner: taken in, held against the versions that are fresh, credited in the ledger.
+"""Credit relays for the chunks in relay receipts, and record the credits in the ledger.
 
-What always holds: a receipt is believed to be of its sender only after its signature was checked, and then
-`learner.trust.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited
-before a restart. Neither what is heard nor what is admitted ever waits for it. A crash loses the receipts that
-wait for a record; nodes say the latest again when they come back, and whose records were trained on before is read from
-the ledger.
+A crash loses the receipts that wait for a record. Nodes send their latest receipts again when they return, and the
+ledger knows which peers' records were trained on before.
 
-Loop: `run` consumes what was heard and admitted, wakes when there is some.
+Invariants:
+
+- The signature of a receipt is checked before anything else. Then `learner.trust.relay_credit` decides.
+- A credit is in the ledger once, with our signed note of it, also after a restart.
+- Neither sessions nor intake wait for this service.
+
+Loop: `run` consumes receipts and admitted records, and wakes when there are some.
 """
 
 from __future__ import annotations
@@ -37,13 +40,14 @@ from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from swarm.work.client import RELAYED_KEPT
 
 MAX_HEARD = 1024
-"""Receipts not yet looked at: one of each peer that may be connected; all speak after a version, or a restart."""
+"""Most receipts that wait: one of each peer that may be connected, since all send one after a version or a restart."""
 
 MAX_HEARD_OF_ONE = RELAYED_KEPT
-"""The same of one peer: what an honest node says at most in one breath. What is beyond is as if it had been lost."""
+"""Most receipts of one peer that wait: as many as an honest node sends at once. Others are dropped, as if they were
+lost."""
 
 MAX_HEARD_BYTES = 64 << 20
-"""The same in bytes: while the trainer loads, nobody looks at what is heard."""
+"""Most bytes of receipts that wait. While the trainer loads, none is processed."""
 
 Window = Mapping[PolicyVersion, ManifestHash]
 
@@ -57,7 +61,7 @@ class _Heard:
 
 @dataclass(kw_only=True, eq=False)
 class RelayCreditService(Service):
-    """See the module's paragraph."""
+    """Collects receipts and admitted records, and credits relays."""
 
     _heard: list[_Heard] = field(default_factory=list)
     _used: set[tuple[PeerId, ManifestHash]] = field(default_factory=set)
@@ -68,7 +72,7 @@ class RelayCreditService(Service):
         self.signals.records_believed.subscribe(self._note_believed)
 
     def hear(self, peer: PeerId, raw: bytes) -> None:
-        """Take in a receipt that `peer` brought, if there is room; PeerError when it is not one of its own."""
+        """Accept a receipt of `peer`, if there is room. Raises PeerError if the receipt is not the peer's own."""
         if self._has_room_for(peer, raw):
             receipt = open_relay_receipt(raw, self.identity.authority.swarm, receiver=peer)
             self._heard.append(_Heard(peer=peer, receipt=receipt, raw=raw))
@@ -81,7 +85,7 @@ class RelayCreditService(Service):
             self._news.set()
 
     async def run(self) -> None:
-        """Credit what can be credited, until cancelled; what was heard by then is not forgotten."""
+        """Credit relays until cancelled, and then process the receipts that still wait."""
         await self.state.opened.wait()
         try:
             await trio.to_thread.run_sync(self._recover, self._window())
@@ -97,7 +101,7 @@ class RelayCreditService(Service):
         return len(self._heard) < MAX_HEARD and mine < MAX_HEARD_OF_ONE and size + len(raw) <= MAX_HEARD_BYTES
 
     def _window(self) -> Window:
-        """The newest versions whose rollouts may still be admissible."""
+        """Return the newest versions whose rollouts may still be admissible."""
         return dict(sorted(self.capacity.manifests.items(), reverse=True)[:MAX_VERSIONS])
 
     async def _settle(self) -> None:
@@ -105,7 +109,7 @@ class RelayCreditService(Service):
         heard, self._heard = self._heard, []
         used, self._used = self._used, set()
         window = self._window()
-        with trio.CancelScope(shield=True):  # or what was just taken out would be lost when the learner stops
+        with trio.CancelScope(shield=True):  # otherwise these would be lost when the learner stops
             credits = await trio.to_thread.run_sync(self._credit, heard, used, window, self.context.signing_ms())
         for credit in credits:
             self.events.emit(
@@ -119,8 +123,10 @@ class RelayCreditService(Service):
     # On a worker thread, one call at a time.
 
     def _recover(self, window: Window) -> None:
-        """Whose records were trained on before this start; an oldest version each is what the ledger knows. Of what
-        waits for a batch, `used` is told."""
+        """Read from the ledger which peers' records were trained on before this start, by their oldest version.
+
+        Records that wait for a batch come by `used` instead.
+        """
         self._follow(window)
         for peer, version in self.ledger.peers.users_of(window.keys()):
             self._core.handle(RecordAdmitted(receiver=peer, manifest=window[version]))
@@ -128,7 +134,7 @@ class RelayCreditService(Service):
     def _credit(
         self, heard: list[_Heard], used: set[tuple[PeerId, ManifestHash]], window: Window, now_ms: int
     ) -> list[Credit]:
-        """Return what was credited and is on disk."""
+        """Compute the credits, write them, and return those that are on disk."""
         self._follow(window)
         credits = []
         for one in heard:
@@ -140,7 +146,7 @@ class RelayCreditService(Service):
         return self.ledger.peers.relays_credited(credits, now_ms, noted) if credits else []
 
     def _note(self, now_ms: int, credit: Credit) -> bytes:
-        """Our signed word on a credit, for whoever checks the books without the manifest."""
+        """Return a signed note of a credit, for people who check the ledger without the manifest."""
         note = CreditNote(
             receipt=digest_of(credit.raw),
             manifest=credit.manifest,
@@ -161,7 +167,7 @@ class RelayCreditService(Service):
         )
 
     def _follow(self, window: Window) -> None:
-        """Have the core know the versions of the window and no others."""
+        """Update the core so that it knows exactly the versions of the window."""
         fresh = set(window.values())
         known = set(self._core.versions)
         for manifest in known - fresh:

@@ -1,9 +1,13 @@
-"""What peers are answered: who may join, who is here, and whom they are introduced to.
+"""Manage the sessions of rollout nodes: who may join, who is here, and their heartbeats.
 
-What always holds: a peer that said goodbye, or fell silent for too long, has lost its leases; one whose line broke has
-until then to come back and go on with what it still holds, and is granted again what it has lost. What becomes of
-leases is `node.learner_role.scheduling.lease_service`'s. The trio thread never waits for the disk: what peers tell us
-in passing is written by `run`, a moment later.
+`node.learner_role.scheduling.lease_service` decides about leases. The trio thread never waits for the disk, except in
+`welcome`: other changes are written by `run`, a moment later.
+
+Invariants:
+
+- A peer that said goodbye, or timed out, has lost its leases.
+- A peer whose connection broke may return before its timeout. It continues the leases that it still holds, and is
+  granted again those that it has lost.
 """
 
 from __future__ import annotations
@@ -60,38 +64,39 @@ from swarm.transport.event_rate import Bucket, Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 
 TICK_S = 1.0
-"""How often silence and deadlines are looked at."""
+"""Seconds between two looks for timeouts and deadlines."""
 
 STAYS_AT_ONCE, STAY_WRITTEN_S = 100, 10.0
-"""How many stays that go on are written with every look, and how often each of many: what a kill loses of them."""
+"""Stays that are written with each look, and seconds between two writes of each stay if there are many. A kill loses at
+most that much."""
 
 LATELY_MS = 600_000
-"""Who was leased anything so long before the last lease of all is let in first after a restart: a swarm may have many
-who stand by."""
+"""Milliseconds before the last lease of all. Peers that had a lease in that time are let in first after a restart,
+because a swarm may have many peers on standby."""
 
 REACH_SAID_EVERY_S = 10.0
-"""How often is said at most how nodes are reached: while many join, that changes with every heartbeat."""
+"""Least seconds between two summaries of how nodes are reached. While many join, it changes with every heartbeat."""
 
 LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
-"""Heartbeats of one peer that are shown, and become a row of the log; the next one says as much as those left out."""
+"""Heartbeats of one peer that are shown and logged. The next one contains all that was left out."""
 
 ALL_LOGGED_BEATS = Rate(per_s=5.0, burst=100.0)
-"""The same of all peers together, but those left out are still shown: those of 25 peers at the usual period. A log of
-two thousand would have nothing else in it."""
+"""Heartbeats of all peers together that are logged: those of 25 peers at the usual period. Others are only shown. With
+two thousand peers, the log would contain nothing else."""
 
 HEARD_REACHES = Rate(per_s=0.2, burst=20.0)
-"""Changes of how one peer is reached that are taken, the newest of them later if need be. Each may have all be
-introduced anew, and is a row of the log."""
+"""Changes of one peer's reach that are processed. If there are more, the newest is processed later. Each change may
+cause introductions to all peers, and is a line of the log."""
 
 WELCOMES_AT_ONCE, WELCOME_EVERY_S = 32, 10.0
-"""How often one peer is welcomed: so many times at once, and then once in so many seconds. A stay is a row in the
-ledger, a line in the recording and one in the log, so who comes and goes without end would fill the disk. A node whose
-line breaks again and again comes back every 11 s at most."""
+"""Welcomes of one peer at once, and seconds for each further one. A stay is a row in the ledger, a line in the
+recording and one in the log, so a peer that comes and goes without end would fill the disk. An honest node whose
+connection breaks repeatedly returns every 11 s at most."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SessionService(Service):
-    """Implements `swarm.work.server.WorkHandler`; see the module's paragraph."""
+    """Implements `swarm.work.server.WorkHandler` for rollout nodes."""
 
     leases: LeaseService
     relays: RelayCreditService
@@ -102,18 +107,18 @@ class SessionService(Service):
     faults: FaultLog
     introducer: Introducer
     own_reach: Callable[[], Reach] | None = None
-    """How the learner itself is reached, and whom it has met."""
+    """Returns how the learner itself is reached, and which peers it has met."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
     _counts: StayCounts = field(default_factory=StayCounts)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
-    """Until when each peer has used up its welcomes."""
+    """By peer: the time until which it has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
     _all_beats: Bucket = field(default_factory=lambda: Bucket(rate=ALL_LOGGED_BEATS))
     _reaches: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=HEARD_REACHES))
     _unheard: dict[PeerId, Reach] = field(default_factory=dict)
-    """The newest word of peers that are present on how they are reached, until it is taken."""
+    """By present peer: its newest reach, until that is processed."""
     _over: bool = False
     _stays_written: int = 0
     _stays_s: float = -math.inf
@@ -125,22 +130,22 @@ class SessionService(Service):
         self.signals.version_published.subscribe(lambda signed: self.announce_tally(tally_of(signed.manifest) or b""))
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
-        """Check protocol and join token; a Welcome makes the peer present."""
+        """Check protocol and join token. A peer that gets a Welcome is present from then on."""
         if objection := objection_to(hello, self.token) or self.engines.objection(hello.ext):
             return Refused(reason=objection)
         if self.trust is not None and (banned := await self.trust.welcome(peer)):
             return Refused(reason=ban_notice(banned))
         if (wait_s := self._too_often(peer)) > 0:
             return Refused(
-                reason=f"You came {WELCOMES_AT_ONCE} times in a short while: see why your line breaks, and come again "
-                f"in {math.ceil(wait_s)} s.",
+                reason=f"You connected {WELCOMES_AT_ONCE} times in a short time: find out why your connection breaks, "
+                f"and connect again in {math.ceil(wait_s)} s.",
                 retry_after_ms=math.ceil(wait_s) * 1000,
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if self.trust is not None and (banned := await self.trust.standings.recall_banned(peer)):
             self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
             return Refused(reason=ban_notice(banned))
-        # No await from here on, or a ban would find no line to end, and then the peer would be here.
+        # No await from here on: a ban in between would find no connection to end, and the peer would be present.
         if known:
             self._counts.is_back(peer)
         for lost in self.state.membership.handle(Joined(peer=peer), trio.current_time()):
@@ -180,14 +185,14 @@ class SessionService(Service):
         return await self.leases.grant(peer, request)
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
-        """Note a sign of life and the counts that came with it."""
+        """Note a heartbeat and its counts."""
         self.state.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
         if (presence := self.state.present.get(peer)) is None:
             return
         left_s, worker = heartbeat.hours_left_s, self.scheduler.worker(peer)
         was_over = worker.until_ms <= self.now_ms()
         worker.until_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
-        is_back = was_over and left_s != 0  # it may have asked before it said so
+        is_back = was_over and left_s != 0  # it may have requested leases before this heartbeat
         is_newer = heartbeat.installed is not None and worker.installed != heartbeat.installed
         if is_newer:
             worker.installed = heartbeat.installed
@@ -221,7 +226,7 @@ class SessionService(Service):
         self.leases.note_start(peer, started)
 
     def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
-        """Note when a delivery came, which waits to be judged."""
+        """Note when a delivery arrived, which waits to be judged."""
         self.capacity.leasing.arrives(lease, peer, self.now_ms())
 
     def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
@@ -235,11 +240,14 @@ class SessionService(Service):
         self.proofs.ask(peer, request)
 
     def announce_tally(self, tally: bytes) -> None:
-        """A version was published with this tally: whoever keeps proofs is told, and asks for its own."""
+        """Tell peers that keep proofs that a version was published with this tally, so that they ask for theirs."""
         self.proofs.announce(tally, [peer for peer, presence in self.state.present.items() if presence.takes_proofs])
 
     def note_departure(self, peer: PeerId, reason: str) -> None:
-        """The peer's line ended. Who said goodbye, or was told that the run is over, is gone; others may come back."""
+        """Note that a peer's connection ended.
+
+        A peer that said goodbye, or was told that the run is over, is gone. Others may return.
+        """
         self.proofs.forget(peer)
         if reason == IN_GOOD_ORDER or self._over:
             self._lose(self.state.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
@@ -249,7 +257,7 @@ class SessionService(Service):
             self.introducer.note(peer)
 
     async def run(self) -> None:
-        """Look for silent peers and late leases, and write what changed; until cancelled.
+        """Look for timeouts and late leases, and write changes, until cancelled.
 
         Wakes every TICK_S, and at once when a lease was withdrawn.
         """
@@ -271,37 +279,39 @@ class SessionService(Service):
                 await self._write(everybody=True)
 
     def recall_reach(self) -> None:
-        """After a restart: how peers were reached, and how they met, as far as the ledger knows. Waits for the disk."""
+        """After a restart: read from the ledger how peers were reached, and how they met. Waits for the disk."""
         peers = self.ledger.peers
         learners = {self.identity.keypair.peer_id, *(one.peer for one in peers.all("learner"))}
         self.state.reaches.recall(learners, peers.reach(), peers.met())
 
     def recover_leases(self) -> list[PeerId]:
-        """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
-        deliveries are judged loses them, which is held against nobody. Return whom work waits for: those who were
-        leased any lately."""
+        """After a restart: take up open leases, whose peers may return.
+
+        A peer that is not back in time once deliveries are judged loses its leases, which does not count against it.
+        Returns the peers that had leases lately, and are let in first.
+        """
         for peer in dict.fromkeys(self.leases.recover()):
             self.state.membership.handle(Awaited(peer=peer), trio.current_time())
         return self.ledger.work.leased_lately(LATELY_MS)
 
     def note_copy(self, peer: PeerId, hello: Hello) -> None:
-        """A second process with the key of a peer that is here was turned away."""
+        """Note that a second process with the key of a present peer was refused."""
         if self.faults.admit(peer) is not None:
             self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
 
     def farewell(self, reason: str) -> None:
-        """Tell everybody that the run is over: whose line ends now has left."""
+        """Tell all peers that the run is over. A peer whose connection ends from now on has left."""
         self._over = True
         for peer in list(self.state.present):
             self.signals.peer_dismissed.emit(PeerDismissed(peer=peer, last_word=Farewell(reason=reason)))
 
     def peers(self) -> list[PeerAddresses]:
-        """Those present, as many as one answer names, with the addresses they may be dialled at."""
+        """Return present peers with their addresses, as many as one answer may have."""
         told = list(self.state.present.items())[:MAX_PEERS_TOLD]
         return [PeerAddresses(peer=peer, addresses=list(presence.addresses)) for peer, presence in told]
 
     def _too_often(self, peer: PeerId) -> float:
-        """Seconds until the peer may be welcomed again; 0 if it may be now, which counts."""
+        """Return the seconds until the peer may be welcomed again. If they are 0, count this welcome."""
         now = trio.current_time()
         if len(self._welcomed_s) >= PEERS_REMEMBERED:
             self._welcomed_s = {one: until for one, until in self._welcomed_s.items() if until > now}
@@ -316,10 +326,10 @@ class SessionService(Service):
         return write_joined(self.ledger.peers, peer, hello, self.now_ms())
 
     def _hear_reach(self, peer: PeerId, presence: PeerSession) -> None:
-        """Note how a node says it is reached, and introduce it anew where that changes for whom, or where."""
+        """Note how a node reports that it is reached, and introduce it again if its kind or its addresses changed."""
         before, reach = presence.reach, self._unheard[peer]
         if reach != before and not self._reaches.of(peer).admit(trio.current_time()):
-            return  # a later round looks again
+            return  # a later round tries again
         del self._unheard[peer]
         if reach == before:
             return
@@ -338,7 +348,7 @@ class SessionService(Service):
         self.state.reaches.hear(peer, reach, self.state.present, self.now_ms())
 
     def _look_at_reach(self) -> None:
-        """Note how the learner itself is reached, and peers that changed too often; say how all are if that is news."""
+        """Note how the learner itself is reached, and peers that changed too often. Log a summary if it is news."""
         for peer in list(self._unheard):
             self._hear_reach(peer, self.state.present[peer])
         if self.own_reach is not None:
@@ -349,13 +359,13 @@ class SessionService(Service):
             self.events.emit("nodes_reached", text=text)
 
     def _dismiss(self, news: PeerBanned) -> None:
-        """The peer is not welcome any more: it loses its leases and its line."""
+        """End a banned peer's leases and its connection."""
         losses = self.state.membership.handle(Gone(peer=news.peer, reason=BANNED), trio.current_time())
         self._lose(losses, Refused(reason=ban_notice(news.why)))
 
     def _lose(self, losses: Sequence[Lost], last_word: Refused | None = None) -> None:
         for lost in losses:
-            reason = self._reason_of(lost.peer, lost.reason)  # before what it said of its hours is forgotten
+            reason = self._reason_of(lost.peer, lost.reason)  # before the peer's hours are forgotten
             self.scheduler.forget(lost.peer)
             released = self.leases.release(lost.peer)
             self._end_presence(lost.peer, reason)
@@ -367,13 +377,13 @@ class SessionService(Service):
             self.introducer.note(*(lost.peer for lost in losses))
 
     def _reason_of(self, peer: PeerId, reason: str) -> str:
-        """Why its stay ended, as the ledger has it: nobody vanishes while nothing is expected of him."""
+        """Return why a stay ended, for the ledger. Outside its hours, nothing is expected of a peer."""
         worker = self.scheduler.workers.get(peer)
         is_over = worker is not None and worker.until_ms <= self.now_ms()
         return OUT_OF_HOURS if is_over and reason not in EXCUSED else reason
 
     def _end_presence(self, peer: PeerId, reason: str) -> bool:
-        """Whether the peer was present until now."""
+        """End a peer's stay, and return whether it was present until now."""
         if (presence := self.state.present.pop(peer, None)) is None:
             return False
         self._unheard.pop(peer, None)
@@ -385,23 +395,23 @@ class SessionService(Service):
         return True
 
     def _forget(self, peer: PeerId) -> None:
-        """What waited for this line to be told."""
+        """Forget the messages that waited for this peer's connection."""
         if self.trust is not None:
             self.trust.forget(peer)
 
     def write_rest(self) -> None:
-        """Write what happened after `run` was told to stop: called when nothing else can happen."""
+        """Write the changes since `run` was stopped. It is called when nothing else can happen."""
         self._unwritten(everybody=True)()
 
     async def _write(self, *, everybody: bool = False) -> None:
-        with trio.CancelScope(shield=True):  # what is taken to be written is written
+        with trio.CancelScope(shield=True):  # changes that were taken out must be written
             await trio.to_thread.run_sync(self._unwritten(everybody=everybody))
 
     def _next_here(self) -> list[PeerSession]:
-        """Those present whose stay is written now: all of them where they are few, else the next in turn."""
+        """Return the sessions whose stay is written now: all if they are few, otherwise the next in turn."""
         here, now_s = list(self.state.present.values()), trio.current_time()
         if now_s < self._stays_s + TICK_S:
-            return []  # leases were withdrawn, and are written at once; stays have time
+            return []  # only withdrawn leases are written at once
         self._stays_s = now_s
         count = max(STAYS_AT_ONCE, math.ceil(len(here) * TICK_S / STAY_WRITTEN_S))
         first = self._stays_written % len(here) if len(here) > count else 0
@@ -409,7 +419,10 @@ class SessionService(Service):
         return (here + here)[first : first + min(count, len(here))]
 
     def _unwritten(self, *, everybody: bool = False) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread; `everybody`: the stays of all who are here."""
+        """Return a function that writes pending changes to the ledger. Call it on a thread.
+
+        `everybody`: include the stays of all present peers.
+        """
         ended, self._ended = self._ended, []
         here = list(self.state.present.values()) if everybody else self._next_here()
         for presence in here:

@@ -1,10 +1,10 @@
-"""Walls around programs and libraries that execute what strangers wrote. Without bubblewrap nothing runs.
+"""Run programs and libraries that execute what strangers wrote, in a sandbox. Without bubblewrap nothing runs.
 
-- `bubblewrap`: runs one program
-- `confined_library`: keeps a library behind walls, and asks it
-- `confined_program`: serves such questions inside
-- `isolated_asserts`: asserts that a tested program cannot see
-- `seccomp`: system calls that are forbidden inside
-- `workshop`: a sandbox that stays for one episode
-- `workshop_program`: runs one piece after another inside
+- `bubblewrap`: run one program
+- `confined_library`: keep a library in a sandbox, and ask it questions
+- `confined_program`: the program that answers these questions inside
+- `isolated_asserts`: run asserts that a tested program cannot reach
+- `seccomp`: forbid system calls inside
+- `workshop`: keep a sandbox for one episode
+- `workshop_program`: the program that runs one piece after another inside
 """

@@ -1,15 +1,18 @@
-"""A program that a policy wrote, run where it can do no harm: bubblewrap, with limits of the kernel's.
+"""Run a program that a policy wrote where it can do no harm: in bubblewrap, with limits of the kernel.
 
-What always holds: a program sees /usr, an interpreter, and an empty directory of its own in memory, and nothing else of
-the machine's files; it has no network, not even a loopback that leads anywhere, no environment, no capability, no
-terminal, and other processes do not exist for it; CPU time, memory, processes, open files and what it may write are
-bounded before its first line, and system calls by which it could hold memory that no limit counts, or reach for keys
-and namespaces, are forbidden (`node.tasks.sandbox.seccomp`); when the time is up, or its first process ends, all of
-them are killed with their namespace, whatever they have forked. There is no running without the sandbox: where it
-cannot be had, `require_sandbox` says what to type, and `run` raises.
+There is no running without the sandbox. If it cannot be started, `require_sandbox` says what to type, and `run` raises.
+A verifier that runs as root first changes to a user id that owns nothing. Root's processes are not counted, so no limit
+would stop a fork bomb. The only thing left to trust is the kernel.
 
-A verifier that runs as root gives its rights up first, to a user id that owns nothing: root's processes are not
-counted, so that no limit would stop a fork bomb. What is left to trust is the kernel.
+Invariants:
+
+- A program sees /usr, an interpreter, and an empty directory of its own in memory. It sees no other file.
+- It has no network, not even a useful loopback, no environment, no capability, no terminal, and no view of other
+  processes.
+- Processor time, memory, processes, open files and written bytes are limited before its first line.
+- System calls are forbidden by which it could hold memory that no limit counts, or reach keys and namespaces
+  (`node.tasks.sandbox.seccomp`).
+- When its time is up, or its first process ends, all its processes are killed with their namespace, forks included.
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ from node.tasks.api.interface import TaskError
 from node.tasks.sandbox.seccomp import call_filter
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""What programs run on unless the task names another: everybody can read it, and it needs nothing outside /usr."""
+"""The interpreter of programs, unless the task names another. Every user can read it, and it needs only /usr."""
 
 NOBODY_FROM, NOBODY_COUNT = 61_184, 4_000
-"""User ids that systemd keeps for services made on the spot, and that root becomes: one for a verifier, by its pid."""
+"""User ids that systemd reserves for temporary services. A verifier that is root becomes one of them, by its pid."""
 
 MB = 1 << 20
 
 STACK_MB = 16
-"""Twice what is usual, for recursion; each thread takes as much of the address space."""
+"""Twice the usual stack, for recursion. Each thread takes as much address space."""
 
 START_S = 10.0
-"""Beyond a program's own time, to make namespaces on a machine under load; then the sandbox is taken for broken."""
+"""Seconds that the start may take in addition, for namespaces on a busy machine. After that the sandbox has failed."""
 
 BURIAL_S = 1.0
-"""For the kernel to end a namespace: it is a matter of milliseconds."""
+"""Seconds for the kernel to end a namespace, which usually takes milliseconds."""
 
 LAUNCHER = """
 import os, resource, sys
@@ -70,13 +73,13 @@ if tests >= 0:
     sys.stdout.flush()
     exec(compile(read(tests), "tests.py", "exec"), space)
 """
-"""Runs inside, first of all: takes the limits, says that it is there, then runs the program, and tests in its names."""
+"""Runs first inside. It sets the limits, reports that it runs, then executes the program, and the tests after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
-    """`time_s` of the wall clock, and as many seconds of CPU in each process; `memory_mb` of address space for each of
-    at most `processes`; `output_mb` that it may print, and as much in any file, of `disk_mb` in all."""
+    """`time_s`: seconds of wall time, and of processor time for each process. `memory_mb`: address space of each one.
+    `processes`: maximum number. `output_mb`: of output, and of any one file. `disk_mb`: of all files together."""
 
     time_s: float = 5.0
     memory_mb: int = 512
@@ -88,9 +91,9 @@ class SandboxLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What came of a program: what it printed (bytes, no more than it may), and how its first process ended.
+    """The result of a program: its output (bytes, up to the limit), and how its first process ended.
 
-    `exit_code` as a shell has it, 128 and more being signals; None: it was killed when its time was up.
+    `exit_code`: like in a shell, signals are 128 and more; None if it was killed because its time was up.
     """
 
     output: bytes
@@ -98,29 +101,30 @@ class Ran:
 
 
 def require_bubblewrap(what: str = "programs are") -> None:
-    """Raises TaskError, with what to type, unless bubblewrap is here. `what` is run in it, with its verb."""
+    """Raise TaskError, with the command to type, unless bubblewrap is installed. `what`: what runs in it, with "is" or
+    "are"."""
     if shutil.which("bwrap") is None:
         raise TaskError(
             f"{what} run in bubblewrap, which is not installed here. Run: sudo apt-get install -y bubblewrap (dnf and "
-            "pacman have it by the same name; there is none but on Linux), or have rewards computed where it is: "
-            "[[verifiers.machine]]."
+            "pacman have it under the same name; it exists only for Linux), or compute rewards on a machine that has "
+            "it: [[verifiers.machine]]."
         )
 
 
 @lru_cache(maxsize=8)
 def require_sandbox(python: str = "", limits: SandboxLimits | None = None) -> None:
-    """Raises TaskError, with what to type, unless programs can be run here on the interpreter `python`, within
-    `limits` but for time."""
+    """Raise TaskError, with the command to type, unless programs can run here on the interpreter `python`, within
+    `limits` (except for time)."""
     require_bubblewrap()
     if not Path(python or SYSTEM_PYTHON).exists():
         raise TaskError(
-            f"{python or SYSTEM_PYTHON} is not there to run programs on. Run: sudo apt-get install -y python3, or name "
-            "another interpreter in the task's python=."
+            f"{python or SYSTEM_PYTHON}, on which programs run, is not there. Run: sudo apt-get install -y python3, or "
+            "name another interpreter in the task's python=."
         )
     ran = run("print('here')", limits=replace(limits or SandboxLimits(), time_s=START_S), python=python)
     if ran.output != b"here\n":
         raise TaskError(
-            f"the sandbox runs, and {python or SYSTEM_PYTHON} in it does not: {ran}. Name another in python=, or raise "
+            f"the sandbox runs, but {python or SYSTEM_PYTHON} in it does not: {ran}. Name another in python=, or raise "
             "memory_mb= and processes=."
         )
 
@@ -133,9 +137,9 @@ def run(
     limits: SandboxLimits | None = None,
     python: str = "",
 ) -> Ran:
-    """Run a Python program, and `tests` after it among its names, and wait until all that it started is gone.
+    """Run a Python program, and `tests` after it among its names. Wait until all that it started is gone.
 
-    Blocks, for `time_s` and START_S at most. Raises TaskError when there is no sandbox to be had.
+    Waits for `time_s` and START_S at most. Raises TaskError if no sandbox can be started.
     """
     with open_sandbox(program, stdin=stdin, tests=tests, limits=limits, python=python) as running:
         return running.wait()
@@ -143,7 +147,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A program in its sandbox. Obtained from `open_sandbox`; the numbers are descriptors."""
+    """A program in its sandbox; `open_sandbox` makes one. The numbers are descriptors."""
 
     process: subprocess.Popen[bytes]
     bounds: SandboxLimits
@@ -153,7 +157,8 @@ class Running:
     complained: int
 
     def wait(self) -> Ran:
-        """Wait until it ends or its time is up, and all that it started is gone. Raises TaskError if it never began."""
+        """Wait until it has ended, or its time is up, and all its processes are gone. Raises TaskError if it never
+        began."""
         began, exit_code = _wait(self.process, self.hear, self.named, self.bounds.time_s)
         if not began:
             said = os.pread(self.complained, 4096, 0).decode(errors="replace").strip()
@@ -161,7 +166,7 @@ class Running:
         return Ran(output=os.pread(self.printed, self.bounds.output_mb * MB, 0), exit_code=exit_code)
 
     def end(self) -> None:
-        """End it, with all that it started; does nothing when that is done."""
+        """End it, with all that it started, if it still runs."""
         if self.process.returncode is None:
             _wait(self.process, self.hear, self.named, 0.0)
 
@@ -176,7 +181,7 @@ def open_sandbox(
     python: str = "",
     line: int = -1,
 ) -> Iterator[Running]:
-    """Start what `run` runs, with the descriptor `line` open there, too, unless it is -1; end it with the scope."""
+    """Start what `run` runs, and end it with the scope. The descriptor `line`, if not -1, is open inside as well."""
     bounds = limits or SandboxLimits()
     with (
         open_nameless_file(program.encode(errors="replace")) as source,
@@ -205,34 +210,35 @@ def open_sandbox(
 
 
 def stays_open(bounds: SandboxLimits, python: str, named: int, forbidden: int) -> list[str]:
-    """bwrap with its options, for a program that ends with a line of its own, not with the thread that starts it:
-    it tells descriptor `named` who it is, and reads in `forbidden` which system calls are."""
+    """Return bwrap with options for a program whose life is tied to a socket, not to the thread that starts it.
+
+    bwrap writes about it to the descriptor `named`, and reads the filter of system calls from `forbidden`."""
     told = ("--info-fd", str(named), "--seccomp", str(forbidden))
     return [*_walls(bounds, python, "--as-pid-1"), *_doors(), *told]
 
 
 def _walls(bounds: SandboxLimits, python: str, ends: str = "--die-with-parent") -> list[str]:
-    """bwrap's options, but for /proc."""
+    """Return bwrap's options, except those for /proc."""
     return [
         *shut({"HOME": "/tmp"}),
         ends,
         *("--dev", "/dev", "--size", str(bounds.disk_mb * MB), "--tmpfs", "/tmp", "--chdir", "/tmp"),
-        # After those, since it may lie below them.
+        # After those, because a prefix may lie below them.
         *(word for prefix in _prefixes(python) for word in ("--ro-bind", prefix, prefix)),
-        # Read-only, or files there, which no limit counts, would fill the memory.
+        # Read-only, because no limit counts files there, and they would fill the memory.
         *("--remount-ro", "/dev"),
     ]
 
 
 def shut(environment: Mapping[str, str]) -> list[str]:
-    """bwrap with what every sandbox has: namespaces of its own for everything, no capability, /usr, and no environment
-    but this beside the usual."""
+    """Return bwrap with the options of every sandbox: namespaces of its own for everything, no capability, /usr, and
+    only this environment in addition to the usual variables."""
     kinds = ("user", "pid", "ipc", "net", "uts")
     usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     return [
         "bwrap",
         *(f"--unshare-{kind}" for kind in kinds),
-        # As its first process: bwrap's own would be left, dead, to the machine's init to bury.
+        # As its first process. bwrap's own first process would be left for the machine's init to bury.
         *("--as-pid-1", "--unshare-cgroup-try", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *(word for name, value in {**usual, **environment}.items() for word in ("--setenv", name, value)),
         *("--ro-bind", "/usr", "/usr"),
@@ -242,10 +248,11 @@ def shut(environment: Mapping[str, str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _doors() -> tuple[str, ...]:
-    """The rest of them, the first that work here.
+    """Return the other options: the first combination that works here.
 
-    Namespaces of a program's own, which are most of what it could try on the kernel, are forbidden, where bwrap knows
-    how (0.8.0); a container that hides parts of its /proc lets nobody make another: then there is none.
+    Namespaces inside the sandbox, the largest part of the kernel that a program could attack, are forbidden if bwrap
+    can do that (from 0.8.0 on). In a container that hides parts of its /proc, no other one can be made; then there is
+    none.
     """
     proc, no_more = ("--proc", "/proc"), ("--disable-userns",)
     for found in ((*no_more, *proc), proc, no_more, ()):
@@ -257,7 +264,7 @@ def _doors() -> tuple[str, ...]:
 
 
 def _shortcuts() -> Iterator[str]:
-    """/bin, /lib and their like: links into /usr on most systems, directories on others."""
+    """Yield options for /bin, /lib and the like: links into /usr on most systems, directories on others."""
     for path in map(Path, ("/bin", "/sbin", "/lib", "/lib32", "/lib64")):
         if path.is_symlink():
             yield from ("--symlink", os.readlink(path), str(path))
@@ -267,7 +274,7 @@ def _shortcuts() -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _prefixes(python: str) -> tuple[str, ...]:
-    """What an interpreter that was named needs outside /usr. Raises TaskError when it does not run."""
+    """Return the directories outside /usr that the named interpreter needs. Raises TaskError if it does not run."""
     if not python:
         return ()
     ask = "import sys; print(sys.prefix); print(sys.base_prefix)"
@@ -279,7 +286,7 @@ def _prefixes(python: str) -> tuple[str, ...]:
 
 
 def _launched(python: str, bounds: SandboxLimits, descriptors: Sequence[int]) -> list[str]:
-    """The interpreter with the launcher; the order of descriptors and limits is the launcher's."""
+    """Return the interpreter with the launcher. The launcher defines the order of descriptors and limits."""
     limits = (
         bounds.memory_mb * MB,
         math.ceil(bounds.time_s) + 1,
@@ -296,8 +303,8 @@ def _launched(python: str, bounds: SandboxLimits, descriptors: Sequence[int]) ->
 def start(
     command: Sequence[str], streams: Sequence[int], passed: Sequence[int], *, stays: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start bwrap; one that `stays` keeps the user, and has a session of its own: Ctrl-C in the terminal is for whoever
-    started it. Raises TaskError.
+    """Start bwrap. With `stays` it keeps the user, and gets a session of its own, because Ctrl-C in the terminal is for
+    the process that started it. Raises TaskError.
     """
     nobody = NOBODY_FROM + os.getpid() % NOBODY_COUNT if os.geteuid() == 0 and not stays else None
     stdin, stdout, stderr = streams
@@ -320,7 +327,7 @@ def start(
 
 
 def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float) -> tuple[bool, int | None]:
-    """Whether the program began, and its exit code, or None when the time was up; either way all of it was killed."""
+    """Return whether the program began, and its exit code, or None if its time was up. All of it has been killed."""
     pidfd = os.pidfd_open(process.pid)
     try:
         began = _is_readable(hear, START_S) and os.read(hear, 1) == b"+"
@@ -329,19 +336,19 @@ def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float
         if process.poll() is None:
             end_first(os.pread(named, 4096, 0), pidfd)
         os.close(pidfd)
-        process.kill()  # and with it, since it dies with its parent, all that may be left
+        process.kill()  # also kills all that may be left, because bwrap dies with its parent
         exit_code = process.wait()
     return began, exit_code if ended else None
 
 
 def end_first(info: bytes, pidfd: int) -> None:
-    """Kill the first process of the namespace, and so all of it; bwrap, which is `pidfd`, then buries it and ends.
-    Killing bwrap itself does as much, but leaves the burial to the machine's init, and in many containers there is
-    none. `info` is what bwrap wrote to its --info-fd."""
+    """Kill the first process of the namespace, and so all of it. bwrap, which is `pidfd`, then buries it and ends.
+    Killing bwrap itself would also end it, but would leave the burial to the machine's init, which many containers do
+    not have. `info`: what bwrap wrote to its --info-fd."""
     try:
         os.kill(json.loads(info)["child-pid"], signal.SIGKILL)
     except (ValueError, KeyError, ProcessLookupError):
-        return  # it has not got so far, or is ending
+        return  # it has not started yet, or is ending
     _is_readable(pidfd, BURIAL_S)
 
 
@@ -353,7 +360,7 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 
 @contextmanager
 def open_nameless_file(content: bytes) -> Iterator[int]:
-    """A file without a name that holds `content`, open at its beginning."""
+    """Open a file without a name that contains `content`, at its beginning."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -366,7 +373,7 @@ def open_nameless_file(content: bytes) -> Iterator[int]:
 
 @contextmanager
 def _pipe() -> Iterator[tuple[int, int]]:
-    """(to hear, to tell); the caller closes the latter."""
+    """Open a pipe, (read end, write end); the caller closes the latter."""
     hear, tell = os.pipe()
     try:
         yield hear, tell
@@ -375,10 +382,10 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 
 def explain_failure(said: str) -> str:
-    """Why nothing can be run, of what bwrap said, and what to do."""
+    """Return why nothing can run, from bwrap's output, and what to do."""
     return (
-        f"the sandbox cannot be started: {said}. bubblewrap needs user namespaces. Where a kernel withholds them, as "
+        f"the sandbox cannot be started: {said}. bubblewrap needs user namespaces. If the kernel forbids them, run as "
         "root: sysctl -w kernel.unprivileged_userns_clone=1 (Debian), sysctl -w "
-        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); a container needs them permitted by its seccomp "
-        "profile. Or have rewards computed on another machine: [[verifiers.machine]]. Nothing is run without."
+        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu). A container needs them allowed by its seccomp "
+        "profile. Or compute rewards on another machine: [[verifiers.machine]]. Nothing runs without the sandbox."
     )

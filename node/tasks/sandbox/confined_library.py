@@ -1,21 +1,22 @@
-"""Ask a library about what strangers wrote, in a sandbox of bubblewrap's, since the library may run it.
+"""Ask a library about what strangers wrote, in a sandbox of bubblewrap, because the library may execute it.
 
 reasoning-gym scores some answers with `eval`, and sympy compiles text wherever it reads or evaluates a formula
-(`parse_expr`, `sympify`, `lambdify`). So what a policy says is a program to them. The sandbox is like that of programs
-under test (`node.tasks.sandbox.bubblewrap`), but stays: the library is imported once, and each text is judged in a
-process forked from that one (`node.tasks.sandbox.confined_program`).
+(`parse_expr`, `sympify`, `lambdify`). So to them, what a policy says is a program. The sandbox is like the one for
+programs under test (`node.tasks.sandbox.bubblewrap`), but it stays: the library is imported once, and each text is
+judged in a process forked from that one (`node.tasks.sandbox.confined_program`).
 
 Invariants:
-- No text of strangers reaches the library outside the sandbox. Where there is none, `require` and `ask` raise.
-- The sandbox has no network, no environment, no capability, no /proc and no file that can be written. What can be read
-  is /usr, the interpreter's own files, and packages in directories named site-packages or dist-packages.
-- A text can change what it is worth itself, and nothing else: the next one is judged as if it had never been.
-- Every question is answered after LIMIT_S of processor time or WALL_S, or has no answer, and the next question finds a
-  process. The sandbox ends with the process that asks.
 
-Unlike programs under test it keeps the user that the verifier has, also where that is root, whose interpreter and
-packages often lie where nobody else can read. What root could do more, without capabilities and /proc, is to start
-processes without end, and the process that judges can start none.
+- No text of strangers reaches the library outside the sandbox. If there is no sandbox, `require` and `ask` raise.
+- The sandbox has no network, no environment, no capability, no /proc and no writable file. Readable are /usr, the
+  interpreter's own files, and packages in directories named site-packages or dist-packages.
+- A text can change its own judgement, and nothing else. The next text is judged in an unchanged process.
+- Every question ends after LIMIT_S of processor time or WALL_S, with or without an answer, and the next question finds
+  a process. The sandbox ends with the process that asks.
+
+Unlike programs under test, the sandbox keeps the user of the verifier, even root, whose interpreter and packages often
+lie where no other user can read them. Without capabilities and /proc, root could only do one more thing: start
+processes without a limit. The process that judges can start none.
 """
 
 from __future__ import annotations
@@ -48,30 +49,31 @@ from node.tasks.sandbox.bubblewrap import (
 from node.tasks.sandbox.seccomp import call_filter, fork_filter
 
 LIMIT_S = 5
-"""Of processor time for one text, as long as math-verify's own limit. Nearly all take milliseconds. Time on the clock
-would make the rewards of a busy machine other than those of an idle one."""
+"""Seconds of processor time for one text, as long as math-verify's own timeout. Nearly all take milliseconds. Wall
+time would give other rewards on a busy machine than on an idle one."""
 
 WALL_S = 120.0
-"""Of the clock: a process that neither works nor answers is given up. Also for its start, which takes seconds."""
+"""Seconds after which a process that neither works nor answers is given up. The start, which takes seconds, has the
+same limit."""
 
 MEMORY_BYTES = 2 << 30
-"""Of address space, for the process that holds the library and for the one that judges: sympy takes a tenth of it."""
+"""Bytes of address space for the process with the library, and for the one that judges. sympy takes a tenth of it."""
 
 MAX_LINE_BYTES = 64 << 10
-"""Of an answer, or of an error that is told."""
+"""Maximum bytes of an answer, or of an error message."""
 
 MAX_WORDS = 2_000
-"""Characters of its last words that are told when it cannot be started."""
+"""Characters of its last output to show if it cannot be started."""
 
 PACKAGES = ("site-packages", "dist-packages")
-"""Directories that installers make for packages alone: others on the path, such as the working directory, may hold an
+"""Directories that installers make only for packages. Others on the path, such as the working directory, may hold the
 operator's keys."""
 
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Threads of numpy's would be of no use to a process that was forked."""
+"""One thread each, because threads of numpy are useless in a forked process."""
 
 QUICK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Memory in large pages, which glibc asks the kernel for: of 60 MB a fork then copies a third as long."""
+"""Use large memory pages, for which glibc asks the kernel. Then a fork copies 60 MB in a third of the time."""
 
 SERVER = Path(__file__).with_name("confined_program.py")
 
@@ -79,10 +81,10 @@ _ALL: weakref.WeakSet[Confined] = weakref.WeakSet()
 
 
 class Confined:
-    """A library behind walls, started when it is first asked. One question at a time: whoever else asks waits.
+    """A library in a sandbox, started when it is first asked. One question at a time: other callers wait.
 
-    `program` is the source of a module with `load()`, which imports the library, and `prepare(topic)`, which gives a
-    function that judges a text; it imports nothing else. `title` is what errors call it.
+    `program`: the source of a module with `load()`, which imports the library, and `prepare(topic)`, which returns a
+    function that judges a text. It imports nothing else. `title`: its name in errors.
     """
 
     def __init__(self, program: str, title: str, *, limit_s: int = LIMIT_S, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -93,15 +95,15 @@ class Confined:
         _ALL.add(self)
 
     def require(self) -> None:
-        """Start it. Waits. Raises TaskError, with what to type, where it cannot be started."""
+        """Start it, and wait until it runs. Raises TaskError, with the command to type, if that fails."""
         with self._lock:
             self._there()
 
     def ask(self, topic: object, said: str) -> object:
-        """What the program judges of `said`, as plain data: None where it raised, or did not answer in time. Waits.
+        """Return the program's judgement of `said`, as plain data; None if it raised or did not answer in time. Waits.
 
-        `topic` is plain data for JSON, of the operator's alone: it is read where texts of strangers never are. Raises
-        TaskError where the sandbox cannot be started, or the program cannot prepare for the topic.
+        `topic` is plain data for JSON, and only the operator's: it is read in the process that never sees texts of
+        strangers. Raises TaskError if the sandbox cannot be started, or if the program cannot prepare for the topic.
         """
         question = json.dumps({"topic": topic, "said": said}).encode() + b"\n"
         with self._lock:
@@ -116,17 +118,17 @@ class Confined:
         return _read(told["answer"])
 
     def close(self) -> None:
-        """End it. The next question starts another."""
+        """End it. The next question starts another one."""
         with self._lock:
             self._end()
 
     @property
     def pid(self) -> int | None:
-        """Of the sandbox, while there is one."""
+        """The process id of the sandbox, while there is one."""
         return None if self._inside is None else self._inside.process.pid
 
     def _there(self) -> _Inside:
-        """Raises TaskError."""
+        """Return the running sandbox, and start one if needed. Raises TaskError."""
         if self._inside is not None and self._inside.process.poll() is not None:
             self._end()
         if self._inside is None:
@@ -134,7 +136,7 @@ class Confined:
         return self._inside
 
     def _start(self) -> _Inside:
-        """Raises TaskError."""
+        """Start a sandbox. Raises TaskError."""
         require_bubblewrap(f"{self._title} may execute what it reads, so it is only")
         with ExitStack() as stack:
             words, named = stack.enter_context(open_nameless_file(b"")), stack.enter_context(open_nameless_file(b""))
@@ -152,7 +154,7 @@ class Confined:
             }
             told = ("--info-fd", str(named), "--seccomp", str(forbidden))
             inside = _Inside(
-                # It ends with the line, not with the thread that starts it.
+                # Its life is tied to the socket, not to the thread that starts it.
                 process=start(
                     [*_walls(), *told, *_interpreter(settings)],
                     (subprocess.DEVNULL, words, words),
@@ -168,7 +170,7 @@ class Confined:
                 said = os.pread(words, MAX_LINE_BYTES, 0).decode(errors="replace").strip()[-MAX_WORDS:]
                 if said.startswith("bwrap:"):
                     raise TaskError(explain_failure(said))
-                raise TaskError(f"{self._title} cannot be started; it said: {said or 'nothing'}")
+                raise TaskError(f"{self._title} cannot be started; its output: {said or 'nothing'}")
         return inside
 
     def _end(self) -> None:
@@ -179,14 +181,14 @@ class Confined:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inside:
-    """A sandbox that was started. `info` is a descriptor of what bwrap told of it."""
+    """A running sandbox. `info`: a descriptor of the file that bwrap wrote about it."""
 
     process: subprocess.Popen[bytes]
     line: socket.socket
     info: int
 
     def ask(self, question: bytes) -> bytes | None:
-        """The next line of what it says, after `question`; None where there is none in time. Waits, WALL_S at most."""
+        """Send `question`, and return the next line; None if there is none in time. Waits for WALL_S at most."""
         try:
             self.line.sendall(question)
         except OSError:
@@ -209,7 +211,7 @@ class _Inside:
         return said
 
     def end(self) -> None:
-        """End it and all that it started, wherever they are."""
+        """End it and all processes that it started."""
         self.line.close()
         if self.process.poll() is None:
             pidfd = os.pidfd_open(self.process.pid)
@@ -221,12 +223,12 @@ class _Inside:
 
 
 def packages() -> list[str]:
-    """Directories of installed packages on this interpreter's path, as the sandbox sees them."""
+    """Return the directories of installed packages on this interpreter's path, as the sandbox sees them."""
     return [path for path in sys.path if Path(path).name in PACKAGES and Path(path).is_dir()]
 
 
 def close_all() -> None:
-    """End all that nobody is asking just now: they start again when they are asked."""
+    """End all sandboxes that answer no question now. They start again when they are asked."""
     for confined in list(_ALL):
         if confined._lock.acquire(blocking=False):
             try:
@@ -236,7 +238,7 @@ def close_all() -> None:
 
 
 def _read(answer: str | None) -> object:
-    """Plain data of what was said; a stranger may have said it."""
+    """Return the plain data in an answer, which a stranger may have written."""
     if answer is None:
         return None
     try:
@@ -246,11 +248,11 @@ def _read(answer: str | None) -> object:
 
 
 def _walls() -> list[str]:
-    """bwrap's options. Nothing in there can be written, and there is no /proc."""
+    """Return bwrap's options. Nothing inside is writable, and there is no /proc."""
     return [
         *shut({"HOME": "/", **ALONE, **QUICK}),
         *("--dev", "/dev"),
-        # Where libraries of /usr/local and of Debian's alternatives are found.
+        # For libraries in /usr/local, and those of Debian's alternatives.
         *("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"),
         *("--ro-bind-try", "/etc/alternatives", "/etc/alternatives"),
         *(word for path in _seen() for word in ("--ro-bind", path, path)),
@@ -259,7 +261,7 @@ def _walls() -> list[str]:
 
 
 def _seen() -> Iterator[str]:
-    """What is needed outside /usr."""
+    """Yield the paths outside /usr that are needed."""
     prefixes = dict.fromkeys((sys.base_prefix, sys.base_exec_prefix))
     libraries = [str(Path(prefix, name)) for prefix in prefixes for name in ("lib", "lib64")]
     for path in dict.fromkeys((_executable(), *libraries, *packages())):
@@ -269,12 +271,12 @@ def _seen() -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _executable() -> str:
-    """The interpreter itself, not that of a virtual environment, which is a link to it."""
+    """Return the interpreter itself. That of a virtual environment is only a link to it."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def _interpreter(settings: dict[str, object]) -> list[str]:
-    """No site, no user's packages, no working directory on its path: that is in the settings."""
+    """Return the command without site, user packages and working directory on its path; the settings name the path."""
     flags = ("-P", "-s", "-S", "-B", "-X", "utf8", "-c", SERVER.read_text(encoding="utf-8"))
     return [_executable(), *flags, json.dumps(settings)]
 

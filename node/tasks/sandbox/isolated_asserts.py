@@ -1,11 +1,16 @@
-"""Asserts about a program that cannot reach them: they run in a sandbox of their own, and ask it over a line.
+"""Run asserts about a program that cannot reach them: both run in sandboxes of their own, connected by a socket.
 
-What always holds: what an assert compares is of its own process. The program answers calls with plain data (None, bool,
-numbers, text, bytes, lists, tuples, sets, dicts), rebuilt on this side from JSON; so nothing of it can end the asserts,
-patch what they use, or claim to be equal to everything. Objects of the program's that are no plain data are handles:
-they can be called, asked for attributes, items, lengths and what they iterate over, and are equal to themselves alone,
-without order or arithmetic. Arguments that a call changed in place are changed here, too; functions among the arguments
-are called back. Names of Python's own mean what they always do. A program that ends has failed.
+The program answers calls with plain data (None, bool, numbers, text, bytes, lists, tuples, sets, dicts), which is
+rebuilt from JSON on the asserts' side. Its other objects become handles. A handle can be called, can be asked for
+attributes, items and length, and can be iterated over. It equals only itself, and has no order or arithmetic. If a call
+changes its arguments in place, they change on the asserts' side too. Functions among the arguments are called back.
+
+Invariants:
+
+- What an assert compares is in its own process. So the program cannot end the asserts, patch what they use, or claim to
+  equal everything.
+- Python's own names always mean Python's objects in the asserts.
+- If the program ends, the asserts fail.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import builtins as _builtins, fractions as _fractions, decimal as _decimal, json
 
 
 class _Handle:
-    """What the other side holds under a number."""
+    """An object of the other side, by its number."""
 
     def __init__(self, line, number):
         self.__dict__.update(_line=line, _number=number)
@@ -94,8 +99,8 @@ _CHANGE = (list, dict, set, bytearray)
 
 
 class _Line:
-    """One end: both ask, and answer while they wait. `space`: names that the other may ask for; None: it may do nothing
-    but call what it was given."""
+    """One end of the socket. Both ends ask, and answer while they wait. `space`: names that the other side may ask for;
+    None: the other side may only call what it was given."""
 
     def __init__(self, number, space):
         self.reads, self.writes = _os.fdopen(number, "rb"), _os.fdopen(_os.dup(number), "wb")
@@ -124,7 +129,7 @@ class _Line:
         op, *args = said
         try:
             if self.space is None and op != "call":
-                raise TypeError("what the asserts hold can be called, and nothing else")
+                raise TypeError("objects of the asserts can only be called")
             value, changed = getattr(self, "_on_" + op)(*args), None
             if op == "call" and any(isinstance(one, _CHANGE) for one in (*args[1], *args[2].values())):
                 changed = args[1:]
@@ -151,7 +156,7 @@ class _Line:
 
     @staticmethod
     def _change(said, changed):
-        """Bring what a call was given up to what it made of it."""
+        """Change the arguments of a call here like the call changed them on the other side."""
         if said[0] != "call" or changed is None:
             return
         before, after = [*said[2], *said[3].values()], [*changed[0], *changed[1].values()]
@@ -164,7 +169,7 @@ class _Line:
                     old.update(new)
 
     def _kind(self, told):
-        """The exception class that the other side means: the built-in one, or one of its own made from that."""
+        """Return the exception class that the other side means: a built-in one, or a new one derived from that."""
         number, name, base = told
         base = getattr(_builtins, base, Exception)
         if not (isinstance(base, type) and issubclass(base, Exception)):
@@ -176,7 +181,7 @@ class _Line:
         return self.kinds[number]
 
     def _made(self, told, args):
-        """An exception of that class, whatever its own arguments would be."""
+        """Return an exception of that class, without calling its constructor."""
         kind = self._kind(told)
         made = kind.__new__(kind)
         made.args = tuple(args)
@@ -253,24 +258,24 @@ class _Line:
     def _read(self):
         told = self.reads.readline()
         if not told:
-            _os._exit(1)  # nothing may take it for an exception that was wanted
+            _os._exit(1)  # an exception could be mistaken for one that the asserts expect
         return _json.loads(told)
 
 
 if hasattr(_sys, "set_int_max_str_digits"):
     _sys.set_int_max_str_digits(0)
 '''
-"""Both ends of the line; stands alone, for whatever interpreter runs there."""
+"""Both ends of the socket. The code stands alone, for any interpreter."""
 
 SERVE = """
 import builtins as _builtins
 _builtins.exec(_builtins.compile({line!r}, "line.py", "exec"), {{"_space": _builtins.globals(), "_number": {number}}})
 """
-"""Runs after the program, in names of its own: a program may call its variables `list` or `str`."""
+"""Runs after the program, in names of its own, because a program may call its variables `list` or `str`."""
 
 JUDGE = """
 class _Space(dict):
-    # The asserts' own names, then the program's as they are now.
+    # The asserts' own names, then the current ones of the program.
     def __missing__(self, name):
         if name in _names:
             return _line.ask("get", name)
@@ -278,7 +283,7 @@ class _Space(dict):
 
 
 _line = _Line({number}, None)
-# Python's own are Python's: a program might have its own idea of abs.
+# Names of Python stay Python's: a program might define its own abs.
 _names = set(_line.ask("names")) - set(dir(_builtins))
 exec(compile({asserts!r}, "asserts.py", "exec"), _Space(__name__="__main__"))
 print({word!r}, flush=True)
@@ -287,9 +292,10 @@ _os._exit(0)
 
 
 def run_asserts(program: str, asserts: str, word: str, *, limits: SandboxLimits, python: str = "") -> Ran:
-    """Run `asserts` about `program`, each in a sandbox of its own; how the asserts ended, which print `word` last.
+    """Run `asserts` about `program`, each in a sandbox of its own. Return how the asserts ended, which print `word`
+    last.
 
-    Blocks and raises as `sandbox.run`.
+    Waits and raises like `bubblewrap.run`.
     """
     here, there = socket.socketpair()
     with here, there:

@@ -1,10 +1,18 @@
-"""Calls of the kernel that a policy's program may not make, as a filter that bubblewrap installs before it begins.
+"""Make the filter that forbids a policy's program certain system calls.
 
-What always holds: what is forbidden is memory that no limit counts (System V's shared memory, semaphores and queues
-stay when nobody maps them), keys of whoever started the verifier, other processes' memory, new namespaces, and doors
-into the kernel that a program for a test never needs; everything else is allowed. A program of another architecture
-than the interpreter's own would name calls by other numbers, and is killed. The filter is classic BPF
-(Documentation/userspace-api/seccomp_filter.rst of Linux).
+bubblewrap installs it before the program begins. It forbids calls for:
+
+- memory that no limit counts: System V's shared memory, semaphores and queues stay even when no process maps them;
+- keys of the user who started the verifier;
+- other processes' memory, and new namespaces;
+- parts of the kernel that a program under test never needs.
+
+All other calls are allowed. The filter is classic BPF (Documentation/userspace-api/seccomp_filter.rst of Linux).
+
+Invariants:
+
+- A forbidden call fails with an error.
+- A program of another architecture than the interpreter's is killed, because its calls have other numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +25,7 @@ from collections.abc import Iterator
 from node.tasks.api.interface import TaskError
 
 X32 = 0x40000000
-"""On x86-64 a second table of calls begins there."""
+"""On x86-64, a second table of calls begins at this number."""
 
 NEW_NAMESPACE = 0x7E020000
 """Flags of clone: CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET."""
@@ -63,39 +71,39 @@ REACHING = {
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
 }
-"""Calls that change what another process of the same user may use."""
+"""Calls that change the resources of another process of the same user."""
 
 FORKS = {"x86_64": (57, 58)}
-"""fork and vfork, where there are such besides clone."""
+"""fork and vfork, on machines that have them in addition to clone."""
 
-# machine: (what the kernel calls it in `seccomp_data.arch`, column of the tables above)
+# machine: (its value in `seccomp_data.arch`, column of the tables above)
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
 
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Where `struct seccomp_data` has them; of the argument the lower half, little-endian."""
+"""Offsets in `struct seccomp_data`; of the argument it is the lower half, little-endian."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def call_filter(machine: str = "") -> bytes:
-    """The filter for `machine`, by default this one, as an array of `struct sock_filter`. Raises TaskError."""
+    """Return the filter for `machine`, by default this one, as an array of `struct sock_filter`. Raises TaskError."""
     return _packed(_program(*MACHINES[_known(machine)]))
 
 
 def fork_filter(machine: str = "") -> bytes:
-    """A filter beside that one, of a process that may start no other, nor a thread, and change no other. Raises
-    TaskError."""
+    """Return a second filter, for a process that may start no process or thread, and may change no other process.
+    Raises TaskError."""
     known = _known(machine)
     return _packed(_forks(MACHINES[known], FORKS.get(known, ())))
 
 
 def _known(machine: str) -> str:
-    """Raises TaskError where the numbers of calls are not known."""
+    """Return the name of the machine. Raises TaskError if the numbers of its calls are not known."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         raise TaskError(
-            f"programs cannot be kept to harmless system calls on this machine ({machine}); that is known for "
-            f"{', '.join(MACHINES)}. Have rewards computed on one of those: [[verifiers.machine]]."
+            f"the numbers of system calls on this machine ({machine}) are not known, so programs cannot be run safely; "
+            f"they are known for {', '.join(MACHINES)}. Compute rewards on one of those: [[verifiers.machine]]."
         )
     return machine
 
@@ -113,7 +121,7 @@ def _forks(machine: tuple[int, int], others: tuple[int, ...]) -> Iterator[tuple[
 
 
 def _begun(architecture: int) -> Iterator[tuple[int, int, int, int]]:
-    """Kill what names calls by other numbers; then the call's number is loaded."""
+    """Yield instructions that kill a program of another architecture, and then load the number of the call."""
     yield _LOAD, 0, 0, _ARCHITECTURE
     yield _EQUAL, 1, 0, architecture
     yield _RETURN, 0, 0, _KILL
@@ -123,11 +131,11 @@ def _begun(architecture: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _program(architecture: int, column: int) -> Iterator[tuple[int, int, int, int]]:
-    """(code, to skip if so, to skip if not, operand): each test stands before what is returned if it is met."""
+    """Yield (code, skip if true, skip if false, operand). Each test is followed by what is returned if it is true."""
     yield from _begun(architecture)
     for numbers in CALLS.values():
         yield from _refused(_EQUAL, numbers[column], errno.EPERM)
-    # Its flags lie in memory, where no filter sees them: without it libraries use clone.
+    # Its flags are in memory, which a filter cannot read. Without clone3, libraries use clone.
     yield from _refused(_EQUAL, CLONE3[column], errno.ENOSYS)
     yield _EQUAL, 0, 3, CLONE[column]
     yield _LOAD, 0, 0, _FIRST_ARGUMENT

@@ -1,15 +1,17 @@
-"""A sandbox that stays for one episode: pieces of Python and shell commands run in it, and its files stay between them.
+"""Keep a sandbox for one episode: pieces of Python and shell commands run in it, and its files stay between them.
 
-The walls are those of a program under test (`node.tasks.sandbox.bubblewrap`): no network, no environment, no
-capability, /usr and an interpreter to read, and one directory in memory to write. Inside, a small server starts each
-piece in a process of its own (`node.tasks.sandbox.workshop_program`), which costs a few milliseconds, where a new
-sandbox costs some thirty.
+The sandbox has the restrictions of a program under test (`node.tasks.sandbox.bubblewrap`): no network, no environment,
+no capability, /usr and an interpreter to read, and one directory in memory to write. Inside, a small server starts each
+piece in a process of its own (`node.tasks.sandbox.workshop_program`). That takes a few milliseconds; a new sandbox
+takes some thirty.
 
 Invariants:
-- A workshop is started when it is first asked, and never without the walls: `Workshop.run` raises TaskError.
-- Every piece ends within its time, with all that it started. What it may print, hold, start and write is bounded.
-- The server inside is not believed: what it says is read up to a bound, and where it does not answer in time, or
-  answers nonsense, the sandbox is ended, and `run` says LOST. The next piece finds a new one, without the files.
+
+- A workshop starts when it is first asked, and never without these restrictions: `Workshop.run` raises TaskError.
+- Every piece ends within its time, with all processes that it started. Its output, memory, processes and files are
+  limited.
+- The server inside is not trusted. Its answers are read up to a limit. If it does not answer in time, or answers
+  nonsense, the sandbox is ended, and `run` returns Lost. The next piece gets a new sandbox, without the files.
 - The sandbox ends with `close`, and with the process that asks.
 """
 
@@ -40,17 +42,17 @@ Kind = Literal["python", "shell"]
 SHELL = "/bin/sh"
 
 ANSWER_BYTES = 6
-"""At most so many bytes of a line for each byte that is kept: JSON writes a control character as \\u0000."""
+"""Maximum bytes of a line per kept byte: JSON writes a control character as \\u0000."""
 
 MAX_WORDS = 2_000
-"""Bytes of its last words that are told when it cannot be started."""
+"""Bytes of its last output to show if it cannot be started."""
 
 PROGRAM = Path(__file__).with_name("workshop_program.py")
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a piece: what it printed, how many bytes more were dropped, and its exit code as a shell has it;
-    None: its time was up."""
+    """The result of a piece: its output, the number of further bytes that were dropped, and its exit code like in a
+    shell; None if its time was up."""
 
     output: str
     dropped: int
@@ -59,24 +61,24 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The sandbox did not answer, and was ended. Its files are gone."""
+    """The sandbox did not answer and was ended. Its files are gone."""
 
 
 class Workshop:
-    """See the module's docstring. For one thread at a time."""
+    """A sandbox that lasts for one episode. For one thread at a time."""
 
     def __init__(self, *, limits: SandboxLimits, keep_bytes: int, python: str = "") -> None:
-        """`keep_bytes` of what a piece prints are returned, of `limits.output_mb` that it may write into one file."""
+        """`keep_bytes`: how much of a piece's output to return. `limits.output_mb` limits each file that it writes."""
         self._limits, self._keep, self._python = limits, keep_bytes, python
         self._inside: _Inside | None = None
 
     @property
     def pid(self) -> int | None:
-        """Of bwrap, while there is one."""
+        """The process id of bwrap, while there is one."""
         return None if self._inside is None else self._inside.process.pid
 
     def run(self, kind: Kind, text: str) -> Piece | Lost:
-        """Run a piece and return what came of it. Waits. Raises TaskError where there is no sandbox to be had."""
+        """Run a piece and return its result. Waits. Raises TaskError if no sandbox can be started."""
         if self._inside is None:
             self._inside = _start(self._limits, self._python)
         asked = {"kind": kind, "text": text, "time_s": self._limits.time_s, "keep": self._keep}
@@ -87,12 +89,12 @@ class Workshop:
             if said is not None:
                 return msgspec.json.decode(said, type=Piece)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # a piece has got at the server: whatever it says from here on is of no use
+            pass  # a piece has reached the server, so nothing that it says from here on can be used
         self.close()
         return Lost()
 
     def close(self) -> None:
-        """End the sandbox, and all that runs in it; nothing where there is none."""
+        """End the sandbox and all that runs in it, if there is one."""
         inside, self._inside = self._inside, None
         if inside is not None:
             inside.end()
@@ -100,14 +102,14 @@ class Workshop:
 
 @dataclass(frozen=True, kw_only=True)
 class _Inside:
-    """A sandbox that was started. `info`: a descriptor of what bwrap told of it."""
+    """A running sandbox. `info`: a descriptor of the file that bwrap wrote about it."""
 
     process: subprocess.Popen[bytes]
     line: socket.socket
     info: int
 
     def ask(self, question: bytes, wait_s: float, most: int) -> bytes | None:
-        """The next line of at most so many bytes after `question`; None where there is none in time. Waits."""
+        """Send `question`, and return the next line of at most `most` bytes; None if there is none in time. Waits."""
         until = time.monotonic() + wait_s
         self.line.settimeout(wait_s)
         parts: list[bytes] = []
@@ -139,7 +141,7 @@ class _Inside:
 
 @lru_cache(maxsize=8)
 def require_workshop(limits: SandboxLimits, python: str = "") -> None:
-    """Raises TaskError, with what to type, unless pieces can be run here within `limits` but for time."""
+    """Raise TaskError, with the command to type, unless pieces can run here within `limits` (except for time)."""
     require_bubblewrap("the tools python and shell")
     workshop = Workshop(limits=replace(limits, time_s=START_S), keep_bytes=1000, python=python)
     try:
@@ -147,7 +149,7 @@ def require_workshop(limits: SandboxLimits, python: str = "") -> None:
             ran = workshop.run("python" if kind == "python" else "shell", text)
             if not isinstance(ran, Piece) or ran.output != "here\n":
                 raise TaskError(
-                    f"the sandbox runs, and {kind} in it does not: {ran}. Name another interpreter in python=, or "
+                    f"the sandbox runs, but {kind} in it does not: {ran}. Name another interpreter in python=, or "
                     "raise memory_mb= and processes=."
                 )
     finally:
@@ -155,11 +157,11 @@ def require_workshop(limits: SandboxLimits, python: str = "") -> None:
 
 
 def _start(limits: SandboxLimits, python: str) -> _Inside:
-    """Raises TaskError."""
+    """Start a sandbox. Raises TaskError."""
     interpreter = python or SYSTEM_PYTHON
     if not Path(interpreter).exists():
         raise TaskError(
-            f"{interpreter} is not there to run tools on. Run: sudo apt-get install -y python3, or name another "
+            f"{interpreter}, on which tools run, is not there. Run: sudo apt-get install -y python3, or name another "
             "interpreter in the task's python=."
         )
     with ExitStack() as stack:
@@ -174,7 +176,7 @@ def _start(limits: SandboxLimits, python: str) -> _Inside:
             "limits": (
                 limits.memory_mb * MB,
                 math.ceil(limits.time_s) + 1,
-                # The server is one of those that are counted.
+                # The server counts as one of the processes.
                 limits.processes + 1,
                 limits.open_files,
                 limits.output_mb * MB,
@@ -194,7 +196,7 @@ def _start(limits: SandboxLimits, python: str) -> _Inside:
         if not _is_there(inside):
             inside.end()
             said = os.pread(words, MAX_WORDS, 0).decode(errors="replace").strip()
-            raise TaskError(bubblewrap.explain_failure(said or "it said nothing"))
+            raise TaskError(bubblewrap.explain_failure(said or "it printed nothing"))
     return inside
 
 

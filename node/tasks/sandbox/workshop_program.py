@@ -1,16 +1,17 @@
-"""Runs inside a sandbox for one episode: one piece of Python or one shell command at a time, in a directory that stays.
+"""Run one piece of Python or one shell command at a time, inside the sandbox of an episode, in a directory that stays.
 
-It stands alone, for whatever interpreter runs there, and is the first process of its namespace
-(`node.tasks.sandbox.workshop` starts it). A line of JSON asks, a line of JSON answers:
+The program stands alone, for any interpreter. It is the first process of its namespace (`node.tasks.sandbox.workshop`
+starts it). A line of JSON asks, a line of JSON answers:
 
     {"kind": "python" | "shell", "text": ..., "time_s": ..., "keep": ...}
     {"output": ..., "code": exit code or null when the time was up, "dropped": bytes beyond `keep`}
 
 Invariants:
-- Every piece runs in a process of its own, which takes its limits before its first line and does not hold the line.
-- When a piece ends or its time is up, all processes but this one are killed and buried, whatever was started.
-- What is printed beyond `keep` bytes is read and dropped, so that a program that prints for ever costs no memory.
-- It ends when the line does.
+
+- Every piece runs in a process of its own, which sets its limits before its first line and does not have the socket.
+- When a piece ends or its time is up, all processes except this one are killed and buried, whatever was started.
+- Output beyond `keep` bytes is read and dropped, so a program that prints for ever takes no memory.
+- The program ends when the socket closes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import time
 
 MYPY = False
-if MYPY:  # which takes this as true; every episode would wait for the import
+if MYPY:  # mypy takes this as true; at run time every episode would wait for the import
     from typing import Any, NoReturn
 
 MB = 1 << 20
@@ -33,7 +34,7 @@ MB = 1 << 20
 READ_BYTES = 1 << 16
 
 MAX_DESCRIPTORS = 1 << 20
-"""More than this process ever holds."""
+"""More descriptors than this process ever has."""
 
 LIMITS = ("AS", "CPU", "NPROC", "NOFILE", "FSIZE", "CORE", "STACK")
 
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def hide() -> None:
-    """Nobody else in here may look into this process, which holds the line, or write into it."""
+    """Forbid other processes to look into this process, which has the socket, or to write into it."""
     import ctypes
 
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -79,7 +80,7 @@ def run(question: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def listen(reads: int, child: int, time_s: float, keep: int) -> tuple[bytes, int, bool]:
-    """What is printed until the piece ends; whether it ended in time."""
+    """Return (output until the piece ends, bytes dropped, whether it ended in time)."""
     output, dropped, until = b"", 0, time.monotonic() + time_s
     ends = os.pidfd_open(child)
     try:
@@ -92,7 +93,7 @@ def listen(reads: int, child: int, time_s: float, keep: int) -> tuple[bytes, int
                 if part := os.read(reads, READ_BYTES):
                     kept = part[: keep - len(output)]
                     output, dropped = output + kept, dropped + len(part) - len(kept)
-                    continue  # the end of the piece may be behind what it printed
+                    continue  # the end of the piece may come after its output
                 watched.unregister(reads)
             if ends in ready:
                 return output, dropped, True
@@ -102,7 +103,7 @@ def listen(reads: int, child: int, time_s: float, keep: int) -> tuple[bytes, int
 
 
 def bury(child: int) -> int:
-    """Kill all that is left and wait for it; the exit code of the piece, as a shell has it."""
+    """Kill all that is left and wait for it. Return the exit code of the piece, like in a shell."""
     code = 0
     while True:
         with contextlib.suppress(ProcessLookupError):
@@ -117,7 +118,7 @@ def bury(child: int) -> int:
 
 
 def drain(reads: int, room: int) -> tuple[bytes, int]:
-    """What lies in the pipe when everybody is gone: 64 KiB at most."""
+    """Return what is left in the pipe when all writers are gone: 64 KiB at most."""
     os.set_blocking(reads, False)
     output, dropped = b"", 0
     try:
@@ -130,7 +131,7 @@ def drain(reads: int, room: int) -> tuple[bytes, int]:
 
 
 def begin(question: dict[str, Any], settings: dict[str, Any], writes: int) -> NoReturn:
-    """In the process of the piece: take the limits, let go of the line, run. Never returns."""
+    """Run a piece, in its own process: set the limits, close the socket, execute. Never returns."""
     try:
         os.setsid()
         nothing = os.open("/dev/null", os.O_RDONLY)
@@ -150,7 +151,7 @@ def begin(question: dict[str, Any], settings: dict[str, Any], writes: int) -> No
 
 
 def worry() -> None:
-    """Where memory runs out the kernel shall end this process first."""
+    """Let the kernel end this process first if memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
@@ -159,7 +160,7 @@ def worry() -> None:
 
 
 def execute(text: str) -> NoReturn:
-    """Run Python as a program of its own, with its traceback shown as an interpreter would show it."""
+    """Run Python as a program of its own. Its traceback looks like that of an interpreter."""
     code = 0
     sys.argv = ["program.py"]
     sys.path.insert(0, "")
@@ -180,13 +181,13 @@ def execute(text: str) -> NoReturn:
 
 
 def show(error: BaseException, text: str) -> None:
-    """Print its traceback, with the lines of the program."""
-    import linecache  # here, since they take longer to import than most programs run
+    """Print the traceback, with the lines of the program."""
+    import linecache  # here, because they take longer to import than most programs run
     import traceback
 
     sys.stdout.flush()
     linecache.cache["program.py"] = (len(text), None, text.splitlines(keepends=True), "program.py")
-    # The first entry is that of `execute`.
+    # The first entry belongs to `execute`.
     behind = error.__traceback__ and error.__traceback__.tb_next
     traceback.print_exception(type(error), error, behind)
 

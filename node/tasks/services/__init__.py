@@ -1,13 +1,13 @@
-"""Judges and reward services: rewards that another program computes, asked over HTTP from a verifier's process.
+"""Ask judges and reward services, which compute rewards in another program, over HTTP from a verifier's process.
 
-- `answer_cache`: answers that were given before
-- `asker`: batches, retries, time limits and the cache, on asyncio
-- `http_client`: one request, bounded
+- `answer_cache`: remember earlier answers
+- `asker`: batches, retries, timeouts and the cache, on asyncio
+- `http_client`: send one request, and read a limited reply
 - `judge`: a language model as a judge, over the chat completions protocol
-- `loop_thread`: asyncio for whoever is not on it
-- `patience`: when to ask again, and whether a service is down
-- `remarks`: what the operator is to hear of services
+- `loop_thread`: asyncio for callers without a loop
+- `patience`: decide when to ask again, and whether a service is down
+- `remarks`: notices about services for the operator
 - `reward_service`: a plain service, items in and rewards out
-- `terms`: what is set of a service, and the form of its answers
-- `verdicts`: what a judge is asked, and how its verdict is read
+- `terms`: the settings of a service, and the form of its answers
+- `verdicts`: write the question to a judge, and read its verdict
 """

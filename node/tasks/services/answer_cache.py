@@ -1,7 +1,12 @@
-"""Answers that were given before, the one that was not asked for longest forgotten first.
+"""Remember earlier answers, and forget the least recently used ones first.
 
-A pure core. What always holds: at most `entries` answers and `size` bytes of them are remembered; a question is known
-by its digest, so its text is not kept. Only answers are remembered: who could not say may be asked again.
+A pure core.
+
+Invariants:
+
+- At most `entries` answers of at most `size` bytes are remembered.
+- A question is known by its digest, so its text is not kept.
+- Only answers are remembered. A question without an answer may be asked again.
 """
 
 from __future__ import annotations
@@ -13,15 +18,15 @@ from dataclasses import dataclass, field
 from node.tasks.services.terms import Worth
 
 MAX_BYTES = 64 << 20
-"""Of one service's answers in one process: a hundred for each of 10,000 entries, and room for names."""
+"""Maximum bytes of one service's answers in one process. 10,000 plain answers take a thirtieth of it."""
 
 ENTRY_BYTES = 200
-"""What a digest, a number and their places in a dictionary take; each name of several takes as much again."""
+"""Bytes of a digest, a number and their places in a dictionary. Each further name takes as much again."""
 
 
 @dataclass(kw_only=True)
 class AnswerCache:
-    """See the module's paragraph."""
+    """The answers of one service, by the digest of the question."""
 
     entries: int
     size: int = MAX_BYTES
@@ -32,13 +37,13 @@ class AnswerCache:
         return len(self._answers)
 
     def get(self, digest: bytes) -> Worth | None:
-        """The answer; None where it is not known."""
+        """Return the answer, or None if it is not known."""
         if (answer := self._answers.get(digest)) is not None:
             self._answers.move_to_end(digest)
         return answer
 
     def put(self, digest: bytes, answer: Worth) -> None:
-        """Remember it, and forget others until there is room."""
+        """Remember an answer, and forget others until there is room."""
         if (before := self._answers.pop(digest, None)) is not None:
             self._held -= _size(before)
         self._answers[digest] = answer

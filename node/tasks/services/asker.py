@@ -1,11 +1,15 @@
-"""Questions to a service, gathered into batches, on asyncio: each has an answer or is `Unsaid` within its time.
+"""Ask a service questions in batches, on asyncio. Each one gets an answer, or is `Unsaid`, within its time.
 
-What always holds: a question that was answered before is not asked again, and one that is being asked is asked once,
-however many want to know; at most `at_once` requests are under way, each of `batch` questions at most; a batch that
-fails is asked again in halves where one of its questions may be the cause, so one bad completion costs the others
-nothing; no more than MAX_WAITING questions wait; whoever asked may leave, and the answer is kept for the next.
+`node.tasks.services.patience` decides when to ask again, and whether the service is down.
 
-When to ask again, and whether the service is down, is decided by `node.tasks.services.patience`.
+Invariants:
+
+- A question with a known answer is not asked again. A question that is being asked is asked once for all callers.
+- At most `at_once` requests are open, each with at most `batch` questions.
+- If one question may be the cause of a failure, its batch is asked again in halves. So one bad completion costs the
+  others nothing.
+- At most MAX_WAITING questions wait.
+- A caller may leave. The answer is kept for the next one.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from node.tasks.services.remarks import remark
 from node.tasks.services.terms import ServiceTerms, Speech, Unsaid, Worth, shortened
 
 MAX_WAITING = 4096
-"""Questions of one process: sixteen times what a verifier is asked at a time, so only loops of an author come here."""
+"""Sixteen times the questions that a verifier gets at a time. Only a loop in an author's code could reach this."""
 
 MAX_QUESTION_BYTES = 4 << 20
-"""Of one question with its transcript: thirty times the longest that most services take."""
+"""Maximum bytes of a question with its transcript: thirty times the longest that most services accept."""
 
 
 class Asker:
-    """See the module's paragraph. It may be used on one loop after another, and then begins anew."""
+    """Asks one service. It may be used on one loop after another, and starts from the beginning on each."""
 
     def __init__(self, terms: ServiceTerms, speech: Speech) -> None:
         self.terms = terms
@@ -38,17 +42,17 @@ class Asker:
         self._desk: _Desk | None = None
 
     async def ask(self, question: bytes) -> Worth | Unsaid:
-        """What the service says. Raises TaskError where its key is not in the environment."""
+        """Return the service's answer. Raises TaskError if its key is not in the environment."""
         return await self._here().ask(question)
 
     async def close(self) -> None:
-        """End the connections. What is asked after that opens others."""
+        """Close the connections. A later question opens new ones."""
         desk, self._desk = self._desk, None
         if desk is not None and desk.loop is asyncio.get_running_loop():
             await desk.close()
 
     def require(self) -> None:
-        """Raises TaskError where the key is not in the environment."""
+        """Raise TaskError if the key is not in the environment."""
         key_of(self.terms)
 
     def _here(self) -> _Desk:
@@ -60,7 +64,7 @@ class Asker:
 
 @dataclass(eq=False, kw_only=True)
 class _Waiting:
-    """One question, whose answer is wanted by then."""
+    """One question. Its answer is wanted until `until_s`."""
 
     digest: bytes
     question: bytes
@@ -70,7 +74,7 @@ class _Waiting:
 
 @dataclass(eq=False, kw_only=True)
 class _Desk:
-    """What belongs to one loop."""
+    """The state that belongs to one loop."""
 
     terms: ServiceTerms
     speech: Speech
@@ -82,7 +86,7 @@ class _Desk:
     going: dict[bytes, _Waiting] = field(default_factory=dict)
     gathered: list[_Waiting] = field(default_factory=list)
     leaves: asyncio.TimerHandle | None = None
-    """When what was gathered goes off."""
+    """The timer that sends the gathered questions."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     seats: asyncio.Semaphore = field(init=False)
 
@@ -97,9 +101,9 @@ class _Desk:
             return known
         if (one := self.going.get(digest)) is None:
             if len(question) > MAX_QUESTION_BYTES:
-                return self._unclear(f"a question has {len(question):,} bytes, and {MAX_QUESTION_BYTES:,} at most")
+                return self._unclear(f"a question has {len(question):,} bytes; the maximum is {MAX_QUESTION_BYTES:,}")
             if len(self.going) >= MAX_WAITING:
-                return self._unclear(f"{MAX_WAITING:,} questions wait already")
+                return self._unclear(f"{MAX_WAITING:,} questions already wait")
             until_s, answer = self.loop.time() + self.terms.timeout_s, self.loop.create_future()
             one = _Waiting(digest=digest, question=question, until_s=until_s, answer=answer)
             self.going[digest] = one
@@ -136,25 +140,25 @@ class _Desk:
     async def _serve(self, batch: list[_Waiting]) -> None:
         try:
             await self._answer(batch, attempt=0, why="")
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # so that no caller waits for ever
             for one in batch:
                 self._settle(one, Unsaid("the service is no longer asked"))
 
     async def _answer(self, batch: list[_Waiting], *, attempt: int, why: str) -> None:
-        """Ask about all of the batch until each has an answer, or nobody can say."""
+        """Ask all questions of the batch until each has an answer or is given up."""
         tries = attempt
         while batch := self._still_wanted(batch, why):
             try:
                 found = await self._request(batch)
             except RequestFailed as failed:
-                if not (why and isinstance(failed, _OutOfTime)):  # which says less than what was wrong before
+                if not (why and isinstance(failed, _OutOfTime)):  # a timeout says less than an earlier reason
                     why = failed.detail
                 if len(batch) == 1 and failed.kind == "rejected":
                     return self._give_up(batch, why)
                 tries += 1
-                attempt += failed.kind != "busy"  # which is asked for patience, and has it
+                attempt += failed.kind != "busy"  # a busy service asked for patience, and gets it
                 is_away = self.health.is_down and failed.kind in ("down", "denied")
-                if attempt > self.terms.retries and not is_away:  # else it is waited for as long as there is time
+                if attempt > self.terms.retries and not is_away:  # a service that is down is asked while time is left
                     return self._give_up(batch, why)
                 if failed.kind != "rejected":
                     await self._pause(batch, tries - 1)
@@ -171,7 +175,7 @@ class _Desk:
         await asyncio.sleep(max(0.0, min(left_s, pause_s(attempt, self.chance.random()))))
 
     def _still_wanted(self, batch: list[_Waiting], why: str) -> list[_Waiting]:
-        """Those whose time is not over; the others are told."""
+        """Return the questions whose time is not over, and give up the others."""
         now_s, wanted = self.loop.time(), []
         for one in batch:
             if one.until_s > now_s:
@@ -184,7 +188,7 @@ class _Desk:
     # One request
 
     async def _request(self, batch: list[_Waiting]) -> list[Worth | Unsaid]:
-        """Raises RequestFailed."""
+        """Ask one batch. Raises RequestFailed."""
         body = self.speech.write([one.question for one in batch])
         try:
             async with asyncio.timeout_at(min(one.until_s for one in batch)), self.seats:
@@ -200,13 +204,13 @@ class _Desk:
             raise RequestFailed("unreadable", f"its reply cannot be read: {shortened(str(error))}") from None
 
     async def _sent(self, body: bytes) -> bytes:
-        """Health hears of it, whatever happens. Raises RequestFailed."""
+        """Send one request, and record its outcome in `health`. Raises RequestFailed."""
         try:
             reply = await self.client.post(self.terms.url, body)
         except RequestFailed as failed:
             self._went_wrong(failed)
             raise
-        except asyncio.CancelledError:  # it took too long, for all that is known
+        except asyncio.CancelledError:  # as far as is known, it took too long
             self._went_wrong(_OutOfTime(self.terms))
             raise
         if self.health.answered():
@@ -218,7 +222,7 @@ class _Desk:
         if failed.kind in ("down", "broken", "denied"):
             if self.health.failed(now_s, at_once=failed.kind == "denied"):
                 remark(self.terms.name, "down", f"{self.terms.shown}: {failed.detail}")
-        elif self.health.answered():  # it refuses, and so is there
+        elif self.health.answered():  # a refusal also shows that it is there
             remark(self.terms.name, "back", f"{self.terms.shown} answers again")
         if failed.retry_after_s is not None:
             self.health.busy(now_s, failed.retry_after_s)
@@ -249,17 +253,17 @@ class _Desk:
 
 
 class _OutOfTime(RequestFailed):
-    """A question's time was over before an answer to it."""
+    """The time of a question was over before its answer came."""
 
     def __init__(self, terms: ServiceTerms) -> None:
         super().__init__("down", f"no answer within {terms.timeout_s:g} s")
 
 
 async def require_answer(asker: Asker, question: bytes) -> None:
-    """Ask once, at a start. Raises TaskError that says what failed, where there was no answer."""
+    """Ask once, at a start. Raises TaskError, which says what failed, if there is no answer."""
     found = await asker.ask(question)
     if isinstance(found, Unsaid):
         raise TaskError(
             f"{asker.terms.name} {asker.terms.shown} was asked once and gave no reward: "
-            f"{found.why or 'it cannot say what a first answer is worth'}. Start it, or correct the section."
+            f"{found.why or 'it cannot judge the first answer'}. Start it, or correct the section."
         )

@@ -1,8 +1,13 @@
-"""One request to a service, of which no more is read than is allowed.
+"""Send one request to a service, and read a limited reply.
 
-What always holds: the body of a reply has MAX_REPLY_BYTES at most, as it comes over the wire, and is not unpacked; no
-redirect is followed, since a key would travel along; proxies and passwords of the environment are not used; what a
-service says of an error is shown without the key. It waits as long as its caller lets it.
+It has no timeout of its own except for the connection; its caller sets one.
+
+Invariants:
+
+- The body of a reply has at most MAX_REPLY_BYTES on the wire, and is not decompressed.
+- No redirect is followed, because the key would be sent along.
+- Proxies and passwords of the environment are not used.
+- The text of an error from the service is shown without the key.
 """
 
 from __future__ import annotations
@@ -20,25 +25,25 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_REPLY_BYTES = 1 << 20
-"""Of one reply: a judge's long explanation has some 10 KB, a batch of 1,024 rewards with names 200 KB."""
+"""Maximum bytes of a reply. A judge's long explanation has some 10 KB, 1,024 rewards with names 200 KB."""
 
 MAX_ERROR_BYTES = 2048
-"""Of what stands in a reply that is an error: its first sentences."""
+"""Bytes to read of an error reply: its first sentences."""
 
 CONNECT_S = 10.0
 
 DENIED = (401, 403, 404, 405)
-"""Whoever else asks gets the same: a wrong key, or a wrong address."""
+"""Status codes that every other request would get too: a wrong key, or a wrong address."""
 
 BUSY = (408, 425, 429)
 
 
 class HttpClient:
-    """The way to one service. Belongs to the asyncio loop that it is first used on."""
+    """The connections to one service. It belongs to the asyncio loop on which it is first used."""
 
     def __init__(self, terms: ServiceTerms) -> None:
-        """Raises TaskError where the key is not in the environment."""
-        import httpx  # when somebody is asked, since it takes a tenth of a second
+        """Prepare the connections. Raises TaskError if the key is not in the environment."""
+        import httpx  # only when it is needed, because it takes a tenth of a second
 
         self._httpx = httpx
         self._key = key_of(terms)
@@ -56,7 +61,7 @@ class HttpClient:
         )
 
     async def post(self, url: str, body: bytes) -> bytes:
-        """The body of the reply. Raises RequestFailed."""
+        """Return the body of the reply. Raises RequestFailed."""
         try:
             async with self._client.stream("POST", url, content=body) as reply:
                 return await self._read(reply)
@@ -67,7 +72,7 @@ class HttpClient:
             raise RequestFailed("broken" if is_there else "down", detail) from None
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def _read(self, reply: httpx.Response) -> bytes:
@@ -76,7 +81,7 @@ class HttpClient:
             said = shortened((await _first_bytes(reply)).decode("utf-8", "replace"))
             raise self._failure(reply, f"HTTP {status}{f': {said}' if said else ''}")
         if reply.headers.get("content-encoding", "identity") != "identity":
-            raise RequestFailed("unreadable", "a packed reply, and none was asked for")
+            raise RequestFailed("unreadable", "a compressed reply, which was not requested")
         held = bytearray()
         async for part in reply.aiter_raw():
             held += part
@@ -91,7 +96,7 @@ class HttpClient:
             return RequestFailed("busy", detail, retry_after_s=wait_s)
         if 300 <= status < 400:
             to = shortened(reply.headers.get("location", "nowhere"), 200)
-            return RequestFailed("denied", self._plain(f"HTTP {status}: it sends to {to}; name that address yourself"))
+            return RequestFailed("denied", self._plain(f"HTTP {status}: it redirects to {to}; give that address"))
         if status in DENIED:
             return RequestFailed("denied", detail)
         return RequestFailed("rejected" if 400 <= status < 500 else "broken", detail, retry_after_s=wait_s)
@@ -101,7 +106,7 @@ class HttpClient:
 
 
 def key_of(terms: ServiceTerms) -> str:
-    """The key; "" where none is wanted. Raises TaskError where it is not in the environment."""
+    """Return the key, or "" if none is needed. Raises TaskError if it is not in the environment."""
     if not terms.api_key_env:
         return ""
     key = os.environ.get(terms.api_key_env, "").strip()
@@ -111,7 +116,7 @@ def key_of(terms: ServiceTerms) -> str:
             "computed. Set it there and start again."
         )
     if not (key.isascii() and key.isprintable()):
-        raise TaskError(f"{terms.name} api_key_env: {terms.api_key_env} holds what no key holds. Set it anew.")
+        raise TaskError(f"{terms.name} api_key_env: {terms.api_key_env} has characters that no key has. Set it again.")
     return key
 
 

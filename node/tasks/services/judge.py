@@ -1,9 +1,11 @@
-"""A language model as a judge, asked over the chat completions protocol of OpenAI, which vLLM and llama.cpp speak, too.
+"""Ask a language model to judge completions, over OpenAI's chat completions protocol (also of vLLM and llama.cpp).
 
-from volery import Judge
+An author may use a judge in a reward:
 
-judge = Judge(url="http://127.0.0.1:8000/v1", model="Qwen/Qwen3-32B")
-reward = await judge.score(question="6 * 7?", answer="42", response="It is 42.")
+    from volery import Judge
+
+    judge = Judge(url="http://127.0.0.1:8000/v1", model="Qwen/Qwen3-32B")
+    reward = await judge.score(question="6 * 7?", answer="42", response="It is 42.")
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ PATH = "/chat/completions"
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeTerms(ServiceTerms):
-    """`prompt` holds {response}, and perhaps {question} and {answer}. `scale`: the worst score, and the best. `fields`
-    are in each request, beside the model and the messages."""
+    """The settings of a judge. `prompt`: contains {response}, and perhaps {question} and {answer}. `scale`: the worst
+    and the best score. `fields`: sent with each request, in addition to the model and the messages."""
 
     model: str = ""
     prompt: str = PROMPT
@@ -36,49 +38,49 @@ class JudgeTerms(ServiceTerms):
         if not self.url.rstrip("/").endswith(PATH):
             object.__setattr__(self, "url", self.url.rstrip("/") + PATH)
         object.__setattr__(self, "scale", _scale(self.name, self.scale))
-        object.__setattr__(self, "batch", 1)  # the protocol has no other
+        object.__setattr__(self, "batch", 1)  # the protocol allows no more
         if not self.model:
             raise TaskError(f"{self.name} model: names no model. Name the one that the server has (GET /v1/models).")
         if RESPONSE not in self.prompt:
-            raise TaskError(f"{self.name} prompt: lacks {RESPONSE}, where the completion goes. Put it there.")
+            raise TaskError(f"{self.name} prompt: lacks {RESPONSE}, the place of the completion. Add it.")
         try:
             json.dumps(self.fields, allow_nan=False)
         except (TypeError, ValueError):
             raise TaskError(
-                f"{self.name} fields: hold a value that is no text, number, true, false, list or table of these. Write "
-                "a date as text."
+                f"{self.name} fields: contain a value that is not text, a number, true, false, a list or a table of "
+                "these. Write a date as text."
             ) from None
 
 
 def _scale(name: str, scale: Any) -> tuple[float, float]:
     if len(scale) != 2 or not -1e15 <= scale[0] < scale[1] <= 1e15:
-        raise TaskError(f"{name} scale: must be two numbers, the worst score and the best, as [0, 10].")
+        raise TaskError(f"{name} scale: must be two numbers, the worst and the best score, such as [0, 10].")
     return float(scale[0]), float(scale[1])
 
 
 class Judge:
-    """A judge. Make one for a task and keep it: it remembers verdicts, and whether it was reached.
+    """A language model as a judge. Make one for a task and keep it: it caches verdicts, and knows whether it is down.
 
     Args:
-        url: as OpenAI's clients take it, up to and with `/v1`.
-        model: the name under which the server knows the judge.
+        url: the address up to and with `/v1`, as for OpenAI's clients.
+        model: the server's name for the judge.
         more: any of `prompt`, `scale`, `fields`, `api_key_env`, `proxy`, `timeout_s`, `retries`, `at_once` and
             `cache_entries`, as in `[judge]` of swarm.toml.
 
     Raises:
-        TaskError: one of these cannot be.
+        TaskError: one of these has an invalid value.
     """
 
     def __init__(self, *, url: str, model: str, name: str = "judge", **more: Any) -> None:
         try:
             terms = JudgeTerms(name=name, url=url, model=model, **more)
         except TypeError as error:
-            raise TaskError(f"volery.Judge takes no such thing: {error}.") from None
+            raise TaskError(f"volery.Judge does not have this argument: {error}.") from None
         self._use(terms)
 
     @classmethod
     def of(cls, terms: JudgeTerms) -> Judge:
-        """The one with these terms."""
+        """Return a judge with these settings."""
         made = cls.__new__(cls)
         made._use(terms)
         return made
@@ -88,27 +90,27 @@ class Judge:
         self._asker = Asker(terms, _Chat(terms.scale))
 
     async def score(self, *, question: str, response: str, answer: str = "") -> float | CannotSay:
-        """What the judge finds `response` worth, from 0.0, the worst of its scale, to 1.0; CANNOT_SAY where it does not
-        say. `answer`: the reference, if there is one. Raises TaskError where its key is not in the environment."""
+        """Return the judge's score of `response`, from 0.0 (worst) to 1.0 (best); CANNOT_SAY if it gives none.
+        `answer`: the reference, if there is one. Raises TaskError if the judge's key is not in the environment."""
         found = await self._asker.ask(self._question(question, answer, response))
         return found if isinstance(found, float) else CANNOT_SAY
 
     async def reward(self, problem: Problem, completion: Completion) -> float | CannotSay:
-        """The score of a completion, its earlier turns included. Raises as `score` does."""
+        """Return the score of a completion, its earlier turns included. Raises TaskError like `score`."""
         return await self.score(
             question=asked_text(problem), response=said_text(completion), answer=problem.answer or ""
         )
 
     async def try_out(self) -> None:
-        """Ask once. Raises TaskError that says what failed."""
+        """Ask once. Raises TaskError, which says what failed."""
         await require_answer(self._asker, self._question("What is 6 * 7?", "42", "42"))
 
     def require(self) -> None:
-        """Raises TaskError where its key is not in the environment."""
+        """Raise TaskError if its key is not in the environment."""
         self._asker.require()
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._asker.close()
 
     def _question(self, question: str, answer: str, response: str) -> bytes:
@@ -128,20 +130,20 @@ class _Chat:
         return question
 
     def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
-        """Raises ValueError."""
+        """Return the answer in a reply. Raises ValueError."""
         said = message_of(json.loads(body))
         return [said if isinstance(said, Unsaid) else score_of(said, self.scale)]
 
 
 def asked_text(problem: Problem) -> str:
-    """What a problem asks, as a judge reads it."""
+    """Return what a problem asks, as text for a judge."""
     if isinstance(problem.prompt, str):
         return problem.prompt
     return "\n".join(f"{message.role}: {message.content}" for message in problem.prompt)
 
 
 def said_text(completion: Completion) -> str:
-    """What the policy said, with what it read between its turns."""
+    """Return what the policy said, with what it read between its turns, as text for a judge."""
     lines = []
     for turn in completion.turns:
         answered = turn.answered

@@ -1,7 +1,9 @@
-"""Asyncio for whoever is not on it: one loop of this process, on a thread of its own.
+"""Run asyncio code for callers without a loop, on one loop of this process with a thread of its own.
 
-What always holds: all that is waited for here shares the loop, so clients and what they remember last as long as the
-process; whatever is raised there is raised here, and ends no loop.
+Invariants:
+
+- All calls share the loop, so clients and their caches last as long as the process.
+- An exception in the awaited code is raised in the caller, and does not end the loop.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 def wait_for(awaitable: Awaitable[T]) -> T:
-    """What it gives or raises. Waits as long as it takes; never called from that loop itself."""
+    """Return or raise what the awaitable does. Waits without a timeout. Must not be called on that loop itself."""
     found, error = asyncio.run_coroutine_threadsafe(_captured(awaitable), _loop()).result()
     if error is not None:
         raise error
@@ -25,7 +27,7 @@ def wait_for(awaitable: Awaitable[T]) -> T:
 
 
 async def _captured(awaitable: Awaitable[T]) -> tuple[list[T], BaseException | None]:
-    """SystemExit would end the loop, and a cancellation of an author's own would look like ours."""
+    """Return (result, error). SystemExit would end the loop, and a cancellation by an author would look like ours."""
     try:
         return [await awaitable], None
     except BaseException as error:

@@ -1,9 +1,14 @@
-"""When a service is asked again, and whether it is down: rules without a clock or a socket.
+"""Decide when to ask a service again, and whether it is down, without a clock or a socket.
 
-A pure core. What always holds: pauses grow by the power of two and are jittered, so that processes that failed together
-do not come back together; what a service asks for with Retry-After is waited; a service that is down is asked one
-question at a time until it answers, and all others wait for that as long as their own time allows. So an outage costs
-waiting, and neither a storm of requests nor a run that throws its groups away at full speed.
+A pure core. An outage only costs waiting time. It causes no storm of requests, and no run that drops its groups at full
+speed.
+
+Invariants:
+
+- Pauses double and are jittered, so that processes that failed together do not come back together.
+- The pause that a service asks for with Retry-After is kept.
+- A service that is down is asked one question at a time until it answers. All other questions wait for that, as long as
+  their own time allows.
 """
 
 from __future__ import annotations
@@ -16,24 +21,25 @@ from typing import Literal
 
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 8.0
-"""A service that restarts is back within seconds to a minute, and is noticed soon after."""
+"""Maximum seconds between two attempts. A service that restarts is back within a minute, and is noticed soon after."""
 
 MAX_RETRY_AFTER_S = 3600.0
-"""What is asked for beyond is taken for this: a question's own time is over long before."""
+"""Maximum seconds of a Retry-After. The time of every question is over long before."""
 
 DOWN_AFTER = 3
-"""Failures in a row, without one answer: a single lost connection is no outage."""
+"""Failures in a row after which a service counts as down. A single lost connection is no outage."""
 
 LOOK_S = 0.1
-"""How often those that wait see whether it is back."""
+"""Seconds between two looks of a waiting question at whether the service is back."""
 
 Kind = Literal["down", "broken", "denied", "busy", "rejected", "unreadable"]
-"""What went wrong with a request: nobody answers; the server failed, or left in the middle; it does not take the key or
-the address; it is asked too much; it does not take the questions; its answer cannot be read."""
+"""What went wrong with a request. down: no answer. broken: the server failed, or closed the connection in the middle.
+denied: it does not accept the key or the address. busy: it has too many requests. rejected: it does not accept the
+questions. unreadable: its answer cannot be read."""
 
 
 class RequestFailed(Exception):
-    """A request without an answer, and why."""
+    """A request got no answer; says why."""
 
     def __init__(self, kind: Kind, detail: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(detail)
@@ -43,17 +49,17 @@ class RequestFailed(Exception):
 
     @property
     def may_be_one(self) -> bool:
-        """Whether one question of several may be the cause."""
+        """Whether one of several questions may be the cause."""
         return self.kind in ("broken", "rejected", "unreadable")
 
 
 def pause_s(attempt: int, chance: float) -> float:
-    """How long to wait after the failed attempt of that number, from 0 on. `chance` lies in [0, 1)."""
+    """Return the seconds to wait after failed attempt number `attempt`, from 0 on. `chance` lies in [0, 1)."""
     return min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 16)) * (0.5 + 0.5 * chance)
 
 
 def read_retry_after(told: str | None, now: datetime) -> float | None:
-    """Seconds that a Retry-After asks for: a number, or a date. None where it says nothing that can be read."""
+    """Return the seconds that a Retry-After asks for, as a number or a date. None if it cannot be read."""
     if not told:
         return None
     text = told.strip()
@@ -70,9 +76,10 @@ def read_retry_after(told: str | None, now: datetime) -> float | None:
 
 @dataclass(kw_only=True)
 class Health:
-    """Whether a service may be asked now. Told of each request: `began`, then one of the others.
+    """Whether a service may be asked now. Call `began` for each request, then one of the other methods.
 
-    `max_pause_s` between two questions while it is down: less than a question's own time, or some would never be asked.
+    `max_pause_s`: between two questions while it is down. It must be less than a question's own time, or some questions
+    would never be asked.
     """
 
     chance: Random = field(default_factory=Random)
@@ -80,34 +87,35 @@ class Health:
     _failures: int = 0
     _not_before_s: float = 0.0
     _is_tried: bool = False
-    """It is down, and one request is under way to find out whether it is back."""
+    """The service is down, and one request is open to find out whether it is back."""
 
     @property
     def is_down(self) -> bool:
         return self._failures >= DOWN_AFTER
 
     def wait_s(self, now_s: float) -> float:
-        """0: it may be asked; else how long to wait before asking here again."""
+        """Return 0 if the service may be asked, else the seconds to wait before calling this again."""
         if now_s < self._not_before_s:
             return self._not_before_s - now_s
         return LOOK_S if self.is_down and self._is_tried else 0.0
 
     def began(self) -> None:
-        """A request is on its way."""
+        """Record that a request was sent."""
         self._is_tried = self.is_down
 
     def answered(self) -> bool:
-        """It has answered, whatever. Returns whether it was down."""
+        """Record that the service has answered anything. Returns whether it was down."""
         was_down, self._failures, self._is_tried = self.is_down, 0, False
         if was_down:
             self._not_before_s = 0.0
         return was_down
 
     def failed(self, now_s: float, *, at_once: bool = False) -> bool:
-        """It has not answered; `at_once`: nor will it answer others. Returns whether it is down from now on."""
+        """Record that it has not answered. `at_once`: it will not answer others either. Returns whether it is down from
+        now on."""
         was_down = self.is_down
         if was_down and not self._is_tried:
-            return False  # it was asked before that was known
+            return False  # this request was sent before the service was known to be down
         self._failures = max(DOWN_AFTER, self._failures + 1) if at_once else self._failures + 1
         self._is_tried = False
         if self.is_down:
@@ -116,10 +124,10 @@ class Health:
         return self.is_down and not was_down
 
     def busy(self, now_s: float, retry_after_s: float) -> None:
-        """It wants to be left alone so long."""
+        """Record that the service asks for a pause of so many seconds."""
         self._is_tried = False
         self._not_before_s = max(self._not_before_s, now_s + retry_after_s)
 
     def left(self) -> None:
-        """Whoever asked went away before it answered."""
+        """Record that the caller left before an answer."""
         self._is_tried = False

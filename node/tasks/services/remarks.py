@@ -1,6 +1,9 @@
-"""What the operator is to hear of services: kept here until the verifier's next answer carries it to the node.
+"""Keep notices about services for the operator, until the verifier's next answer carries them to the node.
 
-What always holds: at most MAX_REMARKS wait, of which the oldest are forgotten first; nothing in them is secret.
+Invariants:
+
+- At most MAX_REMARKS wait. The oldest are forgotten first.
+- They contain no secret.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from threading import Lock
 from typing import Literal
 
 MAX_REMARKS = 64
-"""A verifier answers again within moments; what comes faster repeats itself."""
+"""A verifier answers within moments, so a larger number of notices would only be repetitions."""
 
 How = Literal["down", "back", "unclear"]
 HOWS: tuple[How, ...] = ("down", "back", "unclear")
@@ -19,7 +22,7 @@ HOWS: tuple[How, ...] = ("down", "back", "unclear")
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """The service called `service` is down or back, or gave an answer that says nothing; `detail` tells which."""
+    """The service called `service` is down, is back, or gave an unclear answer. `detail` says more."""
 
     service: str
     how: How
@@ -31,13 +34,13 @@ _waiting: deque[Remark] = deque(maxlen=MAX_REMARKS)
 
 
 def remark(service: str, how: How, detail: str) -> None:
-    """Let the operator hear of it. From any thread."""
+    """Keep a notice for the operator. May be called on any thread."""
     with _lock:
         _waiting.append(Remark(service=service, how=how, detail=detail))
 
 
 def take_remarks() -> list[Remark]:
-    """Those that wait, which then wait no longer."""
+    """Return the notices that wait, and forget them."""
     with _lock:
         found = list(_waiting)
         _waiting.clear()

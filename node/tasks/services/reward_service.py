@@ -1,9 +1,9 @@
-"""A plain HTTP service that says what completions are worth: a list of items in, a list of rewards out.
+"""Ask a plain HTTP service what completions are worth: a list of items in, a list of rewards out.
 
     POST {"items": [{"prompt", "completion", "turns", "answer", "index", "finished"}]}
     -> {"rewards": [1.0, null, {"correct": 1, "format": 0.5}]}
 
-null says that nobody can say. An author may use one in a reward:
+null means that the service cannot judge the item. An author may use a service in a reward:
 
     from volery import RewardService
 
@@ -36,14 +36,14 @@ from node.tasks.services.terms import ServiceTerms, Unsaid, Worth, shortened
 
 @dataclass(frozen=True, kw_only=True)
 class RewardServiceTerms(ServiceTerms):
-    """`weights` of rewards with names; one that is missing is 1."""
+    """The settings of a reward service. `weights`: of named rewards; the default is 1."""
 
     batch: int = 16
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class RewardService:
-    """A service. Make one for a task and keep it: it gathers batches, and remembers answers.
+    """An HTTP service that computes rewards. Make one for a task and keep it: it gathers batches, and caches answers.
 
     Args:
         url: where items are posted.
@@ -51,19 +51,19 @@ class RewardService:
             `cache_entries`, as in `[reward_service]` of swarm.toml.
 
     Raises:
-        TaskError: one of these cannot be.
+        TaskError: one of these has an invalid value.
     """
 
     def __init__(self, *, url: str, name: str = "reward service", **more: Any) -> None:
         try:
             terms = RewardServiceTerms(name=name, url=url, **more)
         except TypeError as error:
-            raise TaskError(f"volery.RewardService takes no such thing: {error}.") from None
+            raise TaskError(f"volery.RewardService does not have this argument: {error}.") from None
         self._use(terms)
 
     @classmethod
     def of(cls, terms: RewardServiceTerms) -> RewardService:
-        """The one with these terms."""
+        """Return a service with these settings."""
         made = cls.__new__(cls)
         made._use(terms)
         return made
@@ -74,34 +74,34 @@ class RewardService:
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Of rewards with names, as they were given."""
+        """The weights of named rewards, as given."""
         return self._terms.weights
 
     async def reward(
         self, problem: Problem, completion: Completion, *, index: int | None = None
     ) -> float | Mapping[str, float | CannotSay] | CannotSay:
-        """What the service finds the completion worth; CANNOT_SAY where it does not say. `index`: a number that the
-        service may know the problem by. Raises TaskError where its key is not in the environment."""
+        """Return the service's reward for the completion; CANNOT_SAY if it gives none. `index`: a number by which the
+        service may know the problem. Raises TaskError if its key is not in the environment."""
         found = await self._asker.ask(_item(problem, completion, index))
         if isinstance(found, Unsaid):
             return CANNOT_SAY
-        if isinstance(found, Mapping):  # what has a weight and is not there, nobody could say
+        if isinstance(found, Mapping):  # a name with a weight but without a reward is CANNOT_SAY
             known = dict.fromkeys(self._terms.weights) | dict(found)
             return {name: CANNOT_SAY if worth is None else worth for name, worth in known.items()}
         return found
 
     async def try_out(self, problem: Problem | None = None) -> None:
-        """Ask once, what the reference answer of `problem` is worth. Raises TaskError that says what failed."""
+        """Ask once for the reward of the reference answer of `problem`. Raises TaskError, which says what failed."""
         problem = problem or Problem(prompt="What is 6 * 7?", answer="42")
         completion = Completion(text=problem.answer or "", finished=True)
         await require_answer(self._asker, _item(problem, completion, 0))
 
     def require(self) -> None:
-        """Raises TaskError where its key is not in the environment."""
+        """Raise TaskError if its key is not in the environment."""
         self._asker.require()
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._asker.close()
 
 
@@ -132,30 +132,30 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Items:
-    """The protocol of the module's paragraph."""
+    """The protocol that the module's docstring shows."""
 
     def write(self, questions: list[bytes]) -> bytes:
         return b'{"items": [%b]}' % b", ".join(questions)
 
     def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
-        """Raises ValueError."""
+        """Return the answers in a reply. Raises ValueError."""
         reply = json.loads(body, parse_constant=_no_number)
         rewards = reply.get("rewards") if isinstance(reply, dict) else None
         if not isinstance(rewards, list):
-            raise ValueError('it is no {"rewards": [...]}')
+            raise ValueError('it is not {"rewards": [...]}')
         if len(rewards) != count:
-            raise ValueError(f"{len(rewards)} rewards for {count} items")
+            raise ValueError(f"it has {len(rewards)} rewards for {count} items")
         return [_worth(one) for one in rewards]
 
 
 def _worth(told: Any) -> Worth | Unsaid:
-    """Raises ValueError."""
+    """Return the reward in a JSON value. Raises ValueError."""
     if told is None:
-        return Unsaid("")  # an answer like any other
+        return Unsaid("")  # without a reason: null is a valid answer
     if not isinstance(told, dict):
         return _number(told)
     if not 0 < len(told) <= MAX_PARTS:
-        raise ValueError(f"a reward of {len(told)} names, and 1 to {MAX_PARTS} are allowed")
+        raise ValueError(f"a reward has {len(told)} names; 1 to {MAX_PARTS} are allowed")
     return {_name(name): None if worth is None else _number(worth) for name, worth in told.items()}
 
 
@@ -169,17 +169,17 @@ def _name(name: str) -> str:
 
 
 def _number(told: Any) -> float:
-    """A number as a reward may be one."""
+    """Return a number that a reward may be. Raises ValueError."""
     if isinstance(told, bool) or not isinstance(told, int | float):
-        raise ValueError(f"a reward that is no number, null or object: {shortened(json.dumps(told), 80)}")
+        raise ValueError(f"a reward is not a number, null or an object: {shortened(json.dumps(told), 80)}")
     if not abs(told) <= MAX_REWARD:
-        raise ValueError("a reward that is no number, or too large for one")
+        raise ValueError("a reward is not a number, or is too large")
     return float(told)
 
 
 _NAME = re.compile(rf"[A-Za-z0-9_\-./ ]{{1,{MAX_NAME_CHARACTERS}}}")
-"""What a reward may be called (`node.tasks.gate`)."""
+"""The allowed names of rewards (`node.tasks.gate`)."""
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")

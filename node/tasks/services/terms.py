@@ -1,7 +1,9 @@
-"""What is set of a service that is asked for rewards, and what it may answer, as values.
+"""Define the settings of a service that gives rewards, and the values that it may answer.
 
-What always holds: terms are read once from plain values, as swarm.toml or an author gives them, and checked then; a key
-is named by the variable of the environment that holds it, and never held here.
+Invariants:
+
+- Settings are read once from plain values, as swarm.toml or an author gives them, and are checked then.
+- A key is given by the name of the environment variable that holds it. The settings never contain the key itself.
 """
 
 from __future__ import annotations
@@ -14,36 +16,37 @@ from urllib.parse import urlsplit
 from node.tasks.api.interface import TaskError
 
 MAX_WHY_CHARACTERS = 400
-"""Of why nobody can say: a paragraph of a judge's prose. It is written into events, one for each such answer."""
+"""Maximum characters of a reason why there is no reward: a paragraph of a judge's prose. Each one becomes an event."""
 
 
 class Unsaid(NamedTuple):
-    """Nobody can say what this is worth, and why not."""
+    """There is no reward, and why."""
 
     why: str
 
 
 Worth = float | Mapping[str, float | None]
-"""A number, or several with names; None for a name that nobody could say anything of."""
+"""One number, or several by name; None for a name that has no reward."""
 
 
 class Speech(Protocol):
-    """How a service is spoken to: questions, each a JSON value as bytes, in one body, and answers out of another."""
+    """The protocol of a service. Questions, each a JSON value as bytes, go into one body; answers come from another."""
 
     def write(self, questions: list[bytes]) -> bytes:
-        """The body of a request."""
+        """Return the body of a request."""
 
     def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
-        """The answers to so many questions, in order. Raises ValueError that says why it holds none."""
+        """Return the answers to `count` questions, in order. Raises ValueError, which says what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceTerms:
-    """How a service is asked. `name` is what events and messages call it.
+    """The settings of a service. `name`: its name in events and messages.
 
-    A question has an answer, or is `Unsaid`, within `timeout_s`: waiting, all `retries` and pauses included. Up to
-    `at_once` requests are under way from this process, each of `batch` questions at most, for which the first waits
-    `batch_wait_s`. `cache_entries` answers are remembered. `api_key_env` names the variable with the key.
+    A question gets an answer, or is `Unsaid`, within `timeout_s`, which includes waiting, all `retries` and pauses. Up
+    to `at_once` requests of this process are open, each with at most `batch` questions; the first question of a batch
+    waits `batch_wait_s` for others. `cache_entries`: number of cached answers. `api_key_env`: the name of the
+    environment variable with the key.
     """
 
     name: str
@@ -68,39 +71,40 @@ class ServiceTerms:
 
     @property
     def shown(self) -> str:
-        """The address without what may be secret in it."""
+        """The address, without parts that may be secret."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 def require_address(url: str, key: str) -> None:
-    """Raises TaskError, beginning with `key`, unless it is an address of HTTP without a name or a password in it."""
+    """Raise TaskError, beginning with `key`, unless `url` is an HTTP address without a user name or password."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         usable = False
     if not usable or any(character.isspace() for character in url):
-        raise TaskError(f"{key}: is no address that begins with http:// or https://. Give one, with its port.")
+        raise TaskError(f"{key}: must be an address that begins with http:// or https://. Give one, with its port.")
     if "@" in parts.netloc:
-        raise TaskError(f"{key}: holds a name or a password, which logs would show. Use api_key_env.")
+        raise TaskError(f"{key}: contains a name or a password, which logs would show. Use api_key_env.")
 
 
 T = TypeVar("T", bound=ServiceTerms)
 
 
 def terms_of(kind: type[T], name: str, given: Mapping[str, Any] | None, *, wanted_by: str) -> T:
-    """The terms in section `name` of swarm.toml. Raises TaskError where there is none, for `wanted_by`."""
+    """Return the settings in section `name` of swarm.toml. Raises TaskError if `wanted_by` needs them and there are
+    none."""
     if not given or not given.get("url"):
         raise TaskError(
-            f"{wanted_by} asks a service, and nothing says where that is: set url in [{name}] of swarm.toml, and name "
-            "that file where you look at a task by itself (--config)."
+            f"{wanted_by} asks a service, but nothing says where it is: set url in [{name}] of swarm.toml, and name "
+            "that file if you look at a task by itself (--config)."
         )
     known = {field.name for field in fields(kind)} - {"name"}
     return kind(name=f"[{name}]", **{key: value for key, value in given.items() if key in known})
 
 
 def shortened(text: str, most: int = MAX_WHY_CHARACTERS) -> str:
-    """In one line, as much of it as an event has room for."""
+    """Return the text on one line, cut to `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}..."

@@ -1,15 +1,15 @@
-"""Read what a policy said in one turn: its thinking, its words, and the tools that it calls.
+"""Parse what a policy said in one turn: its thinking, its text, and its tool calls.
 
-A pure function of the format and the text. Whatever a policy says is a value: calls that cannot be read are told in
-sentences, which an environment may show to the policy. Formats differ in where a call stands
-(`node.tasks.tools.formats`).
+A pure function of the format and the text. Everything that a policy says gives a value: for each call that cannot be
+parsed there is a sentence, which an environment may show to the policy. The formats are in `node.tasks.tools.formats`.
 
 Invariants:
-- Nothing raises. The time grows with the length of the text alone.
-- A call inside thinking is none. Thinking stands between <think> and </think>. A text may begin inside it, where the
-  chat template has written <think>.
+
+- Nothing raises. The time depends only on the length of the text.
+- A call inside thinking does not count. Thinking stands between <think> and </think>. A text may begin inside it, if
+  the chat template has written <think>.
 - A mark inside the JSON of a call is part of that JSON.
-- Every call has an id of nine letters and digits; two of one text never share it.
+- Every call has an id of nine letters and digits. No two calls of one text have the same id.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from node.tasks.tools.formats import CALL, END_OF_CALL, PYTHON_TAG, TOOL_CALLS, 
 from node.tasks.tools.strict_json import Value, Wrong, read_value
 
 MAX_CHARS = 1 << 20
-"""Of one turn: 1 Mi characters, far beyond the words of any turn. Longer texts are not read at all. The worst text of
-that length takes half a second."""
+"""Maximum characters of one turn, far beyond any real one. Longer texts are not parsed at all. The worst text of that
+length takes half a second."""
 
 MAX_CALLS = 64
-"""Of one turn, with those that cannot be read. Each costs its environment a step."""
+"""Maximum calls in one turn, malformed ones included. Each one costs its environment a step."""
 
 MAX_NAME_SHOWN = 64
-"""Characters of a tool's name in a sentence about it."""
+"""Characters of a tool's name to show in a sentence about it."""
 
 THINK, END_OF_THINKING = "<think>", "</think>"
 
 SPACE = " \t\r\n"
-"""What JSON takes as space."""
+"""What JSON accepts as white space."""
 
 ID = re.compile(r"[A-Za-z0-9]{9}")
-"""Ids as Mistral's templates demand them."""
+"""Ids that Mistral's templates accept."""
 
 
 def read_spoken(
     tool_format: ToolFormat, text: str, *, tools: Collection[str] | None = None, in_thinking: bool = False
 ) -> Spoken:
-    """Return what `text` says.
+    """Return the parsed `text`.
 
-    `tools`: names of the tools that there are; a call of another one is malformed. None takes every name.
-    `in_thinking`: the prompt has opened <think> already.
+    `tools`: names of the available tools; a call of another one is malformed. None accepts every name. `in_thinking`:
+    the prompt has already opened <think>.
     """
     if len(text) > MAX_CHARS:
         return Spoken(content="", malformed=(f"The message is longer than {MAX_CHARS} characters, and was not read.",))
@@ -69,7 +69,7 @@ def read_spoken(
 
 
 def _among(spoken: Spoken, tools: Collection[str] | None) -> Spoken:
-    """`spoken`, where calls of tools that are not among `tools` count as malformed."""
+    """Return `spoken`, with calls of tools that are not in `tools` counted as malformed."""
     unknown = [call.name for call in spoken.calls if tools is not None and call.name not in tools]
     if not unknown or tools is None:
         return spoken
@@ -84,13 +84,13 @@ def _among(spoken: Spoken, tools: Collection[str] | None) -> Spoken:
 
 
 def _shown(name: str) -> str:
-    """A name in quotes, alike on every machine: what counts as printable changes with Python."""
+    """Return a name in quotes, the same on every machine: Python versions differ in which characters they print."""
     return json.dumps(name[:MAX_NAME_SHOWN])
 
 
 @dataclass(kw_only=True)
 class _Reading:
-    """One text while it is read, from `at` on."""
+    """One text while it is parsed, from `at` on."""
 
     text: str
     in_thinking: bool
@@ -108,16 +108,14 @@ class _Reading:
             thinking="\n".join(part.strip() for part in self.thinking),
         )
 
-    # --- formats ------------------------------------------------------------------------------------------------------
+    # --- Formats ------------------------------------------------------------------------------------------------------
 
     def read_marked(self, mark: str, read_call: Callable[[], None]) -> None:
-        """Read a text where each call, or the list of them, stands behind `mark`."""
+        """Parse a text in which each call, or the list of calls, stands after `mark`."""
         self._begin(self.text.find(mark))
         call = -1
         while self.at < len(self.text):
-            if (
-                call < self.at
-            ):  # looked for anew only where it is behind, or many thoughts would take the square of time
+            if call < self.at:  # searched again only after it was passed, or many thoughts would take quadratic time
                 found = self.text.find(mark, self.at)
                 call = found if found >= 0 else len(self.text)
             think = self.text.find(THINK, self.at, call)
@@ -130,7 +128,8 @@ class _Reading:
                 read_call()
 
     def hermes_call(self) -> None:
-        """One call and the mark behind it. At the end of the text that mark may lack: it may be what ended the turn."""
+        """Parse one call and its end mark. At the end of the text the mark may be missing: it may have ended the
+        turn."""
         if (found := self._value("{")) is None:
             self._jump(END_OF_CALL)
             return
@@ -144,7 +143,7 @@ class _Reading:
         self._take(found.value, "arguments")
 
     def mistral_calls(self) -> None:
-        """The list of all calls, with which the message ends."""
+        """Parse the list of all calls, which ends the message."""
         if (found := self._value("[")) is None:
             self.at = len(self.text)
             return
@@ -156,9 +155,9 @@ class _Reading:
         self._take_list(found.value, "arguments")
 
     def read_bare(self, key: str, *, tag: str = "") -> None:
-        """Read a text that is nothing but calls, after its thinking, or none at all. Arguments are called `key`.
+        """Parse a text that, after its thinking, consists only of calls or has none. Arguments are called `key`.
 
-        JSON without a name and arguments is an answer, and no call, unless `tag` stands before it.
+        JSON without a name and arguments is an answer and no call, unless `tag` stands before it.
         """
         opening = ("{",) if tag else ("{", "[")
         begins = self.text.lstrip().startswith((*opening, *([tag] if tag else [])))
@@ -182,7 +181,7 @@ class _Reading:
             self._say(len(self.text))
 
     def _looks_like_calls(self, key: str) -> bool:
-        """Whether the JSON that begins here means calls: read or not, it has a name and arguments."""
+        """Return whether the JSON that begins here means calls: valid or not, it has a name and arguments."""
         found = read_value(self.text, self.at)
         if isinstance(found, Value):
             first = found.value[0] if isinstance(found.value, list) and found.value else found.value
@@ -204,17 +203,17 @@ class _Reading:
             self.at += len(separator)
         self.at = len(self.text)
 
-    # --- thinking and words -------------------------------------------------------------------------------------------
+    # --- Thinking and text --------------------------------------------------------------------------------------------
 
     def _begin(self, call: int) -> None:
-        """Go behind the thinking in which the text begins: known, or told by its end where nothing opened it before.
-        `call` is where the first call may stand, -1 for nowhere."""
+        """Skip the thinking with which the text begins. It is known from the prompt, or from an end without a beginning
+        before it. `call`: where the first call may stand, -1 for nowhere."""
         end, think = self.text.find(END_OF_THINKING), self.text.find(THINK)
         if self.in_thinking or (end >= 0 and all(place < 0 or end < place for place in (call, think))):
             self._think()
 
     def _think(self) -> None:
-        """Take what stands before the end of thinking, or before the end of the text."""
+        """Take the text up to the end of thinking, or up to the end of the text."""
         end = self.text.find(END_OF_THINKING, self.at)
         self.thinking.append(self.text[self.at : end if end >= 0 else len(self.text)])
         self.at = end + len(END_OF_THINKING) if end >= 0 else len(self.text)
@@ -223,10 +222,10 @@ class _Reading:
         self.content.append(self.text[self.at : end])
         self.at = end
 
-    # --- calls --------------------------------------------------------------------------------------------------------
+    # --- Calls --------------------------------------------------------------------------------------------------------
 
     def _value(self, *opening: str) -> Value | None:
-        """The JSON that begins here with one of the `opening` brackets; None, and told, where there is none."""
+        """Return the JSON that begins here with an `opening` bracket. If there is none, record it and return None."""
         self._skip_space()
         found: Value | Wrong = Wrong(why="is not JSON", end=self.at)
         if self.text.startswith(opening, self.at):
@@ -246,7 +245,7 @@ class _Reading:
             self._take(value, key)
 
     def _take(self, value: Any, key: str) -> None:
-        """Add the call that an object means, or say what is wrong with it."""
+        """Add the call that an object means, or record what is wrong with it."""
         if not isinstance(value, dict):
             self._wrong("is no object")
         elif not isinstance(name := value.get("name"), str) or not name:
@@ -276,7 +275,7 @@ class _Reading:
         self.malformed.append(f"Call {len(self.calls) + len(self.malformed) + 1} {why}.")
 
     def _is_full(self) -> bool:
-        """Whether there are MAX_CALLS; then the rest of the text is passed over, and that is told."""
+        """Return whether there are MAX_CALLS. Then record that, and skip the rest of the text."""
         if len(self.calls) + len(self.malformed) < MAX_CALLS:
             return False
         self.malformed.append(f"There are more than {MAX_CALLS} calls; the others were not read.")
@@ -288,6 +287,6 @@ class _Reading:
             self.at += 1
 
     def _jump(self, mark: str) -> None:
-        """Go behind the next `mark`, or to the end of the text."""
+        """Go to the position after the next `mark`, or to the end of the text."""
         place = self.text.find(mark, self.at)
         self.at = place + len(mark) if place >= 0 else len(self.text)

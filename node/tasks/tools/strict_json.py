@@ -1,10 +1,11 @@
-"""JSON that a policy wrote: a value, or a sentence that says what is wrong with it.
+"""Parse JSON that a policy wrote, into a value or a sentence that says what is wrong.
 
 Invariants:
-- Nothing raises, and the time grows with the length of the text alone.
-- The sentences are ours, and every limit is checked here. So text gives the same value or sentence on every machine
-  and with every Python, which an episode that is replayed needs.
-- A value has no NaN, no infinity, no key twice, no half of a surrogate pair, and at most MAX_DEPTH levels.
+
+- Nothing raises, and the time depends only on the length of the text.
+- The sentences are our own, and every limit is checked here. So a text gives the same value or sentence on every
+  machine and with every Python, which the replay of an episode needs.
+- A value has no NaN, no infinity, no duplicate key, no half of a surrogate pair, and at most MAX_DEPTH levels.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
-"""Levels of brackets. Arguments of tools have a handful; the parser of Python gives up at about a thousand."""
+"""Maximum levels of brackets. Arguments of tools have a handful; Python's parser gives up at about a thousand."""
 
 MAX_DIGITS = 1000
-"""Digits of a whole number: their conversion takes time that grows with the square."""
+"""Maximum digits of a whole number. The conversion takes time that grows with their square."""
 
 PARTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
-"""Strings, which may hold brackets, and brackets. Nothing in it can match in two ways, so it never tries again."""
+"""Strings, which may contain brackets, and brackets. Nothing can match in two ways, so it never backtracks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A value that was read, and where the text goes on behind it."""
+    """A parsed value, and the position in the text after it."""
 
     value: Any
     end: int
@@ -35,14 +36,14 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """What is wrong, as a clause, and where the text goes on behind it, as far as that can be told."""
+    """What is wrong, as a clause, and the position in the text after it, as far as that is known."""
 
     why: str
     end: int
 
 
 def read_value(text: str, start: int) -> Value | Wrong:
-    """Return the object or the list that begins at `start`, where "{" or "[" stands."""
+    """Return the object or list that begins at `start`, which must be "{" or "["."""
     found = _end_of(text, start)
     if isinstance(found, Wrong):
         return found
@@ -65,7 +66,7 @@ def read_value(text: str, start: int) -> Value | Wrong:
 
 
 def _end_of(text: str, start: int) -> int | Wrong:
-    """Where the brackets that open at `start` are closed."""
+    """Return the position after the bracket that closes the one at `start`."""
     depth = 0
     for part in PARTS.finditer(text, start):
         if (mark := part[0]) in ("{", "["):
@@ -80,7 +81,7 @@ def _end_of(text: str, start: int) -> int | Wrong:
 
 
 class _Refused(ValueError):
-    """JSON that is not taken; the message says why."""
+    """JSON that is not accepted; the message says why."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

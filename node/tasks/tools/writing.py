@@ -1,6 +1,8 @@
-"""Write calls of tools as the model's family writes them: for reference answers, examples and tests.
+"""Write tool calls like the model's family: for reference answers, examples and tests.
 
-Invariant: `node.tasks.tools.reading` reads what is written here, call by call (tests/node/tasks/tools).
+Invariants:
+
+- `node.tasks.tools.reading` reads back exactly the calls that are written here (tests/node/tasks/tools).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from node.tasks.tools.formats import CALL, END_OF_CALL, TOOL_CALLS, ToolFormat
 
 
 def write_calls(tool_format: ToolFormat, calls: Sequence[ToolCall], content: str = "") -> str:
-    """Return `content`, then the calls. The formats "llama3" and "json" have no room for content beside calls."""
+    """Return `content` and then the calls. The formats "llama3" and "json" leave out content beside calls."""
     if not calls:
         return content
     match tool_format:

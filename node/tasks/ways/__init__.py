@@ -1,6 +1,6 @@
-"""The model's own ways: how it is spoken to, and what the operator changes of that.
+"""Write conversations the way that a model was taught, with what the operator overrides.
 
-- `chat_template`: a conversation as the text that a model was taught to read
-- `model_ways`: template, system prompt, stops and tool format as the operator has them
-- `stop_tokens`: which token ids end a completion
+- `chat_template`: turn a conversation into the text that a model was taught to read
+- `model_ways`: the operator's template, system prompt, stops and tool format
+- `stop_tokens`: find the token ids that end a completion
 """

@@ -1,14 +1,15 @@
-"""A chat template: a conversation becomes the text that the model was taught to read, as transformers renders it.
+"""Turn a conversation into the text that the model was taught to read, by its chat template, like transformers.
 
 Templates are programs of strangers. They run in jinja2's immutable sandbox, with what transformers gives them
 (transformers.utils.chat_template_utils): messages, tools, special tokens, and the operator's own variables.
 
-A transcript is never rendered anew, since templates rewrite what was said: Qwen3's strips thinking from earlier turns,
-others trim spaces. `after_said` gives what follows, and what the policy said stays as it said it.
+A transcript is never rendered again, because templates rewrite earlier turns: Qwen3's removes thinking, others trim
+spaces. `after_said` returns only what follows a turn, and what the policy said stays unchanged.
 
 Invariants:
-- Whatever a template raises is a TaskError that says what was asked of it.
-- Nothing is left out unseen: a message that the template does not show is a TaskError, and so are tools.
+
+- Any error of a template is a TaskError that says what the template was asked to do.
+- Nothing is left out silently: a message or a tool that the template does not show is a TaskError.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from node.tasks.api.interface import ChatMessage, TaskError, Tool, ToolCall
 from node.tasks.api.options import suggestion
 
 SAID, SHOWN = "WhatThePolicySaid", "WhatWasAnswered"
-"""Stand for it in a conversation that is rendered to see what follows, and whether that is shown."""
+"""Stand for a turn and an answer in a conversation that is rendered to see what follows, and whether it is shown."""
 
 CALL_ID = "volery000"
-"""Of a call that stands for what the policy said: nine letters and digits, as Mistral's templates demand."""
+"""The id of a call that stands for what the policy said: nine letters and digits, as Mistral's templates demand."""
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-"""Variables of every template that the conversation gives."""
+"""Variables that every template gets from the conversation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTemplate:
-    """The template `text`, which stands in `where`. `special_tokens` and `variables` are given to it by their names."""
+    """The template `text`, found in `where`. It also gets `special_tokens` and `variables`, by their names."""
 
     text: str
     where: str
@@ -48,11 +49,11 @@ class ChatTemplate:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def require_variables(self) -> None:
-        """Raises TaskError where the template does not read one of the operator's variables, or cannot be compiled."""
+        """Raise TaskError if the template does not use one of the operator's variables, or cannot be compiled."""
         try:
             known = meta.find_undeclared_variables(_environment().parse(self.text))
         except Exception as error:
-            raise TaskError(f"{self.where}: its chat template is none: {error}") from error
+            raise TaskError(f"{self.where}: its chat template is invalid: {error}") from error
         for name in self.variables:
             if name not in known:
                 hint = suggestion(name, known - {*RESERVED, *self.special_tokens})
@@ -62,10 +63,10 @@ class ChatTemplate:
                 )
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), *, begins: bool = True) -> str:
-        """Return the conversation as text; with `begins`, up to where the assistant begins. Raises TaskError."""
+        """Return the conversation as text, with `begins` up to where the assistant begins. Raises TaskError."""
         try:
             return self._rendered(messages, tools, begins=begins)
-        except Exception as error:  # a stranger's program: 1 / 0, a macro that calls itself, brackets without end
+        except Exception as error:  # a stranger's program may do 1 / 0, recurse or nest brackets without end
             why = f"{type(error).__name__}: {error}"
             if self._takes_without_system(messages, tools):
                 raise TaskError(
@@ -75,10 +76,10 @@ class ChatTemplate:
             raise TaskError(f"{self.where}: its chat template fails on a prompt: {why}") from error
 
     def prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> str:
-        """Return the text of a prompt, in which every message and every tool is shown. Raises TaskError."""
+        """Return the text of a prompt that shows every message and every tool. Raises TaskError."""
         text = self.render(messages, tools)
         for number, message in enumerate(messages):
-            if message.content.strip() not in text:  # which it may write as JSON, but not leave out
+            if message.content.strip() not in text:  # the template may write it as JSON, but not leave it out
                 probe = [*messages[:number], replace(message, content=SHOWN), *messages[number + 1 :]]
                 if SHOWN not in self.render(probe, tools):
                     raise self._hides(message)
@@ -90,15 +91,16 @@ class ChatTemplate:
         return text
 
     def after_said(self, before: Sequence[ChatMessage], answers: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
-        """Return what follows what the policy said after `before`: an end, `answers`, up to where it begins again.
+        """Return the text after a turn of the policy that follows `before`: its end, the `answers`, and the beginning
+        of the next turn.
 
-        Raises TaskError, also where the template leaves an answer out, or what the policy said.
+        Raises TaskError, also if the template leaves out an answer, or what the policy said.
         """
         said = _marker(answers)
         return self._after(said, [*before, ChatMessage(role="assistant", content=said)], answers, tools)
 
     def after_call(self, before: Sequence[ChatMessage], answers: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
-        """As `after_said`, where what the policy said is a call: templates may take no answer of a tool without one.
+        """Return the same after a turn that is a tool call. Templates may accept a tool's result only after a call.
 
         The text begins inside the call, which ends with a stop id.
         """
@@ -143,7 +145,7 @@ class ChatTemplate:
             return False
         try:
             self._rendered(others, tools, begins=True)
-        except Exception:  # as above: the first error is told
+        except Exception:  # reported as the first error, not as this one
             return False
         return True
 
@@ -152,7 +154,7 @@ class ChatTemplate:
 
 
 def _marker(answers: Sequence[ChatMessage]) -> str:
-    """What stands for the policy's words: nothing that an answer repeats, or what follows would begin in there."""
+    """Return a text that stands for a turn. No answer contains it, so a search finds the turn and not an answer."""
     marker = SAID
     while any(marker in answer.content for answer in answers):
         marker += "_"
@@ -164,7 +166,7 @@ def _name(tools: Sequence[Tool]) -> str:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    """As templates read it: what is empty is not there, since they ask whether it is defined."""
+    """Return a message as templates read it. Empty fields are left out, because templates ask whether they exist."""
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
         for call in message.tool_calls
@@ -181,11 +183,11 @@ def _tool(tool: Tool) -> dict[str, Any]:
     }
 
 
-# --- jinja2, as transformers has it -----------------------------------------------------------------------------------
+# --- jinja2 with the settings of transformers -------------------------------------------------------------------------
 
 
 class _GenerationTag(Extension):
-    """{% generation %} ... {% endgeneration %} marks words for training masks; here it only passes them on."""
+    """{% generation %} ... {% endgeneration %} marks text for training masks. Here it only passes the text on."""
 
     tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
@@ -196,7 +198,7 @@ class _GenerationTag(Extension):
 
 @lru_cache(maxsize=8)
 def _compile(template: str) -> Template:
-    """Cached: templates of today take milliseconds to compile, and every prompt goes through one."""
+    """Compile a template. Cached, because that takes milliseconds and every prompt needs it."""
     return _environment().from_string(template)
 
 
@@ -217,7 +219,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own filter escapes for HTML, which no model expects."""
+    """Return JSON. jinja2's own filter escapes for HTML, which no model expects."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

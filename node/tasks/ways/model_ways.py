@@ -1,6 +1,8 @@
-"""How an operator has a model spoken to, beside what its own files say: template, system prompt, stops, tool format.
+"""Read what the operator overrides of a model's own files: template, system prompt, stops, tool format.
 
-Invariant: with `ModelWays()` everything is as the model's own files have it.
+Invariants:
+
+- `ModelWays()` overrides nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from node.tasks.tools.formats import ToolFormat
 
 @dataclass(frozen=True, kw_only=True)
 class ModelWays:
-    """See the module's docstring.
+    """What the operator overrides.
 
-    `chat_template` replaces the model's own; its file is `template_file`. `template_kwargs` are variables of the chat
-    template. `system_prompt` begins every conversation that has no system message. `stop` and `stop_ids` end a
-    completion, beside what the model's files say.
+    `chat_template`: replaces the model's own; `template_file`: its file. `template_kwargs`: variables of the chat
+    template. `system_prompt`: begins every conversation that has no system message. `stop`, `stop_ids`: end a
+    completion, in addition to what the model's files say.
     """
 
     chat_template: str | None = None
@@ -37,7 +39,7 @@ class ModelWays:
 
 
 def read_ways(section: ModelSection) -> ModelWays:
-    """Return what the section says. Raises TaskError where the file of its template cannot be read."""
+    """Return what the section says. Raises TaskError if the file of its template cannot be read."""
     return ModelWays(
         chat_template=None if section.chat_template is None else read_template(Path(section.chat_template)),
         template_file=section.chat_template or "",
@@ -50,7 +52,7 @@ def read_ways(section: ModelSection) -> ModelWays:
 
 
 def read_template(path: Path) -> str:
-    """Return the chat template in a file of the operator's. Raises TaskError."""
+    """Return the chat template in a file of the operator. Raises TaskError."""
     with naming("[model] chat_template"):
         try:
             return text_of(read_file(path))

@@ -1,10 +1,12 @@
-"""Which token ids end a completion: what the model's files say, and what the operator adds.
+"""Find the token ids that end a completion: those of the model's files, and those that the operator adds.
 
-A lease carries token ids, and every engine ends a completion at the first of them, so that whoever audits it finds the
-same end. A stop string is therefore a string that is one token: its id ends a completion. A string of several tokens
-is refused, since text can be cut into tokens in other ways than the one that the tokenizer chooses.
+A lease carries token ids, and every engine ends a completion at the first of them. So an audit finds the same end. A
+stop string is therefore a string that is one token, whose id ends a completion. A string of several tokens is an error,
+because a text can be split into tokens in other ways than the tokenizer's.
 
-Invariant: the ids are a pure function of the files and of what the operator says.
+Invariants:
+
+- The ids are a pure function of the files and of what the operator says.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from node.tasks.api.interface import TaskError
 from node.tasks.tokenizer_files import read_object
 
 MAX_SHOWN = 8
-"""Tokens of a stop string that a message names."""
+"""Tokens of a stop string to show in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
-    """Ids that end a completion, and `notes` for the operator, each a clause."""
+    """Ids that end a completion. `notes`: for the operator, each a clause."""
 
     ids: frozenset[int]
     notes: tuple[str, ...] = ()
 
 
 def declared_stop_ids(directory: Path) -> frozenset[int]:
-    """eos_token_id, a number or a list, of generation_config.json and config.json together. Raises TaskError."""
+    """Return eos_token_id, a number or a list, of generation_config.json and config.json together. Raises TaskError."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         declared = read_object(directory / name).get("eos_token_id")
@@ -43,7 +45,7 @@ def declared_stop_ids(directory: Path) -> frozenset[int]:
 
 
 def stops_of(tokenizer: Tokenizer, stop: Sequence[str]) -> Stops:
-    """Return the ids of stop strings. Raises TaskError for one that is no token, or several."""
+    """Return the ids of stop strings. Raises TaskError for a string that is not exactly one token."""
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     ids = {found for text in stop if text in added and (found := tokenizer.token_to_id(text)) is not None}
     if not (others := [text for text in stop if text not in added]):
@@ -58,8 +60,8 @@ def stops_of(tokenizer: Tokenizer, stop: Sequence[str]) -> Stops:
         if more := [one for one, shown in texts.items() if text in shown and one not in exact and shown not in added]:
             shown = texts[min(more, key=lambda number: (len(texts[number]), number))]
             notes.append(
-                f"[model] stop = {text!r} ends a completion where it is a token of its own, and {len(more)} other "
-                f"tokens hold it, as {shown!r}: those do not. Add their ids to [model] stop_ids if they should"
+                f"[model] stop = {text!r} ends a completion where it is a token of its own, but {len(more)} other "
+                f"tokens contain it, such as {shown!r}: these do not. Add their ids to [model] stop_ids if they should"
             )
     return Stops(ids=frozenset(ids), notes=tuple(notes))
 
@@ -69,7 +71,7 @@ def _several(tokenizer: Tokenizer, text: str) -> str:
     tokens = [tokenizer.decode([one], skip_special_tokens=False) for one in ids]
     shown = ", ".join(map(repr, tokens[:MAX_SHOWN])) + (", ..." if len(tokens) > MAX_SHOWN else "")
     return (
-        f"[model] stop = {text!r} is no single token of this tokenizer (it writes {shown}), and a lease ends "
+        f"[model] stop = {text!r} is not a single token of this tokenizer (it writes {shown}). A lease ends "
         "completions at single tokens, so that every engine and every audit finds the same end. Name a string that is "
         "one token, or give ids in [model] stop_ids."
     )

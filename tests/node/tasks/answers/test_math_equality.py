@@ -319,13 +319,13 @@ def test_a_process_that_was_ended_between_two_questions_is_started_again(impatie
 
 def test_where_it_cannot_be_started_that_is_told() -> None:
     """As with a library that is broken: the error is the machine's, and says what it was."""
-    with pytest.raises(TaskError, match=r"math-verify cannot be started; it said: (?s:.*)no antlr here"):
+    with pytest.raises(TaskError, match=r"math-verify cannot be started; its output: (?s:.*)no antlr here"):
         Comparing(program="raise ImportError('no antlr here')").are_equal("1", "1")
 
 
 def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "WALL_S", 0.5)
-    with pytest.raises(TaskError, match="it said: nothing"):
+    with pytest.raises(TaskError, match="its output: nothing"):
         Comparing(program="import time\ntime.sleep(600)").are_equal("1", "1")
 
 

@@ -326,7 +326,7 @@ def test_where_namespaces_are_withheld_nothing_runs(tmp_path: Path, monkeypatch:
     bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     bwrap.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(TaskError, match=r"No permissions to create new namespace.*Nothing is run without"):
+    with pytest.raises(TaskError, match=r"No permissions to create new namespace.*Nothing runs without"):
         attempt("print('ran')")
 
 

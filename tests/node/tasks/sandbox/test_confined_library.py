@@ -258,13 +258,13 @@ def test_it_ends_with_the_process_that_asks_however_that_ends() -> None:
 
 
 def test_a_library_that_cannot_be_imported_is_told() -> None:
-    with pytest.raises(TaskError, match=r"eval cannot be started; it said: (?s:.*)no antlr here"):
+    with pytest.raises(TaskError, match=r"eval cannot be started; its output: (?s:.*)no antlr here"):
         Confined("raise ImportError('no antlr here')", "eval").require()
 
 
 def test_one_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "WALL_S", 0.5)
-    with pytest.raises(TaskError, match="it said: nothing"):
+    with pytest.raises(TaskError, match="its output: nothing"):
         Confined("import time; time.sleep(600)", "eval").ask(None, "")
 
 
@@ -280,7 +280,7 @@ def test_without_bubblewrap_nothing_is_judged(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sandbox_that_a_kernel_withholds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "_seen", lambda: iter(["/nowhere"]))
-    with pytest.raises(TaskError, match=r"the sandbox cannot be started: bwrap: .*/nowhere.*Nothing is run without"):
+    with pytest.raises(TaskError, match=r"the sandbox cannot be started: bwrap: .*/nowhere.*Nothing runs without"):
         Confined(EVAL, "eval").require()
 
 

@@ -207,5 +207,5 @@ def test_where_there_is_no_bubblewrap_it_is_said_what_to_install(monkeypatch: py
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:
-    with pytest.raises(TaskError, match=r"/no/such/python is not there"):
+    with pytest.raises(TaskError, match=r"/no/such/python, on which tools run, is not there"):
         require_workshop(PATIENT, "/no/such/python")

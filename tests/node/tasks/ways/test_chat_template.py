@@ -35,7 +35,7 @@ def test_the_operators_variables_reach_the_template() -> None:
     [
         ("{{ enable_thinking }}", r"does not read 'enable_thinkin' \(did you mean 'enable_thinking'\?\)"),
         ("{{ messages }}", r"does not read 'enable_thinkin'\. Correct \[model\]"),
-        ("{% for", "its chat template is none"),
+        ("{% for", "its chat template is invalid"),
     ],
 )
 def test_a_variable_that_no_template_reads_is_a_mistake(text: str, why: str) -> None:

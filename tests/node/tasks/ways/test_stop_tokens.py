@@ -52,14 +52,14 @@ def test_a_string_that_is_one_token_ends_there_and_other_tokens_that_hold_it_are
     stops = stops_of(merging, ["\n"])
     assert [merging.decode([one]) for one in stops.ids] == ["\n"]
     [note] = stops.notes
-    assert "1 other tokens hold it, as '\\n\\n'" in note
+    assert "1 other tokens contain it, such as '\\n\\n'" in note
     assert stops_of(merging, ["\n\n"]).notes == ()
     assert stops_of(merging, []).ids == frozenset()
 
 
 @pytest.mark.parametrize("text", ["\nQuestion:", "<|im_end", "ß"])
 def test_a_string_of_several_tokens_is_refused_with_what_to_do(merging: Tokenizer, text: str) -> None:
-    with pytest.raises(TaskError, match=r"is no single token .* \[model\] stop_ids"):
+    with pytest.raises(TaskError, match=r"is not a single token .* \[model\] stop_ids"):
         stops_of(merging, [text])
 
 

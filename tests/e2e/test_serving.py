@@ -90,7 +90,7 @@ def serve(machine: Machine) -> Callable[..., Served]:
         port = free_port()
         program = machine.start("serve", "serve", *arguments, "--port", port, "--device", "cpu")
         served = Served(program=program, port=port)
-        served.said("Ctrl-C ends it")
+        served.said("Ctrl-C ends")
         return served
 
     return start

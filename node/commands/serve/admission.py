@@ -1,11 +1,12 @@
-"""Who is answered, who waits, and who is sent away.
+"""Decide which requests are answered, wait, or are refused.
 
-A request enters before its body is read, so that what waits is bounded in bytes as well. It begins once there is room
-for all of its completions, in the order in which requests asked.
+A request enters before its body is read, so that the waiting requests are bounded in bytes as well. It begins when
+there is room for all of its completions, in the order of the requests.
 
 Invariants:
-- never more than `most_requests` are inside, and never more than `most_completions` run;
-- a request that leaves, however it does, gives back what it had, and lets the next one begin.
+
+- At most `most_requests` are inside, and at most `most_completions` run.
+- A request that leaves for any reason frees its room, and lets the next one begin.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from node.commands.serve.limits import MAX_COMPLETIONS, MAX_REQUESTS, WAIT_S
 
 @dataclass(eq=False, kw_only=True)
 class Place:
-    """One request inside. `weight` completions run, once it has begun."""
+    """One request inside. Once it has begun, `weight` completions of it run."""
 
     weight: int = 0
     begun: trio.Event = field(default_factory=trio.Event)
@@ -31,7 +32,7 @@ class Place:
 
 @dataclass(kw_only=True)
 class Admission:
-    """See the module's paragraph."""
+    """The requests inside, and those that wait."""
 
     most_requests: int = MAX_REQUESTS
     most_completions: int = MAX_COMPLETIONS
@@ -42,9 +43,9 @@ class Admission:
 
     @contextmanager
     def entered(self) -> Iterator[Place]:
-        """Be inside. Raises ApiError 429 where there is no room."""
+        """Let a request in. Raises ApiError 429 if there is no room."""
         if self.num_requests >= self.most_requests:
-            raise busy(f"{self.num_requests} requests are answered or wait for that. Try again later.")
+            raise busy(f"The server is full: {self.num_requests} requests run or wait. Try again later.")
         self.num_requests += 1
         place = Place()
         try:
@@ -54,14 +55,14 @@ class Admission:
             self._leave(place)
 
     async def begin(self, place: Place, weight: int) -> None:
-        """Wait until so many completions may run. Raises ApiError 503 where that takes too long."""
+        """Wait until `weight` more completions may run. Raises ApiError 503 if that takes too long."""
         place.weight = weight
         self._waiting.append(place)
         self._begin_next()
         with trio.move_on_after(self.wait_s):
             await place.begun.wait()
         if not place.begun.is_set():
-            raise ApiError(503, f"Others' completions have run for {self.wait_s:.0f} s. Try again later.")
+            raise ApiError(503, f"Other requests took all completions for {self.wait_s:.0f} s. Try again later.")
 
     def _leave(self, place: Place) -> None:
         if place.begun.is_set():

@@ -1,4 +1,4 @@
-"""Answers of OpenAI's API as JSON, from the pieces of completions."""
+"""Build the JSON answers of OpenAI's API from the pieces of completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from node.tasks.api.interface import Spoken, ToolCall
 
 @dataclass(kw_only=True)
 class Choice:
-    """One completion while its pieces come."""
+    """Collects the pieces of one completion."""
 
     text: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
@@ -30,13 +30,13 @@ class Choice:
 
     @property
     def said(self) -> str:
-        """All of its text."""
+        """Return its text so far."""
         return "".join(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """What the parts of one answer have in common. `kind` is "chat.completion" or "text_completion"."""
+    """What all parts of one answer share. `kind` is "chat.completion" or "text_completion"."""
 
     id: str
     created: int
@@ -49,13 +49,13 @@ class Form:
         return self.kind == "chat.completion"
 
     def whole(self, served: Served, choices: Sequence[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
-        """An answer that is sent at once."""
+        """Return an answer that is sent at once."""
         return {**self._common(served, self.kind), "choices": list(choices), "usage": usage}
 
     def chunk(
         self, served: Served, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None
     ) -> dict[str, Any]:
-        """A part of a stream."""
+        """Return one part of a stream."""
         kind = "chat.completion.chunk" if self.is_chat else self.kind
         more = {} if usage is None else {"usage": usage}
         return {**self._common(served, kind), "choices": list(choices), **more}
@@ -71,12 +71,12 @@ class Form:
 
 
 def fingerprint(served: Served) -> str:
-    """The version and its manifest's hash: equal where the weights are."""
+    """Return the version and its manifest's hash. Equal weights give equal fingerprints."""
     return f"{served.label or 'directory'}-{served.candidate.version.manifest.hex()[:12]}"
 
 
 def chat_choice(index: int, choice: Choice, spoken: Spoken | None, *, logprobs: bool) -> dict[str, Any]:
-    """A finished completion of a conversation. `spoken`: what it says where the request has tools."""
+    """Return a finished completion of a conversation. `spoken`: the completion, read for calls of tools."""
     message: dict[str, Any] = {"role": "assistant", "content": choice.said}
     finish = end_word(choice.end)
     if spoken is not None:
@@ -93,30 +93,30 @@ def chat_choice(index: int, choice: Choice, spoken: Spoken | None, *, logprobs: 
 def delta_choice(
     index: int, delta: dict[str, Any], tokens: Sequence[Token] | None = None, finish: str | None = None
 ) -> dict[str, Any]:
-    """A part of a completion of a conversation. `tokens` where log probabilities were asked for."""
+    """Return a part of a completion of a conversation. `tokens` are given if log probabilities were requested."""
     logprobs = logprobs_of(tokens) if tokens else None
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
 def text_choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
-    """A completion of a text, or a part of one."""
+    """Return a completion of a text, or a part of one."""
     return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
 
 
 def end_word(end: End | None) -> str | None:
-    """Why it ended, as clients read it."""
+    """Return the word that clients read for why it ended."""
     return None if end is None else end.value
 
 
 def tool_call(call: ToolCall, index: int | None = None) -> dict[str, Any]:
-    """A call; with its `index` in a stream."""
+    """Return a call of a tool, with its `index` if it is in a stream."""
     place = {} if index is None else {"index": index}
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
     return {**place, "id": call.id, "type": "function", "function": function}
 
 
 def logprobs_of(tokens: Sequence[Token]) -> dict[str, Any]:
-    """Each token with its log probability at the temperature that it was drawn with. Alternatives are not told."""
+    """Return each token with its log probability at the sampling temperature. Alternatives are not given."""
     return {
         "content": [
             {
@@ -132,22 +132,22 @@ def logprobs_of(tokens: Sequence[Token]) -> dict[str, Any]:
 
 
 def usage_of(num_prompt: int, num_made: int) -> dict[str, int]:
-    """How many tokens were read and generated."""
+    """Return the numbers of tokens that were read and generated."""
     return {"prompt_tokens": num_prompt, "completion_tokens": num_made, "total_tokens": num_prompt + num_made}
 
 
 def model_list(name: str, served: Served) -> dict[str, Any]:
-    """What /v1/models says: the name that stands for whatever is served, and that of the version in service."""
+    """Return the answer of /v1/models: the general name of the model, and the name of the version that is served."""
     return {"object": "list", "data": [model_entry(one, served) for one in model_names(name, served)]}
 
 
 def model_names(name: str, served: Served) -> list[str]:
-    """Names that requests may give now."""
+    """Return the names that requests may give now."""
     return [name, f"{name}@{served.label}"] if served.label else [name]
 
 
 def model_entry(id: str, served: Served) -> dict[str, Any]:
-    """One of them."""
+    """Return one entry of the list of models."""
     return {
         "id": id,
         "object": "model",

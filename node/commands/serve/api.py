@@ -1,11 +1,12 @@
-"""What the endpoint answers: paths, who may ask, and completions for as long as their client takes them.
+"""Answer requests: check paths and keys, and generate completions as long as their client takes them.
 
-A request is looked at in this order, each time before anything larger is done for it: path, key, kind of content, room
-(`admission`), body, model, prompt. Its completions are given up as soon as its client leaves.
+A request is checked in this order, each time before more work is done for it: path, key, content type, room
+(`admission`), body, model, prompt. Its completions are cancelled as soon as its client leaves.
 
 Invariants:
-- every request that is HTTP is answered once, or its client has left;
-- an error after the first event is an event, with the same words as an answer would have.
+
+- Every HTTP request is answered once, or its client has left.
+- An error after the first event is an event, with the same content as an error answer.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ POSTS = ("/v1/chat/completions", "/v1/completions")
 
 @dataclass(kw_only=True)
 class Api:
-    """See the module's paragraph. `key` None: whoever reaches it may ask, and it must be called by a local name.
-    `encode` makes token ids of a request; in a thread, since a long one, or a template's loops, take their time."""
+    """Answers requests.
+
+    Args:
+        key: the key that requests must give. None: no key is needed, but the request must use a local host name.
+        encode: turns a request into token ids. It runs in a thread, because long requests and templates take time.
+    """
 
     model: ServedModel
     key: str | None
@@ -77,7 +82,7 @@ class Api:
             await self._fail(connection, error)
 
     def _require_allowed(self, head: Head) -> None:
-        """Raises ApiError where the request does not give the key, or comes by way of a page in a browser."""
+        """Raise ApiError if the request lacks the key, or may come from a page in a browser."""
         if self.key is not None:
             given = head.headers.get("authorization", "").removeprefix("Bearer ").strip()
             if not hmac.compare_digest(_digest(given), _digest(self.key)):
@@ -86,7 +91,7 @@ class Api:
         host = head.headers.get("host", "").lower()
         name, _, port = host.rpartition(":")
         if not is_local((name if name and port.isdecimal() else host).strip("[]")):
-            raise ApiError(403, "Without a key this server is for this machine alone. Call it 127.0.0.1.")
+            raise ApiError(403, "Without a key this server is only for this machine. Use the address 127.0.0.1.")
 
     async def _get(self, connection: Connection, path: str) -> None:
         served, name = self.model.served, self.model.source.name
@@ -98,14 +103,14 @@ class Api:
             self._label(wanted := path.removeprefix(f"{MODELS}/"))
             await connection.answer(200, model_entry(wanted, served))
         else:
-            raise ApiError(404, f"There is no {path[:80]} here. {_PATHS}")
+            raise ApiError(404, f"There is no path {path[:80]}. {_PATHS}")
 
     def _wrong_path(self, head: Head) -> None:
         known = head.path in POSTS or head.path == MODELS
-        raise ApiError(405 if known else 404, f"{head.method[:20]} {head.path[:80]}: not done here. {_PATHS}")
+        raise ApiError(405 if known else 404, f"{head.method[:20]} {head.path[:80]} is not supported. {_PATHS}")
 
     def _label(self, model: str) -> str:
-        """The version that a request's `model` names, "" for any. Raises ApiError 404."""
+        """Return the version that a request's `model` names, "" for any. Raises ApiError 404."""
         name, names = self.model.source.name, model_names(self.model.source.name, self.model.served)
         if model not in names:
             raise ApiError(
@@ -115,7 +120,7 @@ class Api:
 
     async def _post(self, connection: Connection, head: Head) -> None:
         kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # which a page in a browser cannot send without being let
+        if kind != "application/json":  # a page in a browser cannot send that without permission
             raise ApiError(415, "Send the request as application/json: -H 'Content-Type: application/json'.")
         with self.admission.entered() as place:
             body = await connection.read_body(head)
@@ -149,7 +154,7 @@ _NO_MODEL = "model_not_found"
 
 @dataclass(kw_only=True)
 class _Answer:
-    """The answer to one request for completions."""
+    """Makes the answer to one request for completions."""
 
     api: Api
     connection: Connection
@@ -181,7 +186,7 @@ class _Answer:
                     await self._all(self._collect)
                 nursery.cancel_scope.cancel()
         if gone:
-            raise ConnectionGone("the client has left before its answer was complete")
+            raise ConnectionGone("the client left before its answer was complete")
         if not self.request.sampling.stream:
             await self.connection.answer(200, self._whole())
 
@@ -202,20 +207,20 @@ class _Answer:
             now = ", ".join(model_names(self.api.model.source.name, self.api.model.served))
             raise ApiError(
                 404,
-                f"model: version {wish.label} is not served any more. Served: {now}.",
+                f"model: version {wish.label} is no longer served. Served: {now}.",
                 param="model",
                 code=_NO_MODEL,
             ) from error
         except EngineRefused as error:
             status = 400 if error.kind == "bad_request" else 503
-            raise ApiError(status, f"The engine does not generate this: {first_line(str(error))}.") from error
+            raise ApiError(status, f"The engine cannot generate this: {first_line(str(error))}.") from error
         except EngineError as error:
-            raise ApiError(503, f"The engine has failed: {first_line(str(error))}.") from error
+            raise ApiError(503, f"The engine failed: {first_line(str(error))}.") from error
 
     async def _collect(self, index: int, piece: Piece) -> None:
         self.choices[index].take(piece, logprobs=self._logprobs)
 
-    # Whole.
+    # A whole answer.
 
     def _whole(self) -> dict[str, Any]:
         listed = []
@@ -238,7 +243,7 @@ class _Answer:
         return isinstance(self.request, ChatRequest) and bool(self.request.tools)
 
     def _spoken(self, choice: Choice) -> Spoken | None:
-        """What a completion says, where the request has tools and its calls can be read."""
+        """Return the completion read for calls, if the request has tools and the calls can be read; else None."""
         if not isinstance(self.request, ChatRequest) or not self.request.tools:
             return None
         codec = self.served.codec
@@ -250,7 +255,7 @@ class _Answer:
         )
         return None if spoken.malformed and not spoken.calls else spoken
 
-    # In events.
+    # An answer in events.
 
     async def _stream(self) -> None:
         await self.connection.begin_events()
@@ -277,7 +282,7 @@ class _Answer:
             await self._send([delta_choice(index, {}, finish=finish)])
 
     async def _collect_calls(self, index: int, piece: Piece) -> None:
-        """A text that may be a call is sent at its end: what is one is not known before."""
+        """Collect a text that may be a call. It is sent at its end, because only then it is known to be one."""
         choice = self.choices[index]
         choice.take(piece, logprobs=self._logprobs)
         if piece.end is None:
@@ -295,7 +300,7 @@ class _Answer:
         await self._send([delta_choice(index, {}, finish=finish)])
 
     async def _send(self, choices: Sequence[dict[str, Any]]) -> None:
-        """Events of several completions go out one by one."""
+        """Send one event. Events of several completions go out one by one."""
         async with self._sending:
             await self.connection.send_event(self.form.chunk(self.served, choices))
 
@@ -305,11 +310,11 @@ async def _encode_in_thread(served: Served, request: ChatRequest | TextRequest) 
 
 
 def encode(served: Served, request: ChatRequest | TextRequest) -> tuple[int, ...]:
-    """Token ids of what is to go on. Raises ApiError."""
+    """Return the token ids of the text to continue. Raises ApiError."""
     codec, field_name = served.codec, "messages" if isinstance(request, ChatRequest) else "prompt"
     if isinstance(request, ChatRequest) and codec.template is None:
         raise bad_request(
-            f"messages: this model has no chat template, so it takes texts alone: {POSTS[1]}.", "messages"
+            f"messages: this model has no chat template, so it only continues texts: use {POSTS[1]}.", "messages"
         )
     try:
         if isinstance(request, ChatRequest):
@@ -323,16 +328,16 @@ def encode(served: Served, request: ChatRequest | TextRequest) -> tuple[int, ...
         else:
             ids = request.prompt
     except TaskError as error:
-        said = first_line(str(error)).replace(str(codec.directory), "the model")  # paths here are nobody's business
+        said = first_line(str(error)).replace(str(codec.directory), "the model")  # clients must not see local paths
         raise bad_request(f"{field_name}: {said}", field_name) from error
     if not ids:
-        raise bad_request(f"{field_name}: this is no token at all. Say something.", field_name)
+        raise bad_request(f"{field_name}: the text has no tokens. Send at least one.", field_name)
     rows = codec.rows if codec.rows is not None else codec.tokenizer.get_vocab_size()
     if max(ids) >= rows:
-        raise bad_request(f"prompt: token id {max(ids)} is beyond the model's {rows}.", "prompt")
+        raise bad_request(f"prompt: token id {max(ids)} is beyond the model's {rows} ids.", "prompt")
     if len(ids) >= served.context:
         raise bad_request(
-            f"{field_name}: {len(ids)} tokens, and the model reads and writes {served.context} in all. Shorten it.",
+            f"{field_name}: {len(ids)} tokens, but the model can read and write only {served.context}. Shorten it.",
             field_name,
             "context_length_exceeded",
         )
@@ -340,11 +345,11 @@ def encode(served: Served, request: ChatRequest | TextRequest) -> tuple[int, ...
 
 
 def _wishes(sampling: Sampling, prompt: tuple[int, ...], served: Served, label: str) -> list[Wish]:
-    """The completions that a request asks for. Raises ApiError where the model's context has no room for them."""
+    """Return the completions that a request asks for. Raises ApiError if they do not fit in the model's context."""
     room = served.context - len(prompt)
     if sampling.max_tokens is not None and sampling.max_tokens > room:
         raise bad_request(
-            f"max_tokens: {sampling.max_tokens}, and after a prompt of {len(prompt)} tokens there is room for {room}.",
+            f"max_tokens: {sampling.max_tokens}, but after a prompt of {len(prompt)} tokens there is room for {room}.",
             "max_tokens",
             "context_length_exceeded",
         )
@@ -364,5 +369,5 @@ def _wishes(sampling: Sampling, prompt: tuple[int, ...], served: Served, label: 
 
 
 def _digest(text: str) -> bytes:
-    """Of equal length, whatever the text: comparing takes the same time."""
+    """Return a digest of fixed length, so that comparing takes the same time for any text."""
     return sha256(text.encode(errors="replace")).digest()

@@ -1,4 +1,4 @@
-"""What a request is answered with that cannot be done, in the shape that OpenAI's clients read."""
+"""Describe errors of requests in the form that OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KINDS = {
     500: "server_error",
     503: "server_error",
 }
-"""Types of errors by status; of others "invalid_request_error"."""
+"""Types of errors by HTTP status; all others are "invalid_request_error"."""
 
 
 class ApiError(Exception):
-    """`param` is the field of the request that is at fault, `code` a word for programs."""
+    """An error answer. `param`: the wrong field of the request. `code`: a word for programs."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -26,23 +26,23 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer."""
+        """Return the body of the answer."""
         kind = KINDS.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """What the answer's head has besides."""
+        """Return additional headers of the answer."""
         if self.status in (429, 503):
             return [("Retry-After", str(RETRY_AFTER_S))]
         return [("WWW-Authenticate", "Bearer")] if self.status == 401 else []
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A request that is wrong in itself."""
+    """Return the error for a request that is itself wrong."""
     return ApiError(400, message, param=param, code=code)
 
 
 def busy(message: str) -> ApiError:
-    """A request that may be made again later."""
+    """Return the error for a request that may be repeated later."""
     return ApiError(429, message, code="rate_limit_exceeded")

@@ -1,4 +1,4 @@
-"""`volery serve`: from the command line to an endpoint, until it is told to stop."""
+"""Run `volery serve`: open an endpoint as the command line says, and serve until stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swarm.transport.error_groups import first_cause
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The address to listen at, and the key that requests give."""
+    """The address to listen on, and the key that requests must give."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ async def serve(
     dry_run: bool,
     as_json: bool = False,
 ) -> int:
-    """Serve until stopped. With `dry_run`, only print what would be served. Returns the exit code."""
+    """Serve until stopped, or with `dry_run` only print what would be served. Return the exit code."""
     key = read_key(where.key, where.key_file, where.host)
     opening = prepare(target, version=version, config=config, device=device, name=name, tell=complain)
     if dry_run:
@@ -53,7 +53,7 @@ async def serve(
     with suppress(Stopped), first_cause():
         async with trio.open_nursery() as nursery:
             await nursery.start(stop_when_told)
-            listeners = await listen(where.host, where.port)  # before the model is loaded, which takes time
+            listeners = await listen(where.host, where.port)  # first, because loading the model takes time
             try:
                 say(f"Loading on {opening.section.kind} ({opening.why}).")
                 async with open_model(opening, tell=complain) as model:
@@ -74,7 +74,7 @@ async def _answer(model: ServedModel, listeners: Sequence[trio.SocketListener], 
         shown = f"[{host}]" if ":" in host else host
         say(f"Serving {names} at http://{shown}:{port}/v1")
     say(
-        f"Context: {served.context} tokens. {'Requests give a key.' if key else 'No key is asked for.'} Ctrl-C ends it."
+        f"Context: {served.context} tokens. {'Requests need the key.' if key else 'No key is needed.'} Ctrl-C ends."
     )
     await server.serve(listeners)
 
@@ -85,14 +85,14 @@ def _describe(opening: Opening) -> dict[str, str]:
     served = read_served(first, first.directory, opening.source)
     codec = served.codec
     template = codec.template.where if codec.template is not None else "none: only /v1/completions can be used"
-    follows = "stays on it" if opening.version or not first.label else "newer versions follow"
+    follows = "stays" if opening.version or not first.label else "newer versions replace it"
     return {
         "model": " and ".join(model_names(opening.source.name, served)),
-        "version": f"{first.label or 'without a name'}; {follows}",
+        "version": f"{first.label or 'a directory without versions'}; {follows}",
         "files": str(first.directory),
         "engine": f"{opening.section.kind}: {opening.why}",
         "context": f"{served.context} tokens",
         "chat template": template,
-        "tool format": codec.tool_format or "not read here",
+        "tool format": codec.tool_format or "unknown: calls of tools are not read",
         "stop tokens": ", ".join(map(str, sorted(codec.stop_ids))),
     }

@@ -1,9 +1,10 @@
-"""One connection, as HTTP/1.1 by h11: heads and bodies within bounds, answers, and events for as long as they are read.
+"""Speak HTTP/1.1 on one connection with h11: read heads and bodies within bounds, and send answers and events.
 
 Invariants:
-- no more of a request is held than MAX_HEAD_BYTES, MAX_REQUEST_BYTES and READ_BYTES, whatever comes;
-- nothing waits for a client without a bound: a head, a body and every piece that is sent have their time;
-- a connection that was refused something before its request was read in whole is closed after the answer.
+
+- At most MAX_HEAD_BYTES, MAX_REQUEST_BYTES and READ_BYTES of a request are held, whatever a client sends.
+- Every wait for a client has a timeout: for a head, a body, and every piece that is sent.
+- If a request is refused before it was read completely, the connection is closed after the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class ConnectionGone(Exception):
-    """The client has left, says nothing, or takes nothing: there is nobody to answer."""
+    """The client left or timed out, so no answer can be sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Timeouts:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """A request's first line and headers; names of headers are in small letters."""
+    """A request's first line and headers. Header names are in lower case."""
 
     method: str
     path: str
@@ -55,13 +56,13 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body as announced; None where that is not said."""
+        """Return the announced length of the body in bytes; None if there is none."""
         text = self.headers.get("content-length", "")
         return int(text) if text.isdecimal() else None
 
 
 class Connection:
-    """See the module's paragraph."""
+    """One connection of a client."""
 
     def __init__(self, stream: trio.abc.Stream, timeouts: Timeouts = Timeouts()) -> None:
         self._stream = stream
@@ -72,15 +73,15 @@ class Connection:
 
     @property
     def can_answer(self) -> bool:
-        """Whether an answer has not been begun."""
+        """Whether no answer has been begun."""
         return self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     # Reading.
 
     async def next_head(self) -> Head | None:
-        """Return the next request's head; None where the client has left, or sends none in time.
+        """Return the next request's head; None if the client has left, or sends none in time.
 
-        Raises ApiError where what comes is no HTTP, or too long.
+        Raises ApiError if the data is not HTTP, or is too long.
         """
         with trio.move_on_after(self._timeouts.idle_s if self._is_used else self._timeouts.head_s) as waiting:
             if self._is_used and not self._http.trailing_data[0] and not await self._read_more():
@@ -89,18 +90,20 @@ class Connection:
             waiting.deadline = min(waiting.deadline, trio.current_time() + self._timeouts.head_s)
             event = await self._event()
             if isinstance(event, h11.Request):
-                self._wants_head = event.method == b"HEAD"  # its answer has no body
+                self._wants_head = event.method == b"HEAD"  # the answer then has no body
                 headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
                 path = event.target.decode("latin-1").partition("?")[0]
                 if not headers.keys() & {"content-length", "transfer-encoding"}:
-                    await self._event()  # its end, which is there already
+                    await self._event()  # the end of the request, which has already come
                 return Head(method=event.method.decode("latin-1"), path=path, headers=headers)
         return None
 
     async def read_body(self, head: Head) -> bytes:
-        """Return the body of the request. Raises ApiError: 413 before it is read in whole, 408 where it is slow;
-        ConnectionGone."""
-        too_long = ApiError(413, f"A request has at most {MAX_REQUEST_BYTES} bytes. Shorten the conversation.")
+        """Return the body of the request.
+
+        Raises ApiError 413 if it is too long, before all of it is read; 408 if it is slow; and ConnectionGone.
+        """
+        too_long = ApiError(413, f"A request may have at most {MAX_REQUEST_BYTES} bytes. Shorten the conversation.")
         if head.length is not None and head.length > MAX_REQUEST_BYTES:
             raise too_long
         body = bytearray()
@@ -110,14 +113,14 @@ class Connection:
                 if isinstance(event, h11.EndOfMessage):
                     return bytes(body)
                 if not isinstance(event, h11.Data):
-                    raise ConnectionGone("the client has left in the middle of a request")
+                    raise ConnectionGone("the client left in the middle of a request")
                 if len(body) + len(event.data) > MAX_REQUEST_BYTES:
                     raise too_long
                 body += event.data
         raise ApiError(408, f"The request's body did not come within {self._timeouts.body_s:.0f} s.")
 
     async def wait_gone(self) -> None:
-        """Return once the client has closed its end. A client that sends on meanwhile is not watched any more."""
+        """Return when the client closes its end. If it sends more data instead, it is no longer watched."""
         try:
             if await self._read_more():
                 await trio.sleep_forever()
@@ -131,11 +134,11 @@ class Connection:
                     await self._send(h11.InformationalResponse(status_code=100, headers=[]))
                 await self._read_more()
         except h11.RemoteProtocolError as error:
-            raise ApiError(error.error_status_hint or 400, f"This is no request that is read here: {error}.") from error
+            raise ApiError(error.error_status_hint or 400, f"The request is not valid HTTP/1.1: {error}.") from error
         return event
 
     async def _read_more(self) -> bool:
-        """Give h11 what comes next; False at the end."""
+        """Give h11 the next data; return False at the end."""
         try:
             data = await self._stream.receive_some(READ_BYTES)
         except trio.BrokenResourceError as error:
@@ -166,7 +169,7 @@ class Connection:
         await self._send(h11.Response(status_code=200, headers=told))
 
     async def send_event(self, data: Mapping[str, Any] | str) -> None:
-        """Send one event. Raises ConnectionGone where it is not taken in time."""
+        """Send one event. Raises ConnectionGone if the client does not take it in time."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         await self._send(h11.Data(data=b"data: " + text.encode(errors="replace") + b"\n\n"))
 
@@ -188,24 +191,24 @@ class Connection:
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ConnectionGone("the client has left") from error
             return
-        raise ConnectionGone("the client takes nothing")
+        raise ConnectionGone("the client did not take the answer in time")
 
     # The end.
 
     def go_on(self) -> bool:
-        """Be ready for the next request; False where the connection must be closed."""
+        """Prepare for the next request; return False if the connection must be closed."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return True
         return False
 
     async def close(self) -> None:
-        """End the connection so that what was sent can still be read."""
+        """End the connection so that the client can still read what was sent."""
         await linger(self._stream)
 
 
 async def linger(stream: trio.abc.Stream) -> None:
-    """Close a connection once its client has: before that, what it sends is thrown away for LINGER_S."""
+    """Close a connection after its client has, or after LINGER_S. Data that the client sends meanwhile is discarded."""
     with trio.move_on_after(LINGER_S):
         try:
             if isinstance(stream, trio.abc.HalfCloseableStream):

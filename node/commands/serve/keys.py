@@ -1,6 +1,8 @@
-"""The key that requests must give: from the command line, the environment, or a file.
+"""Read the key that requests must give, from the command line, the environment, or a file.
 
-Invariant: an endpoint that others can reach has a key that cannot be guessed.
+Invariants:
+
+- An endpoint that other machines can reach has a key that cannot be guessed.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ MAKE_ONE = "openssl rand -hex 24"
 
 
 def read_key(key: str, file: Path | None, host: str) -> str | None:
-    """Return the key in force, None where there is none. Raises UsageError where it is missing, or is no key."""
+    """Return the key, None if there is none. Raises UsageError if a key is needed and missing, or is invalid."""
     if key and file is not None:
-        raise UsageError("--key and --key-file: give one of them.")
+        raise UsageError("--key and --key-file: give only one of them.")
     where = "--key" if file is None else str(file)
     if file is not None:
         try:
@@ -32,18 +34,18 @@ def read_key(key: str, file: Path | None, host: str) -> str | None:
         if local:
             return None
         raise UsageError(
-            f"--host {host}: others can reach that, so requests must give a key. Add --key-file FILE with a key in it "
-            f"({MAKE_ONE} > FILE), or leave --host out."
+            f"--host {host}: other machines can reach that address, so requests must give a key. Add --key-file FILE "
+            f"with a key in it ({MAKE_ONE} > FILE), or omit --host."
         )
     if not (key.isascii() and key.isprintable()) or " " in key or len(key) > MAX_KEY_CHARS:
-        raise UsageError(f"{where}: a key is ASCII without spaces, at most {MAX_KEY_CHARS} characters. Try: {MAKE_ONE}")
+        raise UsageError(f"{where}: a key must be ASCII without spaces, at most {MAX_KEY_CHARS} characters: {MAKE_ONE}")
     if not local and len(key) < MIN_KEY_CHARS:
-        raise UsageError(f"{where}: a key of {len(key)} characters can be guessed. Give {MIN_KEY_CHARS}: {MAKE_ONE}")
+        raise UsageError(f"{where}: a key of {len(key)} characters can be guessed. Use {MIN_KEY_CHARS}: {MAKE_ONE}")
     return key
 
 
 def is_local(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
+    """Return whether only programs on this machine can reach an address."""
     if host == "localhost":
         return True
     try:

@@ -1,11 +1,12 @@
-"""Requests of OpenAI's API, from bytes to what is generated; or an error that names the field.
+"""Parse requests of OpenAI's API into what is generated, or an error that names the field.
 
-What would change the answer and cannot be done here is refused: a client that asks for `top_p` must not be given
-another distribution in silence. Fields that change nothing of the answer are passed over.
+A field that would change the answer and is not supported is refused: a client that asks for `top_p` must not get
+another distribution without notice. Fields that do not change the answer are ignored.
 
 Invariants:
-- nothing but ApiError is raised, whatever the bytes are;
-- every number that is returned is within the bounds of `node.commands.serve.limits`.
+
+- Only ApiError is raised, for any bytes.
+- Every returned number is within the bounds of `node.commands.serve.limits`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from node.commands.serve.limits import (
 from node.tasks.api.interface import ChatMessage, Tool, ToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Roles of messages, and what chat templates call them."""
+"""Roles of messages, and their names in chat templates."""
 
 AT = re.compile(r" - at `\$\.?([^`]*)`$")
-"""Where msgspec says that the place of a wrong value is."""
+"""The end of msgspec's message, which holds the place of a wrong value."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_p": (1,),
@@ -51,7 +52,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "modalities": (["text"],),
 }
-"""Fields that are not done here, and values with which they change nothing. None always is one."""
+"""Unsupported fields, and the values with which they change nothing. None is always such a value."""
 
 
 class Function(msgspec.Struct, kw_only=True):
@@ -70,7 +71,7 @@ class ToolBody(msgspec.Struct, kw_only=True):
 
 
 class Called(msgspec.Struct, kw_only=True):
-    """The function of a call, as an assistant's message has it: `arguments` are JSON in a string."""
+    """The function of a call in an assistant's message. `arguments` are JSON in a string."""
 
     name: str
     arguments: str = "{}"
@@ -102,13 +103,13 @@ class MessageBody(msgspec.Struct, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """What a stream has at its end."""
+    """Options for the end of a stream."""
 
     include_usage: bool = False
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """What both kinds of requests have."""
+    """The fields that both kinds of requests have."""
 
     model: str
     max_tokens: int | None = None
@@ -140,7 +141,7 @@ class TextBody(Common, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What both kinds of requests say of how tokens are drawn. None: not said."""
+    """The sampling settings that both kinds of requests have. None means not given."""
 
     model: str
     max_tokens: int | None
@@ -154,7 +155,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRequest:
-    """A conversation that is to go on."""
+    """A conversation to continue."""
 
     sampling: Sampling
     messages: tuple[ChatMessage, ...]
@@ -164,7 +165,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest:
-    """A text, or token ids, that is to go on."""
+    """A text, or token ids, to continue."""
 
     sampling: Sampling
     prompt: str | tuple[int, ...]
@@ -193,7 +194,7 @@ def parse_text(body: bytes) -> TextRequest:
     """Read a request to /v1/completions. Raises ApiError."""
     read = _read(body, TextBody)
     if read.logprobs is not None:
-        raise bad_request("logprobs: ask /v1/chat/completions for them, with logprobs true.", "logprobs")
+        raise bad_request("logprobs: only /v1/chat/completions gives them, with logprobs true.", "logprobs")
     return TextRequest(sampling=_sampling(read, "max_tokens"), prompt=_prompt(read.prompt))
 
 
@@ -204,20 +205,20 @@ def _read(body: bytes, kind: type[B]) -> B:
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request(f"The request is no JSON: {error}. Send one object in UTF-8.") from error
+        raise bad_request(f"The request is not JSON: {error}. Send one object in UTF-8.") from error
     except RecursionError as error:
         raise bad_request("The request nests objects too deeply.") from error
     for name, values in NEUTRAL.items():
         given = fields.get(name)
         if given is not None and given not in values:
             raise bad_request(
-                f"{name}: this server does not do it. Leave it out, or give {values[0]!r}.", name, "unsupported_value"
+                f"{name}: this server does not support it. Omit it, or give {values[0]!r}.", name, "unsupported_value"
             )
     return read
 
 
 def _wrong(said: str) -> ApiError:
-    """What msgspec says of a value, with its place as the field."""
+    """Return msgspec's message about a value as an error, with its place as the field."""
     found = AT.search(said)
     missing = re.search(r"missing required field `([^`]+)`", said)
     place = found.group(1) if found else ""
@@ -260,14 +261,14 @@ def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
 def _message(number: int, message: MessageBody) -> ChatMessage:
     place = f"messages[{number}]"
     if message.role not in ROLES:
-        raise bad_request(f"{place}.role: {message.role[:40]!r} is none of {', '.join(ROLES)}.", f"{place}.role")
+        raise bad_request(f"{place}.role: {message.role[:40]!r} is not one of {', '.join(ROLES)}.", f"{place}.role")
     content = message.content
     if content is None and not (message.role == "assistant" and message.tool_calls):
-        raise bad_request(f"{place}.content: a message of this role has content.", f"{place}.content")
+        raise bad_request(f"{place}.content: a message with this role needs content.", f"{place}.content")
     if isinstance(content, list):
         if other := next((part for part in content if part.type != "text"), None):
             raise bad_request(
-                f"{place}.content: parts of type {other.type[:40]!r} are not read here, only text.", f"{place}.content"
+                f"{place}.content: parts of type {other.type[:40]!r} are not supported, only text.", f"{place}.content"
             )
         content = "".join(part.text for part in content)
     return ChatMessage(
@@ -285,7 +286,7 @@ def _call(place: str, call: CallBody) -> ToolCall:
     except (msgspec.MsgspecError, RecursionError) as error:
         field = f"{place}.tool_calls"
         raise bad_request(
-            f"{field}: arguments of {call.function.name[:40]!r} are no JSON object: {error}.", field
+            f"{field}: arguments of {call.function.name[:40]!r} are not a JSON object: {error}.", field
         ) from error
     return ToolCall(id=call.id, name=call.function.name, arguments=arguments)
 
@@ -293,14 +294,14 @@ def _call(place: str, call: CallBody) -> ToolCall:
 def _tools(read: ChatBody) -> tuple[Tool, ...]:
     if read.response_format not in (None, {"type": "text"}):
         raise bad_request(
-            'response_format: only {"type": "text"} is done here.', "response_format", "unsupported_value"
+            'response_format: only {"type": "text"} is supported.', "response_format", "unsupported_value"
         )
     if read.tool_choice not in (None, "auto", "none"):
-        raise bad_request('tool_choice: only "auto" and "none" are done here.', "tool_choice", "unsupported_value")
+        raise bad_request('tool_choice: only "auto" and "none" are supported.', "tool_choice", "unsupported_value")
     if len(read.tools or ()) > MAX_TOOLS:
         raise bad_request(f"tools: give at most {MAX_TOOLS}.", "tools")
     if wrong := next((tool for tool in read.tools or () if tool.type != "function"), None):
-        raise bad_request(f"tools: {wrong.type[:40]!r} is not done here, only tools of type function.", "tools")
+        raise bad_request(f"tools: {wrong.type[:40]!r} is not supported, only tools of type function.", "tools")
     if read.tool_choice == "none":
         return ()
     return tuple(
@@ -314,7 +315,7 @@ def _tools(read: ChatBody) -> tuple[Tool, ...]:
 
 
 def _prompt(prompt: str | Sequence[Any]) -> str | tuple[int, ...]:
-    """One text, or the token ids of one, each perhaps in a list of one."""
+    """Return one text, or the token ids of one. Either may be in a list of one."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):

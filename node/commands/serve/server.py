@@ -1,8 +1,9 @@
-"""The listener: connections within bounds, each answered by a task of its own.
+"""Listen for connections within bounds, and answer each in a task of its own.
 
 Invariants:
-- never more than MAX_CONNECTIONS are served, nor more than MAX_REFUSALS beyond them told that they are not;
-- an error of one connection ends no other.
+
+- At most MAX_CONNECTIONS are served, and at most MAX_REFUSALS more are told that the server is full.
+- An error of one connection ends no other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from node.runtime.errors import UsageError
 
 @dataclass(kw_only=True)
 class Server:
-    """See the module's paragraph."""
+    """Serves connections, and refuses those beyond the limits."""
 
     api: Api
     timeouts: Timeouts = Timeouts()  # noqa: RUF009  (it is frozen)
@@ -33,7 +34,7 @@ class Server:
     num_refusals: int = 0
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Answer until cancelled; closes the listeners."""
+        """Answer until cancelled, then close the listeners."""
         await trio.serve_listeners(self.welcome, list(listeners))
 
     async def welcome(self, stream: trio.abc.HalfCloseableStream) -> None:
@@ -66,11 +67,11 @@ class Server:
                 await self.api.handle(connection, head)
             except ConnectionGone:
                 raise
-            except Exception as error:  # a mistake of ours, or of a library with what a stranger sent: it is told
+            except Exception as error:  # a bug of ours, or of a library with a stranger's data: report it
                 trouble = "".join(traceback.format_exception(error)).rstrip()
-                self.api.model.tell(f"A request has failed, and that is a defect of volery's:\n{trouble}")
+                self.api.model.tell(f"A request failed because of a bug in volery:\n{trouble}")
                 if connection.can_answer:
-                    await connection.refuse(ApiError(500, "This request has failed here. Its reason is in the log."))
+                    await connection.refuse(ApiError(500, "This request failed on the server. Its log has the reason."))
                 break
             if not connection.go_on():
                 break
@@ -100,15 +101,15 @@ def _too_many() -> bytes:
 
 
 TOO_MANY = _too_many()
-"""The answer to a connection too many, whatever it asks."""
+"""The answer to a connection beyond the limit, for any request."""
 
 
 async def listen(host: str, port: int) -> list[trio.SocketListener]:
-    """Listen there. Raises UsageError where that cannot be."""
+    """Listen on that address. Raises UsageError if that is impossible."""
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise UsageError(
             f"--host {host} --port {port}: cannot listen there: {error.strerror or error}. Name another port, or 0 for "
-            "any that is free."
+            "any free one."
         ) from error

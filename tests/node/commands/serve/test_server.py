@@ -170,7 +170,7 @@ class Made:
 
 REFUSED: dict[str, tuple[int, str, Callable[[Endpoint], Any]]] = {
     "path": (404, "GET /v1/models", lambda e: e.ask("GET", "/v2")),
-    "method": (405, "not done here", lambda e: e.ask("DELETE", CHAT)),
+    "method": (405, "is not supported", lambda e: e.ask("DELETE", CHAT)),
     "content": (415, "application/json", lambda e: e.ask("POST", CHAT, b"{}", content_type="text/plain")),
     "page": (403, "127.0.0.1", lambda e: e.ask("GET", "/v1/models", host="evil.example:8000")),
     "model": (404, "Served: model.", lambda e: e.post(CHAT, model="gpt-4", messages=[{"role": "user", "content": ""}])),
@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[int, str, Callable[[Endpoint], Any]]] = {
     "room": (400, "max_tokens: ", lambda e: e.chat(max_tokens=CONTEXT)),
     "vocabulary": (400, "prompt: ", lambda e: e.post(TEXT, prompt=[64])),
     "role": (400, "messages[0].role: ", lambda e: e.post(CHAT, messages=[{"role": "x", "content": ""}])),
-    "surrogate": (400, "The request is no JSON", lambda e: e.ask("POST", CHAT, b'{"model": "\\ud800"}')),
+    "surrogate": (400, "The request is not JSON", lambda e: e.ask("POST", CHAT, b'{"model": "\\ud800"}')),
 }
 
 

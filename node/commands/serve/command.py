@@ -73,9 +73,7 @@ async def _answer(model: ServedModel, listeners: Sequence[trio.SocketListener], 
         host, port = listener.socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         say(f"Serving {names} at http://{shown}:{port}/v1")
-    say(
-        f"Context: {served.context} tokens. {'Requests need the key.' if key else 'No key is needed.'} Ctrl-C ends."
-    )
+    say(f"Context: {served.context} tokens. {'Requests need the key.' if key else 'No key is needed.'} Ctrl-C ends.")
     await server.serve(listeners)
 
 

@@ -90,7 +90,7 @@ def test_a_table_is_printed_for_people(state: Path) -> None:
     assert BETA in told.out
     assert ALPHA not in told.out
     assert f"{BETA} was banned: 20 of 28 tokens are off" in told.out
-    assert "Nobody said who the operator should be" in told.out
+    assert "No expected operator was given" in told.out
     assert volery("receipts", "verify", "one").out == told.out, "it is a statement like others"
 
 
@@ -101,7 +101,7 @@ def test_changed_bytes_do_not_hold(state: Path) -> None:
     Path("all").write_bytes(b"".join(lines))
     told = volery("reputation", "verify", "all")
     assert told.code == 1
-    assert "all does NOT hold" in told.out
+    assert "all is NOT valid" in told.out
     assert "line 2, note: " in told.out
 
 
@@ -110,7 +110,7 @@ def test_changed_bytes_do_not_hold(state: Path) -> None:
     [
         (lambda state: (state / "certificate").unlink(), "certificate cannot be read: "),
         (lambda state: private(state / "learner.key", OPERATOR), "does not let"),
-        (lambda state: (state / "certificate").write_bytes(b"x"), "Start the learner once, with operator.key there"),
+        (lambda state: (state / "certificate").write_bytes(b"x"), "start the learner once with operator.key in place"),
         (lambda state: (state / "ledger.sqlite").unlink(), "there is no ledger"),
         (lambda state: (state / "ledger.sqlite").write_bytes(b"x" * 4096), "is damaged, or no ledger"),
         (lambda state: (state / "genesis").unlink(), "genesis cannot be read"),
@@ -131,10 +131,10 @@ def test_a_node_has_nothing_to_say_of_others_and_unknown_peers_are_named(state: 
     private(node / "node.key", stating.ALPHA)
     told = volery("reputation", "export", node, "--out", "all")
     assert told.code == 2
-    assert "reputations are the learner's word" in told.err
+    assert "only a learner states reputations" in told.err
     told = volery("reputation", "export", state, "--out", "all", "--peer", "nobody")
     assert told.code == 2
-    assert "no rollout node whose id ends so has joined" in told.err
+    assert "no rollout node with such an id has joined" in told.err
     told = volery("reputation", "export", state, "--out", "nowhere/all")
     assert told.code == 1
     assert "Name another file after --out." in told.err

@@ -1,9 +1,10 @@
-"""`volery receipts`, `volery prove` and `volery reputation`: files that anybody can check offline who knows the
-operator's key. `format` and `verify` are pure.
+"""`volery receipts`, `volery prove` and `volery reputation`: signed files for checking offline with the operator's key.
 
-- `command`: writes and checks them
-- `format`: their form, and which command wrote one
-- `sources`: what a state directory has to state
-- `text`: what is printed
-- `verify`: core: what holds and adds up
+`format` and `verify` are pure.
+
+- `command`: writes and checks statements
+- `format`: the form of a statement, and which command wrote one
+- `sources`: reads from a state directory what it can state
+- `text`: prints statements and receipts
+- `verify`: checks signatures and sums of a statement
 """

@@ -1,7 +1,9 @@
-"""What `volery receipts list`, `export`, `verify` and `volery prove` do, up to the text that they print.
+"""Run `volery receipts list`, `export`, `verify`, `volery reputation` and `volery prove`, and return what they print.
 
-What always holds: a file is written whole or not at all, and checked by the very rules of `verify` before it is said to
-prove anything; a file is read line by line, whatever its size.
+Invariants:
+
+- A file is written whole or not at all. Before it is said to prove anything, it is checked by the rules of `verify`.
+- A file is read line by line, whatever its size.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ from protocol.core.identity import PEER_ID_CHARS, public_key_of
 from protocol.core.ids import PublicKey
 
 RECORD_HEX = 64
-"""Digits of a record's id."""
+"""Hex digits of a record's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What to print, and the exit code."""
+    """The text to print, and the exit code."""
 
     text: str
     code: int = 0
 
 
 def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, as_json: bool) -> str:
-    """The latest receipts of a node or a learner, newest first."""
+    """Return the latest receipts of a node or a learner as text, newest first."""
     place = find_place(target)
     who = peer_named(place, peer)
     authority = head_of(place)[1]
@@ -51,7 +53,7 @@ def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, a
 
 
 def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) -> str:
-    """Write a statement of all receipts, or those of one peer, to `out`; return a sentence."""
+    """Write a statement of all receipts, or of one peer's, to `out`; return a sentence."""
     require_out(out, Shape.RECEIPTS)
     place = find_place(target)
     who = peer_named(place, peer)
@@ -59,17 +61,18 @@ def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) 
     with open_books(place) as books:
         count = _write(out, write_lines(head, books.lines(who, proofs=proofs)))
     if count == 2:
-        return f"Wrote {out}: it states nothing, since there are no receipts yet."
+        return f"Wrote {out}. It states nothing, because there are no receipts yet."
     return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
 
 
 def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
-    """Write how each peer of a learner stands, or one, signed, to `out`; return a sentence."""
+    """Write the signed reputation of each peer of a learner, or of one, to `out`; return a sentence."""
     require_out(out, Shape.REPUTATIONS)
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(
-            f"{place.state} is a volunteer's node: reputations are the learner's word. Name its swarm.toml or state."
+            f"{place.state} belongs to a rollout node, and only a learner states reputations. Name a learner's "
+            "swarm.toml or state."
         )
     who = peer_named(place, peer)
     head, authority = head_of(place)
@@ -79,9 +82,9 @@ def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
 
 
 def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Answer:
-    """Check a statement; code 1 where anything is wrong with it."""
+    """Check a statement. The exit code is 1 if anything in it is wrong."""
     if operator and invite:
-        raise UsageError("Choose --operator or --invite, not both: an invite names the operator.")
+        raise UsageError("Give --operator or --invite, not both: an invite names the operator.")
     expected = Expected(
         operator=_operator(operator) if operator else None,
         authority=open_invite(invite, now_ms=0).authority if invite else None,
@@ -92,12 +95,12 @@ def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Ans
 
 
 def prove_record(target: Path | None, record: str, out: Path | None, *, as_json: bool = False) -> str:
-    """Return what proves that a record trained a version, and write it to `out` if that is named."""
+    """Return the proof in words that a record trained a version, and write the proof to `out` if that is named."""
     prefix = record.lower()
     if not prefix or len(prefix) > RECORD_HEX or prefix.strip("0123456789abcdef"):
         raise UsageError(
-            f"{record!r} is no record's id, nor the beginning of one: those are hex digits, {RECORD_HEX} at most. "
-            "`volery receipts list --records` tells them."
+            f"{record!r} is neither a record's id nor the beginning of one: an id has up to {RECORD_HEX} hex digits. "
+            "`volery receipts list --records` shows them."
         )
     if out is not None:
         require_out(out, Shape.PROOF)
@@ -118,16 +121,14 @@ def prove_record(target: Path | None, record: str, out: Path | None, *, as_json:
     if as_json:
         return verdict_json(statement)
     if out is None:
-        return (
-            proofs_text(statement) + f"To give the proof to others ({size:,} bytes): the same again with --out FILE\n"
-        )
+        return proofs_text(statement) + f"To write the proof to a file ({size:,} bytes), add --out FILE.\n"
     return (
         proofs_text(statement) + f"Wrote {out} ({size:,} bytes). Anybody can check it: volery receipts verify {out}\n"
     )
 
 
 def lines_of(file: Path) -> Iterator[bytes]:
-    """Lines with their ends, up to the first that is too long, of which the beginning comes. Raises RunError."""
+    """Yield lines with their ends, and the beginning of the first one that is too long. Raises RunError."""
     try:
         with open_file(file) as opened:
             is_first = True
@@ -145,7 +146,7 @@ def _width() -> int:
 
 
 def _operator(text: str) -> PublicKey:
-    """An operator's key: its peer id, or 64 hex digits."""
+    """Return an operator's key, given as its peer id or as 64 hex digits. Raises UsageError."""
     try:
         if len(text) == PEER_ID_CHARS:
             return public_key_of(text)
@@ -154,8 +155,8 @@ def _operator(text: str) -> PublicKey:
     except (PeerError, ValueError):
         pass
     raise UsageError(
-        f"--operator {text!r}: a key is its peer id (52 characters, 12D3KooW...) or 64 hex digits. "
-        "`volery join --dry-run` shows it; or give the invite instead, by --invite."
+        f"--operator {text!r}: a key is a peer id (52 characters, 12D3KooW...) or 64 hex digits. `volery join "
+        "--dry-run` shows it. Or give the invite with --invite."
     )
 
 

@@ -1,16 +1,20 @@
-"""The form of a statement file: JSON lines, one signed thing on each, in one encoding.
+"""Define the form of a statement file: JSON lines, one signed item on each, in one encoding.
 
     {"volery":"statement","format":1,"swarm":HEX,"genesis":BASE64}
     {"kind":"receipt","envelope":BASE64}
     {"kind":"relay","envelope":BASE64,"note":BASE64}            a relay receipt; without "note": not credited
     {"kind":"credit","note":BASE64}                             a credit note without its relay receipt
     {"kind":"proof","tally":BASE64,"proof":BASE64}
-    {"kind":"reputation","note":BASE64}                         how a peer stands, of a learner's books
+    {"kind":"reputation","note":BASE64}                         a peer's reputation in the learner's ledger
     {"kind":"end","lines":COUNT,"sha256":HEX}                   of all lines before it, line ends included
 
-What always holds: of one list of lines there is one file; a line is bounded before it is parsed; what is no such line
-is a FormError with the field, never another exception. The hash on the last line finds what was cut off or damaged on
-the way, and proves nothing: the envelopes do.
+The hash on the last line detects files that were cut off or damaged. It proves nothing; the envelopes do.
+
+Invariants:
+
+- A list of lines makes exactly one file.
+- A line is bounded before it is parsed.
+- A wrong line is a FormError with the field, never another exception.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from protocol.core.genesis import MAX_GENESIS_BYTES
 from protocol.work import MAX_RECEIPT_BYTES
 
 FORMAT = 1
-"""Goes up when an old program could take a new file for something that it does not say."""
+"""Increases when an old program could misunderstand a new file."""
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line: whose books these are. `genesis` is the envelope of which `swarm` is the hash."""
+    """The first line: whose statement this is. `swarm` is the hash of the envelope `genesis`."""
 
     volery: Literal["statement"] = "statement"
     format: Annotated[int, Meta(ge=1, lt=1 << 53)] = FORMAT
@@ -55,7 +59,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class _Tagged(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
-    """A later line, told by its `kind`."""
+    """A later line, identified by its `kind`."""
 
 
 class ReceiptLine(_Tagged, frozen=True, kw_only=True, tag="receipt"):
@@ -65,20 +69,20 @@ class ReceiptLine(_Tagged, frozen=True, kw_only=True, tag="receipt"):
 
 
 class RelayLine(_Tagged, frozen=True, kw_only=True, tag="relay"):
-    """The envelope of a RelayReceipt, and that of the CreditNote on it, empty if there is none."""
+    """The envelopes of a RelayReceipt and of its CreditNote; the latter is empty if there is none."""
 
     envelope: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)] = b""
 
 
 class CreditLine(_Tagged, frozen=True, kw_only=True, tag="credit"):
-    """The envelope of a CreditNote alone, as a relay has it, who has nothing of the receiver's."""
+    """The envelope of a CreditNote alone. A relay has no relay receipts, because those are the receivers'."""
 
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)]
 
 
 class ProofLine(_Tagged, frozen=True, kw_only=True, tag="proof"):
-    """The envelope of a Tally, and a Proof as it was encoded."""
+    """The envelope of a Tally, and a Proof in its original encoding."""
 
     tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)]
     proof: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
@@ -91,7 +95,7 @@ class ReputationLine(_Tagged, frozen=True, kw_only=True, tag="reputation"):
 
 
 class EndLine(_Tagged, frozen=True, kw_only=True, tag="end"):
-    """The last line: how many there are before it, and their hash."""
+    """The last line: the number of lines before it, and their hash."""
 
     lines: Annotated[int, Meta(ge=0, lt=1 << 53)]
     sha256: Hex32
@@ -101,10 +105,10 @@ Line = ReceiptLine | RelayLine | CreditLine | ProofLine | ReputationLine
 AnyLine = Line | EndLine
 
 MAX_LINE_BYTES = 4 * (MAX_RELAY_RECEIPT_BYTES + MAX_CREDIT_NOTE_BYTES + 2 * OVERHEAD_BYTES + 3) // 3 + 256
-"""The largest relay receipt and its note in base64: 1.4 MB."""
+"""Most bytes of a line: the largest relay receipt and its note in base64, 1.4 MB."""
 
 MAX_ERROR_CHARS = 160
-"""msgspec quotes the offending value, which a file may have made long."""
+"""Most characters of an error: msgspec quotes the wrong value, which may be long."""
 
 _encoder = msgspec.json.Encoder()
 _head = msgspec.json.Decoder(Head)
@@ -112,7 +116,7 @@ _line: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
 class FormError(ValueError):
-    """A line that is none. `field` is the part concerned, "line" for the whole of it."""
+    """A wrong line. `field` is the part concerned, or "line" for all of it."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(detail)
@@ -120,11 +124,11 @@ class FormError(ValueError):
 
 
 class TooLong(FormError):
-    """A line that is longer than any may be: where it ends, and what follows, is not looked for."""
+    """A line that is longer than allowed. Its end and the following lines are not read."""
 
 
 def write_lines(head: Head, lines: Iterable[Line]) -> Iterator[bytes]:
-    """The file, line by line."""
+    """Yield the file, line by line."""
     digest, count = hashlib.sha256(), 0
     for line in chain[Head | Line]((head,), lines):
         raw = _encoder.encode(line) + b"\n"
@@ -135,7 +139,7 @@ def write_lines(head: Head, lines: Iterable[Line]) -> Iterator[bytes]:
 
 
 def read_head(raw: bytes) -> Head:
-    """The first line of a file. Raises FormError."""
+    """Return the first line of a file. Raises FormError."""
     head = _decoded(_head, raw)
     if head.format != FORMAT:
         raise FormError("format", f"the file has format {head.format}, this program reads {FORMAT}: use a newer volery")
@@ -144,7 +148,7 @@ def read_head(raw: bytes) -> Head:
 
 
 def read_line(raw: bytes) -> AnyLine:
-    """A later line. Raises FormError."""
+    """Return a later line. Raises FormError."""
     line = _decoded(_line, raw)
     _require_canonical(line, raw)
     return line
@@ -152,27 +156,27 @@ def read_line(raw: bytes) -> AnyLine:
 
 def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     if len(raw) > MAX_LINE_BYTES:
-        raise TooLong("line", f"it has more than {MAX_LINE_BYTES} bytes: what follows was not read")
+        raise TooLong("line", f"it has more than {MAX_LINE_BYTES} bytes; the lines after it were not read")
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # msgspec names the field, as "$.envelope", and what it says of it.
+        # msgspec puts the field at the end, such as "$.envelope", after its message.
         what, _, path = str(error)[:MAX_ERROR_CHARS].partition(" - at `$.")
         raise FormError(path.rstrip("`") or "line", what) from None
 
 
 def _require_canonical(line: msgspec.Struct, raw: bytes) -> None:
-    """One line has one encoding, so that two files that say the same are the same."""
+    """Require the one encoding of a line, so that equal statements are equal files. Raises FormError."""
     if _encoder.encode(line) + b"\n" != raw:
-        raise FormError("line", "it is not written as `volery receipts export` writes it (order, spaces, line end)")
+        raise FormError("line", "it is not as `volery receipts export` writes it (order, spaces, line end)")
 
 
 LOOKED_AT = 4
-"""Lines, the first among them: a proof is told from an export by what stands after the receipt and the proof."""
+"""Lines that are read, the first included: what follows the receipt and the proof tells a proof from an export."""
 
 
 class Shape(Enum):
-    """What a statement is. The value is what people call it."""
+    """The kind of a statement. The value is its name for people."""
 
     RECEIPTS = "export of receipts"
     PROOF = "proof of a record"
@@ -180,20 +184,20 @@ class Shape(Enum):
 
 
 def require_out(out: Path, shape: Shape) -> None:
-    """Find out, before any work is done for it, that a statement may be written to `out`: what is there is of the same
-    shape, or states nothing. Raises UsageError, RunError."""
+    """Check, before any other work, that a statement may be written to `out`. Raises UsageError, RunError.
+
+    An existing file is replaced only if it has the same shape, or states nothing.
+    """
     require_place(out, "--out")
     require_own(out, "--out", f"no {shape.value} that volery wrote", lambda path: shape in shapes_of(path))
 
 
 def shapes_of(path: Path) -> frozenset[Shape]:
-    """Return which commands may have written a statement file, as its first lines tell.
+    """Return which commands may have written a statement file, judged by its first lines. Raises OSError.
 
-    A file that no command wrote has no shape. Four lines are read of a file of any size, and whether they are true is
-    not asked. Two exports look like another command's: of one receipt with one proof, which is what proves a record,
-    and a node's that has a reputation and nothing before it.
-
-    The shapes that a file may have: none if it is no statement, all if it states nothing. Raises OSError.
+    It is empty if the file is no statement, and holds all shapes if the file states nothing. Only four lines are read,
+    and they are not verified. Two exports look like those of another command: one receipt with one proof, which is what
+    proves a record; and a node's export that has a reputation and nothing before it.
     """
     with open_file(path) as file:
         lines = list(islice(_lines(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")), LOOKED_AT))
@@ -207,13 +211,13 @@ def shapes_of(path: Path) -> frozenset[Shape]:
         case [ProofLine(), EndLine(), *_] | [ReceiptLine(), ProofLine(), EndLine(), *_]:
             return frozenset({Shape.PROOF})
         case [ReceiptLine(), ProofLine(), ProofLine(), *_] | [ProofLine(), *_]:
-            return frozenset({Shape.PROOF, Shape.RECEIPTS})  # of many records, or of one that was trained on twice
+            return frozenset({Shape.PROOF, Shape.RECEIPTS})  # many records, or one that was trained on twice
         case _:
             return frozenset({Shape.RECEIPTS})
 
 
 def _lines(raw: Iterator[bytes]) -> Iterator[AnyLine]:
-    """The lines after the first, up to what is none; nothing of a file that does not begin as statements do."""
+    """Yield the lines after the first, up to a wrong one; none if the file does not begin as a statement does."""
     try:
         read_head(next(raw, b""))
         for one in raw:

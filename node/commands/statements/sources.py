@@ -1,8 +1,10 @@
-"""What a state directory can state: a volunteer's receipts and proofs, or all that a learner's ledger has.
+"""Read from a state directory what it can state: a volunteer's receipts and proofs, or all of a learner's ledger.
 
-What always holds: signed bytes are passed on as they were stored, in one order, so that one's books make one file;
-nothing is judged here, and nothing signed but how peers stand, which changes with every day; books are opened to read
-only, so a node or a learner may be at work.
+Invariants:
+
+- Signed bytes are written as they were stored, in a fixed order, so that one state directory makes one file.
+- Nothing is judged here. Only reputations are signed here, because they change every day.
+- The databases are opened only for reading, so a node or a learner may be running.
 """
 
 from __future__ import annotations
@@ -32,33 +34,35 @@ from protocol.core.genesis import Authority, open_certificate, read_genesis
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
 
-LONGER = "Name more of it; `volery receipts list --records` tells ids in full."
+LONGER = "Give more digits; `volery receipts list --records` shows whole ids."
 
 
 class NotProven(RunError):
-    """Why these books prove nothing of a record. Whoever shows it names their file: another one may be damaged."""
+    """Why a database proves nothing about a record. The caller adds its name, since another file may be damaged."""
 
 
 class ReceiptSource(Protocol):
-    """What both kinds of books can be asked."""
+    """The queries that both kinds of databases answer."""
 
     def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
-        """The latest receipts, newest first."""
+        """Return the latest receipts, newest first."""
 
     def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
-        """The versions that its records trained, as far as is known here."""
+        """Return the versions that its records trained, as far as that is known here."""
 
     def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
-        """Everything that is signed, or all that concerns one peer."""
+        """Yield everything that is signed, or all that concerns one peer."""
 
     def proof_of(self, prefix: str) -> Sequence[Line]:
-        """The receipt and the proofs of the record whose id begins so. Raises UsageError, or NotProven with the
-        reason when there are none."""
+        """Return the receipt and the proofs of the record whose id begins with `prefix`.
+
+        Raises UsageError, or NotProven with the reason if there are none.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBooks:
-    """A volunteer's, all of one peer."""
+    """A volunteer's database, which is about one peer."""
 
     receipts: ReceiptQueries
 
@@ -88,9 +92,9 @@ class NodeBooks:
         if not proofs:
             _require_admitted(known.record, known.rule, known.detail)
             raise NotProven(
-                f"Record {known.record.hex()} was admitted, and there is no proof here that it trained a version. It "
-                "waits, grew too old, was of a group that teaches nothing, or the learner is older than proofs are. A "
-                "node asks for its proofs whenever a version is published while it is joined: `volery join` again."
+                f"Record {known.record.hex()} was admitted, but there is no proof here that it trained a version. It "
+                "may wait, be stale, belong to a group that teaches nothing, or the learner may be older than proofs "
+                "are. A node asks for its proofs whenever a version is published: run `volery join` again."
             )
         receipt = self.receipts.receipt_for(known.lease)
         return [*([ReceiptLine(envelope=receipt)] if receipt else []), *proofs]
@@ -98,7 +102,7 @@ class NodeBooks:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerBooks:
-    """An operator's."""
+    """A learner's ledger."""
 
     evidence: Evidence
 
@@ -128,18 +132,18 @@ class LedgerBooks:
         if known.step is None:
             _require_admitted(known.record, Rule(known.rule), known.detail)
         if known.dropped is not None:
-            raise NotProven(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
+            raise NotProven(f"{name} was admitted and credited, but was dropped without training: {known.dropped}.")
         if known.step is None:
             raise NotProven(f"{name} was admitted and waits for a batch: no version was trained on it yet.")
         if (row := self.evidence.tally_of_step(known.step)) is None:
             raise NotProven(
-                f"{name} was consumed by step {known.step}, and no tally was signed of that: its version is not "
-                "published yet, or an older volery published it."
+                f"{name} was used by training step {known.step}, but there is no signed tally of that: its version is "
+                "not published yet, or an older volery published it."
             )
         leaves, tree = tree_of(trained := self.evidence.trained(row.after, row.version.version))
         places = [place for place, one in enumerate(in_order(trained)) if one.record == known.record]
         if not places:
-            raise NotProven(f"{name} is said to be consumed by step {known.step}, of which too little is kept.")
+            raise NotProven(f"{name} was used by training step {known.step}, but too little is kept to prove it.")
         (proof,) = proofs_for(leaves, tree, places[:1])
         receipt = self.evidence.receipt_for(known.lease)
         return [
@@ -151,20 +155,20 @@ class LedgerBooks:
 def reputation_lines(
     place: StateLocation, authority: Authority, *, now_ms: int, peer: PeerId | None = None
 ) -> list[ReputationLine]:
-    """How each rollout peer stands on the day of the ledger's last moment, or one, signed now with the learner's key.
+    """Return the reputation of each rollout peer, or of one, signed now with the learner's key.
 
-    Raises UsageError, RunError where that key may not sign.
+    It is of the day of the ledger's last entry. Raises UsageError, and RunError if the key may not sign.
     """
     learner, path = load_key(place.key), place.state / "certificate"
     try:
         certificate = read_file(path)
         open_certificate(certificate, authority)
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Start the learner once, which makes one.") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. Start the learner once to make one.") from None
     except PeerError as error:
         raise RunError(
-            f"{path} is not a certificate of this swarm ({error}). Restore it from a copy, or move it away. Start the "
-            "learner once, with operator.key there: it makes another one."
+            f"{path} is not a certificate of this swarm ({error}). Restore it from a copy. Or move it away, and start "
+            "the learner once with operator.key in place, to make another one."
         ) from None
     with as_run_error(LedgerError), read_ledger(place.state / "ledger.sqlite") as ledger:
         at_ms = min(ledger.training.last_moment_ms(), now_ms)
@@ -189,15 +193,15 @@ def reputation_lines(
             open_reputation_note(line.note, authority)
     except PeerError as error:
         raise RunError(
-            f"{path} does not let {place.key} sign now ({error}). Start the learner once, with operator.key there: it "
-            "makes another one."
+            f"{path} does not let {place.key} sign now ({error}). Start the learner once with operator.key in place, "
+            "to make another certificate."
         ) from None
     return lines
 
 
 @contextmanager
 def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
-    """The books in a state directory. Raises RunError."""
+    """Open the database of a state directory. Raises RunError."""
     with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             with read_ledger(place.state / "ledger.sqlite") as ledger:
@@ -208,14 +212,14 @@ def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
 
 
 def head_of(place: StateLocation) -> tuple[Head, Authority]:
-    """How a statement of these books begins. Raises RunError."""
+    """Return the first line of a statement from this state directory. Raises RunError."""
     path = place.state / ("genesis" if place.is_learner else "store/genesis")
     try:
         raw = read_file(path)
         authority = read_genesis(raw)[1]
     except OSError as error:
         raise RunError(
-            f"{path} cannot be read: {error.strerror}. Without it nobody could check a receipt. Restore it from a copy."
+            f"{path} cannot be read: {error.strerror}. Nobody can check receipts without it. Restore it from a copy."
         ) from None
     except PeerError as error:
         raise RunError(f"{path} is not a swarm's genesis ({error}). Restore it from a copy.") from None
@@ -223,29 +227,31 @@ def head_of(place: StateLocation) -> tuple[Head, Authority]:
 
 
 def peer_named(place: StateLocation, text: str) -> PeerId | None:
-    """The peer whose id is, or ends in, `text`; None for all. Raises UsageError."""
+    """Return the peer whose id is, or ends in, `text`; None if `text` is empty. Raises UsageError."""
     if not text:
         return None
     if not place.is_learner:
-        raise UsageError(f"--peer: the receipts in {place.state} are one node's. It is for a learner's ledger.")
+        raise UsageError(
+            f"--peer: all receipts in {place.state} are one node's. Omit it; it is for a learner's ledger."
+        )
     with open_books(place) as books:
         assert isinstance(books, LedgerBooks)
         found = books.evidence.peers(text)
     if not found:
-        raise UsageError(f"--peer {text}: no rollout node whose id ends so has joined. `volery report` lists them.")
+        raise UsageError(f"--peer {text}: no rollout node with such an id has joined. `volery report` lists them.")
     if len(found) > 1:
-        raise UsageError(f"--peer {text}: there are several: {', '.join(found)}. Name more of it.")
+        raise UsageError(f"--peer {text}: several peers match: {', '.join(found)}. Give more of the id.")
     return found[0]
 
 
 def as_receipt(raw: bytes, authority: Authority, place: StateLocation) -> Receipt:
-    """What a stored receipt says; whether it is one, `check` finds out. Raises RunError."""
+    """Return the content of a stored receipt; `verify` checks whether it is valid. Raises RunError."""
     try:
         envelope = read_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
         receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
     except PeerError as error:
         raise RunError(
-            f"A receipt in {place.books} cannot be read ({error}). `volery receipts export` and `verify` say which."
+            f"A receipt in {place.books} cannot be read ({error}). `volery receipts export` and `verify` show which."
         ) from None
     return receipt
 
@@ -253,15 +259,15 @@ def as_receipt(raw: bytes, authority: Authority, place: StateLocation) -> Receip
 def _require_one(prefix: str, found: Sequence[RecordId]) -> None:
     if not found:
         raise NotProven(
-            f"No record here has an id that begins with {prefix}. `volery receipts list --records` tells ids."
+            f"No record here has an id that begins with {prefix}. `volery receipts list --records` shows the ids."
         )
     if len(set(found)) > 1:
-        raise UsageError(f"Several records have ids that begin with {prefix}, {short(found[0])} among them. {LONGER}")
+        raise UsageError(f"Several records have ids that begin with {prefix}, such as {short(found[0])}. {LONGER}")
 
 
 def _require_admitted(record: RecordId, rule: Rule, detail: str) -> None:
     if rule is not Rule.ADMITTED:
         raise NotProven(
-            f"Record {record.hex()} was refused ({rule.value}{f': {detail}' if detail else ''}), so nothing was trained"
-            " on it."
+            f"Record {record.hex()} was rejected ({rule.value}{f': {detail}' if detail else ''}), so nothing was "
+            "trained on it."
         )

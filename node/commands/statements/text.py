@@ -1,7 +1,10 @@
-"""What `volery receipts` and `volery prove` print: pure functions from values to text or JSON.
+"""Format what `volery receipts` and `volery prove` print: pure functions from values to text or JSON.
 
-What always holds: names that strangers chose come out without control characters; every flaw is on a line of its own,
-with the line and the field of the file; of a file that does not hold, the last line says so again.
+Invariants:
+
+- Names that strangers chose are shown without control characters.
+- Every error is on its own line, with the line and the field of the file.
+- If a file is not valid, the last line repeats that.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from protocol.core.identity import peer_id_of
 from protocol.core.ids import PeerId, PolicyVersion, RecordId, short
 from protocol.work import Receipt
 
-HEADINGS = ("receipts", "records", "refused", "tokens", "relayed\nbytes", "trained", "first", "last")
-LISTED = ("issued", "lease", "peer", "learner's\nversion", "records", "refused", "tokens", "trained\nversion")
-"""Of a receipt: the learner's version when it judged. What the records were made with, `volery why LEASE` tells."""
-RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
+HEADINGS = ("receipts", "admitted", "rejected", "tokens", "relayed\nbytes", "trained\non", "first", "last")
+LISTED = ("issued", "lease", "peer", "learner's\nversion", "admitted", "rejected", "tokens", "trained\nversion")
+"""Columns of a receipt. "learner's version" is the one at the judgement; `volery why LEASE` shows those of records."""
+RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why rejected")
 NAME_CHARS = 48
 
 REPUTED = (
@@ -31,23 +34,23 @@ REPUTED = (
 )  # fmt: skip
 
 NAMED = 8
-"""Peers whose whole ids are written below a table that has only their ends: a volunteer's file is of one."""
+"""Peers whose whole ids are written below a table with short ids. A volunteer's file has one peer."""
 
 PROVEN_SHOWN = 5
-"""Who has proved one record wants to read it; of a whole run nobody does."""
+"""Proven records that are shown. A proof of one record is read; those of a whole run are not."""
 
 
 def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) -> str:
-    """What is wrong, or the table and what it rests on, in tables of at most `width` columns."""
+    """Return what is wrong, or the table and what it rests on, with tables of at most `width` columns."""
     lines = []
     if statement.flaws:
         more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
-        lines.append(f"{file} does NOT hold: {len(statement.flaws)} flaw(s){more}.")
+        lines.append(f"{file} is NOT valid: {len(statement.flaws)} error(s){more}.")
         for flaw in statement.flaws:
             place = f"line {flaw.line}" if flaw.line else "the file"
             lines.append(f"  {place}, {flaw.field}: {plain_name(flaw.what, 400)}")
         if statement.peers:
-            lines += ["", "What does hold of it adds up to this:"]
+            lines += ["", "Its valid part adds up to this:"]
     if statement.peers:
         has_proofs = any(total.proven for total in statement.peers.values())
         rows = {peer: _row(total, has_proofs=has_proofs) for peer, total in statement.peers.items()}
@@ -62,16 +65,16 @@ def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) ->
     if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
         lines.append(f"... and {hidden:,} more records that are proved to have trained a version.")
     if statement.uncredited:
-        lines.append(f"{statement.uncredited} relay receipt(s) without a credit note, which count for nobody here.")
+        lines.append(f"{statement.uncredited} relay receipt(s) without a credit note are not counted.")
     if statement.operator is not None:
         lines += ["", *_foundation(statement)]
     if statement.flaws:
-        lines += ["", f"{file} does NOT hold: what is wrong with it is said above, line by line."]
+        lines += ["", f"{file} is NOT valid: the errors are listed above, line by line."]
     return "\n".join(lines) + "\n"
 
 
 def of_peers(headings: Sequence[str], rows: Mapping[PeerId, Sequence[str]], width: int) -> list[str]:
-    """A row for each peer, by its whole id where that fits and else by its end; `headings` are those of the others."""
+    """Return a row for each peer, by its whole id if that fits, else by its end. `headings` are the other columns."""
     titles, whole = ["peer", *headings], [[peer, *cells] for peer, cells in rows.items()]
     if is_one(titles, whole, width):
         return fitted(titles, whole, width)
@@ -90,18 +93,18 @@ def _foundation(statement: Statement) -> list[str]:
         lines.append("That is the operator you named.")
     elif statement.is_expected is None:
         lines.append(
-            "Nobody said who the operator should be: whoever made this file may have made that key as well. Compare "
-            "it, or name it by --operator or --invite."
+            "No expected operator was given, so the author of this file may also have made that key. Compare it with "
+            "the operator's, or name it with --operator or --invite."
         )
     if statement.holds:
         lines.append(
-            "Every signature holds, every signer was certified at the date it gives, and nothing counts twice."
+            "Every signature is valid, every signer was certified at the date it gives, and nothing is counted twice."
         )
     return lines
 
 
 def verdict_json(statement: Statement) -> str:
-    """The same for programs."""
+    """Return the same as JSON for programs."""
     told = {
         "holds": statement.holds,
         **named(statement, "swarm name"),
@@ -123,7 +126,7 @@ def verdict_json(statement: Statement) -> str:
 
 
 def proofs_text(statement: Statement) -> str:
-    """What a statement of one record proves of it, once it was checked."""
+    """Return what a checked statement proves about one record."""
     told = "".join(f"{_told(one)}\n" for one in statement.proven)
     return told + "The learner signed that, and the operator had certified the learner.\n"
 
@@ -131,8 +134,10 @@ def proofs_text(statement: Statement) -> str:
 def receipts_text(
     rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool, width: int = FILE_WIDTH
 ) -> str:
-    """Receipts in tables of at most `width` columns, or the records in them, a line each however long, in the order
-    given."""
+    """Return receipts in tables of at most `width` columns, or their records, one in a line of any length.
+
+    The order is that of `rows`.
+    """
     if not rows:
         return "There are no receipts yet.\n"
     if records:
@@ -142,7 +147,7 @@ def receipts_text(
 
 
 def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]]) -> str:
-    """The same for programs, records always."""
+    """Return the receipts with their records as JSON for programs."""
     told = [
         {
             **named(one, "issued_ms lease peer version tokens"),
@@ -190,7 +195,7 @@ def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> lis
 
 
 def _row(total: PeerSum, *, has_proofs: bool) -> tuple[str, ...]:
-    """What was trained on is known from proofs alone, which a file may be without."""
+    """Return the cells of a peer. Only proofs show what was trained on, and a file may have none."""
     counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes)
     trained = f"{total.proven:,}" if has_proofs else "-"
     dates = ("-" if one is None else date(one) for one in (total.first_ms, total.last_ms))
@@ -198,7 +203,7 @@ def _row(total: PeerSum, *, has_proofs: bool) -> tuple[str, ...]:
 
 
 def _reputed(notes: Sequence[ReputationNote], width: int) -> list[str]:
-    """How each peer stands, and as of which day: below the table, since it is mostly one for all."""
+    """Return the reputation of each peer. The day is below the table if it is the same for all."""
     days = {PeerId(note.peer): date(note.day * DAY_MS)[:10] for note in notes}
     rows = {PeerId(note.peer): _reputed_row(note) for note in notes}
     if len(set(days.values())) > 1:
@@ -229,5 +234,5 @@ def _told(one: Proven) -> str:
     published = "" if one.version == one.published else f", published as {one.published}"
     return (
         f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "
-        f"{one.version}{published}: number {one.place + 1} of {one.records} that were consumed for it."
+        f"{one.version}{published}: number {one.place + 1} of the {one.records} records that it was trained on."
     )

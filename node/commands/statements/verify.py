@@ -1,11 +1,15 @@
-"""Whether a statement holds: a core that is given a file line by line, and says what is wrong or what it adds up to.
+"""Check a statement: read a file line by line, and report what is wrong or what it adds up to.
 
-What always holds: nothing is added up whose signatures were not checked against the operator's key, the signer's
-certificate among them, at the date that the signer gave; a lease, a relay receipt and a proof count once; whatever the
-file holds, it becomes sums or flaws, each flaw with its line and field. It asks no clock, no network and no ledger.
+Two things cannot be checked from outside: that the learner signed with true dates, and that it signed receipts for all
+deliveries.
 
-Two things nobody can check from outside: that the learner dated what it signed truly, and that it signed for all that
-was delivered.
+Invariants:
+
+- Only checked items are added up: their signatures, including the signer's certificate, are checked against the
+  operator's key at the signed date.
+- A lease, a relay receipt and a proof count once.
+- Any file becomes sums or flaws, and each flaw has its line and field.
+- No clock, network or ledger is used.
 """
 
 from __future__ import annotations
@@ -42,29 +46,29 @@ from protocol.core.ids import Digest, PeerId, PolicyVersion, PublicKey, RecordId
 from protocol.work import Receipt, Rule, open_receipt
 
 MAX_LINES = 1 << 20
-"""A million deliveries: what is beyond is to be exported peer by peer."""
+"""Most lines of a statement: a million deliveries. Larger ones are to be exported peer by peer."""
 
 MAX_RECORDS = 1 << 22
-"""Records that are remembered, to find what is counted twice: 800 MB of memory at most."""
+"""Most records that are remembered to find double counting: 800 MB of memory."""
 
 MAX_FLAWS = 1000
-"""More say no more; they are counted."""
+"""Most flaws that are listed. All are counted."""
 
 MAX_REPUTATIONS = 1 << 14
-"""Notes that are kept, to be printed: 120 MB of memory at most."""
+"""Most reputations that are kept for printing: 120 MB of memory."""
 
 PROOFS_LISTED = 1000
-"""Proven records that are told one by one; all are counted."""
+"""Most proven records that are listed. All are counted."""
 
 
 ADMITTED_ONCE = frozenset({Rule.ADMITTED, Rule.AUDIT, Rule.BANNED, Rule.OTHER})
-"""Rules of records that are admitted, or were before a later receipt said otherwise. Such a one may have trained a
-version that a restart cut off, so a proof of that does not contradict the receipt."""
+"""Rules of records that are admitted, or were until a later receipt revised that. A revised record may have trained a
+version that a restart cut off, so a proof of it does not contradict the receipt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flaw:
-    """What is wrong, in which field of which line, from 1; line 0 is the file as a whole."""
+    """An error in a field of a line. Lines count from 1; line 0 is the file as a whole."""
 
     line: int
     field: str
@@ -73,8 +77,12 @@ class Flaw:
 
 @dataclass(kw_only=True)
 class PeerSum:
-    """What a statement says of one peer. `relayed_bytes` is what it is credited with, `proven` records of it that a
-    version was trained on; dates are those of its receipts.
+    """The sums of one peer.
+
+    Args:
+        relayed_bytes: bytes that it is credited with for relaying.
+        proven: its records that are proved to have trained a version.
+        first_ms, last_ms: dates of its first and last receipt.
     """
 
     receipts: int = 0
@@ -89,7 +97,7 @@ class PeerSum:
 
 @dataclass(frozen=True, kw_only=True)
 class Proven:
-    """A record that trained a version: the version that its step made, and that which was published with it."""
+    """A record that trained a version: `version` is the one that its step made, `published` the published one."""
 
     record: RecordId
     peer: PeerId
@@ -103,8 +111,11 @@ class Proven:
 
 @dataclass(kw_only=True)
 class Statement:
-    """What a file says, as far as it holds. `uncredited` are relay receipts without a note; `is_expected` says whether
-    its operator, or swarm, is the one that was named, None if none was.
+    """The valid content of a file, and its flaws.
+
+    Args:
+        uncredited: relay receipts without a credit note.
+        is_expected: whether its operator or swarm is the expected one; None if none was named.
     """
 
     swarm: Digest | None = None
@@ -128,14 +139,14 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Whose statement it is to be: an operator's key, or a swarm's id and operator; None where nobody said."""
+    """The expected operator, or the swarm's id and operator; None if not given."""
 
     operator: PublicKey | None = None
     authority: Authority | None = None
 
 
 def check_statement(raw_lines: Iterable[bytes], expected: Expected) -> Statement:
-    """Judge a file, of which `raw_lines` are the lines with their ends; one beyond MAX_LINE_BYTES may be the last."""
+    """Judge a file with these lines, which include their ends. The last one may be longer than MAX_LINE_BYTES."""
     checker = _Checker(expected)
     for number, raw in enumerate(raw_lines, 1):
         if not checker.take(number, raw):
@@ -145,7 +156,7 @@ def check_statement(raw_lines: Iterable[bytes], expected: Expected) -> Statement
 
 
 class _Checker:
-    """Takes one line after the other."""
+    """Judges one line after the other."""
 
     def __init__(self, expected: Expected) -> None:
         self.statement = Statement()
@@ -165,11 +176,11 @@ class _Checker:
         self._opened: tuple[bytes, Tally] | None = None
 
     def take(self, number: int, raw: bytes) -> bool:
-        """Judge one line; whether it is worth going on."""
+        """Judge one line; return whether to continue."""
         if number > MAX_LINES + 2:
             return self._stop(number, "line", f"a statement has at most {MAX_LINES} lines: export peer by peer")
         if self._ended:
-            return self._stop(number, "line", "something follows the last line")
+            return self._stop(number, "line", "there is something after the last line")
         if number == 1:
             return self._take_head(raw)
         try:
@@ -185,15 +196,15 @@ class _Checker:
         self._digest.update(raw)
         self._lines += 1
         if self._num_records > MAX_RECORDS:
-            return self._stop(number, "line", f"more than {MAX_RECORDS} records are told of: export peer by peer")
+            return self._stop(number, "line", f"there are more than {MAX_RECORDS} records: export peer by peer")
         return True
 
     def finish(self) -> None:
-        """The file is over."""
+        """Judge the end of the file."""
         if self._lines == 0 and not self.statement.flaws:
             self._flaw(0, "file", "it is empty")
         elif not self._ended and not self._stopped:
-            self._flaw(0, "file", "its last line is missing: it was cut short. Ask for it again")
+            self._flaw(0, "file", "its last line is missing, so it was cut off. Ask for it again")
 
     def _take_head(self, raw: bytes) -> bool:
         self._digest.update(raw)
@@ -218,7 +229,7 @@ class _Checker:
             return self._stop(1, "genesis", f"the operator is {theirs}, not {mine}")
         if self._expected.authority is not None and authority != self._expected.authority:
             return self._stop(
-                1, "swarm", f"it is another swarm of this operator's, not {self._expected.authority.swarm.hex()}"
+                1, "swarm", f"it is another swarm of this operator, not {self._expected.authority.swarm.hex()}"
             )
         if wanted is not None:
             statement.is_expected = True
@@ -226,7 +237,7 @@ class _Checker:
         return True
 
     def _take_line(self, line: AnyLine) -> None:
-        """Add up what a line says. Raises FormError, with its field, where it does not hold."""
+        """Add up one line. Raises FormError with its field if it is not valid."""
         assert self._authority is not None
         match line:
             case ReceiptLine():
@@ -247,15 +258,15 @@ class _Checker:
     def _take_end(self, number: int, line: EndLine) -> None:
         self._ended = True
         if line.lines != self._lines:
-            self._flaw(number, "lines", f"it speaks of {line.lines} lines before it, there are {self._lines}")
+            self._flaw(number, "lines", f"it says {line.lines} lines before it, but there are {self._lines}")
         elif line.sha256 != self._digest.hexdigest():
-            self._flaw(number, "sha256", "the lines before it are not those that were written: the file was changed")
+            self._flaw(number, "sha256", "the lines before it are not those that were written, so the file was changed")
 
     def _take_receipt(self, line: ReceiptLine, authority: Authority) -> None:
-        with _in_field("envelope", "no receipt of the learner's: "):
+        with _in_field("envelope", "not a receipt of the learner: "):
             receipt = open_receipt(line.envelope, authority)
         if receipt.lease in self._leases:
-            raise FormError("lease", f"lease {receipt.lease.hex()} has a receipt above, and it would count twice")
+            raise FormError("lease", f"lease {receipt.lease.hex()} already has a receipt above, and would count twice")
         self._leases.add(receipt.lease)
         self._take_verdicts(receipt)
         mine = self.statement.of(receipt.peer)
@@ -268,7 +279,7 @@ class _Checker:
         mine.last_ms = max(receipt.issued_ms, mine.last_ms or 0)
 
     def _take_verdicts(self, receipt: Receipt) -> None:
-        """Nothing in it may be counted twice. Raises FormError."""
+        """Add the verdicts of a receipt. Raises FormError if anything would be counted twice."""
         indexes: set[int] = set()
         counts = False
         for verdict in receipt.verdicts:
@@ -279,21 +290,21 @@ class _Checker:
                 raise FormError("verdicts", f"two records with index {verdict.index} of one lease are admitted")
             indexes.add(verdict.index)
             if verdict.record in self._admitted:
-                raise FormError("verdicts", f"record {verdict.record.hex()} is admitted above: it would count twice")
+                raise FormError("verdicts", f"record {verdict.record.hex()} is admitted above, and would count twice")
             self._num_records += 1
             self._admitted[verdict.record] = _owner(receipt.peer, receipt.lease, verdict.index)
         if receipt.tokens and not counts:
-            raise FormError("tokens", f"{receipt.tokens} tokens are counted, and no record")
+            raise FormError("tokens", f"{receipt.tokens} tokens are counted, but no record")
 
     def _take_relay(self, line: RelayLine, authority: Authority) -> None:
-        with _in_field("envelope", "no relay receipt: "):
+        with _in_field("envelope", "not a relay receipt: "):
             envelope = read_envelope(
                 line.envelope, kind=Kind.RELAY_RECEIPT, swarm=authority.swarm, limit=MAX_RELAY_RECEIPT_BYTES
             )
             receipt = open_relay_receipt(line.envelope, authority.swarm, receiver=envelope.signer)
         key = digest_of(receipt.manifest + envelope.key)
         if key in self._relays:
-            raise FormError("envelope", f"{envelope.signer} has a relay receipt for this version above")
+            raise FormError("envelope", f"{envelope.signer} already has a relay receipt for this version above")
         self._relays.add(key)
         if not line.note:
             self.statement.uncredited += 1
@@ -302,13 +313,13 @@ class _Checker:
             note = open_credit_note(line.note, authority)
             require_match(note, line.envelope, receipt)
         if note.receiver != envelope.signer:
-            raise FormError("note", f"it names {note.receiver} as the receiver, who did not sign the relay receipt")
+            raise FormError("note", f"it names {note.receiver} as the receiver, which did not sign the relay receipt")
         self._add_credit(note)
 
     def _add_credit(self, note: CreditNote) -> None:
         key = digest_of(note.manifest + note.receiver.encode())
         if key in self._notes:
-            raise FormError("note", f"what {note.receiver} had of this version is credited above")
+            raise FormError("note", f"the chunks of this version for {note.receiver} are already credited above")
         self._notes.add(key)
         for share in note.shares:
             self.statement.of(share.peer).relayed_bytes += share.size_bytes
@@ -321,7 +332,7 @@ class _Checker:
             leaf = check_proof(proof, tally)
         key = digest_of(leaf.record + line.tally)
         if key in self._proofs:
-            raise FormError("proof", f"record {leaf.record.hex()} is proved to have trained {tally.version} above")
+            raise FormError("proof", f"record {leaf.record.hex()} is already proved above to train {tally.version}")
         if leaf.lease in self._leases and self._admitted.get(leaf.record) != _owner(leaf.peer, leaf.lease, leaf.index):
             raise FormError("proof", f"the receipt for lease {leaf.lease.hex()} does not admit this record")
         self._proofs.add(key)
@@ -344,13 +355,13 @@ class _Checker:
         with _in_field("note"):
             note = open_reputation_note(line.note, authority)
         if note.peer in self.statement.reputations:
-            raise FormError("note", f"how {note.peer} stands is told above")
+            raise FormError("note", f"the reputation of {note.peer} is already given above")
         if len(self.statement.reputations) >= MAX_REPUTATIONS:
-            raise FormError("note", f"more than {MAX_REPUTATIONS} peers are told of: export peer by peer")
+            raise FormError("note", f"there are more than {MAX_REPUTATIONS} peers: export peer by peer")
         self.statement.reputations[PeerId(note.peer)] = note
 
     def _tally(self, raw: bytes, authority: Authority) -> Tally:
-        """The tally in `raw`. Raises PeerError, also when another one of the same version was seen."""
+        """Return the tally in `raw`. Raises PeerError, also if a different one of the same version was seen."""
         if self._opened is None or self._opened[0] != raw:  # the proofs of a version follow each other
             self._opened = raw, open_tally(raw, authority)
         tally = self._opened[1]
@@ -362,7 +373,7 @@ class _Checker:
         return tally
 
     def _stop(self, line: int, field: str, what: str) -> bool:
-        """Nothing behind this can be judged."""
+        """Note a flaw after which nothing can be judged; return False."""
         self._flaw(line, field, what)
         self._stopped = True
         return False
@@ -384,5 +395,5 @@ def _in_field(field: str, said: str = "") -> Iterator[None]:
 
 
 def _owner(peer: str, lease: bytes, index: int) -> bytes:
-    """Who made a record, short enough to be remembered for millions."""
+    """Return a digest of a record's author and place, short enough to keep for millions of records."""
     return digest_of(f"{peer} {lease.hex()} {index}".encode())[:8]

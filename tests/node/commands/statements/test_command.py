@@ -197,8 +197,8 @@ def test_a_table_is_printed_and_says_what_it_rests_on(books: Path) -> None:
     told = volery("receipts", "verify", "all")
     assert told.code == 0
     assert key_of(NODE).peer_id in told.out
-    assert "Nobody said who the operator should be" in told.out
-    assert "Every signature holds" in told.out
+    assert "No expected operator was given" in told.out
+    assert "Every signature is valid" in told.out
     pinned = volery("receipts", "verify", "all", "--operator", SWARM.authority.operator.hex())
     assert "That is the operator you named" in pinned.out
 
@@ -220,8 +220,8 @@ def test_a_changed_file_ends_with_1_and_names_the_line(books: Path) -> None:
     Path("all").write_bytes(b"".join(lines))
     told = volery("receipts", "verify", "all")
     assert told.code == 1
-    assert told.out.startswith("all does NOT hold")
-    assert told.out.splitlines()[-1].startswith("all does NOT hold"), "who reads the end reads it, too"
+    assert told.out.startswith("all is NOT valid")
+    assert told.out.splitlines()[-1].startswith("all is NOT valid"), "who reads the end reads it, too"
     assert "line 3, envelope: " in told.out
     assert f"line {len(lines)}, sha256: " in told.out
 
@@ -283,15 +283,18 @@ def test_both_sides_write_the_same_proof(books: Path) -> None:
     ("change", "said"),
     [
         ("UPDATE record_rows SET step = NULL WHERE {}", "waits for a batch"),
-        ("UPDATE record_rows SET rule = 'stale', detail = 'lag 9', step = NULL WHERE {}", "was refused (stale: lag 9)"),
-        ("DELETE FROM tallies", "no tally was signed of that"),
-        ("DROP TABLE tallies", "no tally was signed of that"),
+        (
+            "UPDATE record_rows SET rule = 'stale', detail = 'lag 9', step = NULL WHERE {}",
+            "was rejected (stale: lag 9)",
+        ),
+        ("DELETE FROM tallies", "there is no signed tally of that"),
+        ("DROP TABLE tallies", "there is no signed tally of that"),
         ("DELETE FROM record_rows WHERE {}", "No record here has an id that begins with"),
         (
             f"UPDATE record_rows SET peer = (SELECT no FROM peer_numbers WHERE peer = '{OTHER.peer_id}') WHERE {{}}",
             "does not prove it",
         ),
-        ("DELETE FROM steps", "of which too little is kept"),
+        ("DELETE FROM steps", "too little is kept to prove it"),
         (
             "UPDATE tallies SET envelope = CAST(substr(envelope, 1, length(envelope) - 1) || x'00' AS BLOB)",
             "bad_signature",
@@ -348,7 +351,7 @@ def test_receipts_are_listed_newest_first(books: Path, who: str) -> None:
     above, headings, *listed = volery("receipts", "list", books / who, "--last", "3").out.splitlines()
     assert len(listed) == 3
     assert above.split() == ["learner's", "trained"]
-    assert headings.split()[-5:] == ["version", "records", "refused", "tokens", "version"]
+    assert headings.split()[-5:] == ["version", "admitted", "rejected", "tokens", "version"]
 
 
 def test_of_a_ledger_one_peer_s_are_listed(books: Path) -> None:
@@ -363,9 +366,9 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["receipts", "verify", "nowhere"], 1, "nowhere cannot be read: No such file"),
     (["receipts", "verify", "."], 1, ". cannot be read: Is a directory"),
     (["receipts", "verify", "books/node/receipts.sqlite"], 1, ""),
-    (["receipts", "verify", "x", "--operator", "me"], 2, "a key is its peer id"),
-    (["receipts", "verify", "x", "--operator", "z" * 64], 2, "a key is its peer id"),
-    (["receipts", "verify", "x", "--operator", "1" * 52], 2, "a key is its peer id"),
+    (["receipts", "verify", "x", "--operator", "me"], 2, "a key is a peer id"),
+    (["receipts", "verify", "x", "--operator", "z" * 64], 2, "a key is a peer id"),
+    (["receipts", "verify", "x", "--operator", "1" * 52], 2, "a key is a peer id"),
     (["receipts", "verify", "x", "--invite", "volery1x"], 2, "invite"),
     (["receipts", "verify", "x", "--operator", "a", "--invite", "b"], 2, "not both"),
     (["receipts", "verify"], 2, "Missing argument"),
@@ -374,16 +377,16 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["receipts", "export", "books/node", "--out", "no/such/file"], 1, "cannot be written"),
     (["receipts", "export", "books", "--out", "all"], 2, "holds neither a learner nor a node"),
     (["receipts", "export", "books/node", "--out", "all", "--peer", "x"], 2, "are one node's"),
-    (["receipts", "export", "books/learner", "--out", "all", "--peer", "nobody"], 2, "no rollout node whose id ends"),
+    (["receipts", "export", "books/learner", "--out", "all", "--peer", "nobody"], 2, "no rollout node with such an id"),
     (["receipts", "list", "books/node", "--last", "0"], 2, "--last"),
     (["receipts", "list", "nowhere"], 2, "no such file or directory"),
     (["receipts", "nonsense"], 2, "nonsense"),
-    (["prove", "xyz", "books/node"], 2, "is no record's id"),
-    (["prove", "", "books/node"], 2, "is no record's id"),
-    (["prove", "a" * 65, "books/node"], 2, "is no record's id"),
+    (["prove", "xyz", "books/node"], 2, "is neither a record's id"),
+    (["prove", "", "books/node"], 2, "is neither a record's id"),
+    (["prove", "a" * 65, "books/node"], 2, "is neither a record's id"),
     (["prove", "0123456789abcdef" * 4, "books/node"], 1, "No record here has an id"),
     (["prove", "aa", "books/node", "--out", "no/such/file"], 1, "cannot be written"),
-    (["prove", "aa"], 2, "Name one"),
+    (["prove", "aa"], 2, "Name a swarm.toml or a state directory"),
 ]  # fmt: skip
 
 
@@ -510,7 +513,7 @@ def test_an_export_that_states_nothing_is_in_nobodys_way(books: Path) -> None:
     for table in ("receipts", "verdicts", "proofs", "relay_receipts", "credit_notes", "reputation"):
         with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
             db.execute(f"DELETE FROM {table}")
-    assert "it states nothing" in volery("receipts", "export", books / "node", "--out", "all").out
+    assert "It states nothing" in volery("receipts", "export", books / "node", "--out", "all").out
     assert shapes_of(Path("all")) == frozenset(Shape)
     Path("torn").write_bytes(Path("all").read_bytes().split(b"\n")[0])
     assert not shapes_of(Path("torn"))

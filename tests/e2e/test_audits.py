@@ -62,7 +62,7 @@ def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> N
     assert [program.wait() for program in (learner, honest)] == [0, 0], learner.story()
     [(lease,)] = swarm.rows("SELECT lease FROM evidence")
     for name, said in (
-        (lease.hex(), "By itself the group fails, as it did then."),
+        (lease.hex(), "By itself the group fails, as it did in the audit."),
         (peer_of(swarm, cheat), "Audit 1 convicts it, as the ledger says."),
     ):
         arguments = [sys.executable, "-m", "node", "why", name, str(swarm.config), "--replay"]

@@ -122,7 +122,7 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
         await train_until_somebody_is_banned(learner, honest, picky)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == picky.id
-        assert "it chooses what it delivers" in str(banned["reason"])
+        assert "so it delivers selectively" in str(banned["reason"])
     [(heard,)] = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
     assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
@@ -157,7 +157,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
         await train_until_somebody_is_banned(learner, honest, choosy)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == choosy.id
-        assert "it chooses what it delivers" in str(banned["reason"])
+        assert "so it delivers selectively" in str(banned["reason"])
         assert learner.logged("audit_failed") == [], "each token is its version's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees

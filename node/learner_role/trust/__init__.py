@@ -1,15 +1,15 @@
-"""Which peers are believed: audits, checks for selective delivery, bans, reputation.
+"""Decide which peers are trusted: audits, checks for selective delivery, bans, reputation.
 
-- `audit_service`: audits and what follows from them
-- `auditor`: asks an engine
-- `bans`: bans that no audit brought, pardons, and what follows
-- `engine_budget`: how much engine time background audits may take
-- `lease_redraw`: tokens of an audit, generated once more
-- `operator_service`: what the operator decides
+- `audit_service`: audits, and their consequences
+- `auditor`: runs audits on an engine
+- `bans`: bans for other reasons than audits, pardons, and their consequences
+- `engine_budget`: how much engine time background audits may use
+- `lease_redraw`: regenerates the tokens of a failed audit
+- `operator_service`: carries out the operator's bans and pardons
 - `peer_standings`: how far each peer is trusted, and its quota
-- `receipt_revisions`: receipts that are signed anew
-- `reputation_service`: reputations, and notes of them
-- `selection_checker`: regenerates what peers withheld
-- `selection_service`: what selective delivery leads to
-- `version_retention`: versions kept for audits
+- `receipt_revisions`: receipts that are signed again
+- `reputation_service`: reputations, and signed notes of them
+- `selection_checker`: regenerates groups that peers withheld or delivered
+- `selection_service`: evidence of selective delivery, and its consequences
+- `version_retention`: versions that are kept for audits
 """

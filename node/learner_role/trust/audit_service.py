@@ -1,10 +1,11 @@
-"""Which deliveries are audited, what the audits find, and what becomes of the peer and its work.
+"""Decide which deliveries are audited, and act on the results: release, reject, quarantine or ban.
 
 Invariants:
-- A group of a peer that is not trusted yet, or of which enough was believed since its last audit
+
+- A group of a peer that is not trusted yet, or that has used up its credit since its last audit
   (`learner.trust.unaudited_exposure`), is trained on only after its audit.
-- What an audit found is on disk before anything follows from it, but for the group that failed, which is out of the
-  buffer first.
+- The result of an audit is on disk before anything follows from it. One thing comes before: a group that failed is
+  taken out of the buffer.
 - A lease is audited once.
 - The trio thread never waits for the disk.
 """
@@ -41,21 +42,21 @@ from protocol.core.ids import LeaseId, ManifestHash, PeerId, short
 from protocol.work import Rule, SignedRecord
 
 AUDIT_REASON = "audit"
-"""Why a group is dropped of which a lease failed its audit, or that was not audited in time."""
+"""Why a group is dropped if one of its leases failed its audit, or was not audited in time."""
 
 UNKNOWN_PARAMETERS = 1 << 62
-"""Of a model of which nothing is known: margins are the widest then."""
+"""Parameters of a model of unknown size, for which margins are the widest."""
 
 SPOILED_REMEMBERED = 4096
-"""Groups that are known to be refused before they are complete: more than are ever under way."""
+"""Most groups that are known to be rejected before they are complete: more than are ever under way."""
 
 WRITTEN_TOGETHER = 256
-"""Audits in one transaction. What the engine is asked together may end every audit on the agenda (MAX_WAITING); whoever
-else writes to the ledger waits for one transaction, and so many take some 10 ms."""
+"""Most audits in one transaction. One request to the engine may end every audit on the agenda (MAX_WAITING). Other
+writers of the ledger wait for one transaction, which takes some 10 ms with this many."""
 
 
 class GroupDecision(Enum):
-    """What becomes of a complete group: it waits for its batch, or for an audit first, or is dropped."""
+    """The decision about a complete group: it waits for its batch, or for an audit first, or is dropped."""
 
     ACCEPT = "accept"
     HOLD = "hold"
@@ -64,7 +65,7 @@ class GroupDecision(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """What one audit came to. `known`: of its peer, after it; `above`: contexts beyond their margins."""
+    """The result of one audit. `known`: the peer's history after it. `above`: contexts beyond their margins."""
 
     work: Work
     known: AuditHistory
@@ -74,25 +75,31 @@ class Conclusion:
 
     @property
     def is_doubted(self) -> bool:
-        """Whether what waited for this audit, and passed, is not trained on all the same."""
+        """Return whether the group waited for this audit and passed, but is not trained on because of doubts."""
         return self.work.waits and self.finding.passed and self.finding.doubted
 
     @property
     def is_plain(self) -> bool:
-        """Whether the group passed and nothing is taken back: no group is withdrawn or dropped, no receipt revised."""
+        """Return whether the group passed and nothing is undone: no group withdrawn or dropped, no receipt revised."""
         return self.finding.passed and not self.is_doubted
 
 
 @dataclass(kw_only=True, eq=False)
 class AuditService(Service):
-    """See the module's paragraph.
+    """Decides about audits, and acts on their results.
 
     Args:
-        kept: versions that stay for audits.
-        floor: the least share of anybody's groups that is audited.
-        arithmetic: in which numbers all engines of the swarm compute.
+        kept: the versions that are kept for audits.
+        standings: what is known of each peer.
+        revisions: revised receipts.
+        floor: minimum fraction of each peer's groups to audit.
+        arithmetic: the number format in which all engines of the swarm compute.
         experts: what is known of the experts that made a token.
-        added: something is on the agenda.
+        agenda: the audits that wait.
+        copies: finds completions that repeat others.
+        unusual: finds peers that differ from the swarm.
+        exposure: counts groups that were accepted without an audit.
+        added: set when an audit is added to the agenda.
     """
 
     kept: VersionRetention
@@ -107,7 +114,7 @@ class AuditService(Service):
     exposure: Exposure = field(default_factory=Exposure)
     added: trio.Event = field(default_factory=trio.Event)
     _under_audit: set[LeaseId] = field(default_factory=set)
-    """On the agenda, or judged and not written yet: MAX_WAITING and what the engine is asked together, at most."""
+    """Leases on the agenda, or judged but not written yet: at most MAX_WAITING and those of one request."""
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
     _unusual: set[PeerId] = field(default_factory=set)
     _spoiled: dict[LeaseId, None] = field(default_factory=dict)
@@ -123,7 +130,7 @@ class AuditService(Service):
     # Who comes
 
     async def welcome(self, peer: PeerId) -> str:
-        """Recall what is known of a peer that wants to join; why it is banned, empty if it is not."""
+        """Recall what is known of a peer that wants to join. Return why it is banned, empty if it is not."""
         async with self.standings.lock:
             banned = (await self.standings.recall(peer)).banned
             if not banned:
@@ -138,13 +145,13 @@ class AuditService(Service):
         self._unusual.discard(peer)
 
     def under_audit(self) -> frozenset[LeaseId]:
-        """The leases whose audits are not over, until what was found of them is written."""
+        """Return the leases whose audits are not over, or whose results are not written."""
         return frozenset(self._under_audit)
 
     # What comes
 
     def sketches(self, records: Sequence[SignedRecord]) -> tuple[frozenset[int], ...]:
-        """What is remembered of these completions, to notice copies; on any thread."""
+        """Return the sketches of these completions, which reveal copies. May run on any thread."""
         return tuple(sketch(record.tokens, self._salt) for record in records) if self.audits else ()
 
     def admit(
@@ -155,10 +162,17 @@ class AuditService(Service):
         *,
         handed_back: bool = False,
     ) -> bool:
-        """A lease was delivered and every record admitted, of which these are the `sketches`: put its audit on the
-        agenda, if there is to be one. Returns whether anything that rests on it waits for that: then it is told as
-        believed once it has passed. What was `handed_back`, or goes on with what was, has lengths and rewards that
-        tell nothing of its peer."""
+        """Take in a delivered lease of which every record was admitted, and put its audit on the agenda if it is due.
+
+        Returns whether its group waits for the audit. If so, `records_believed` is emitted once it has passed.
+
+        Args:
+            granted: the lease.
+            group: its records.
+            sketches: the sketches of the records.
+            handed_back: whether the lease was handed back unfinished. Lengths and rewards of such a lease, or of one
+                that continues it, say nothing about the peer.
+        """
         if self._is_refused(granted):
             is_part = granted.place is None or self.capacity.episodes.is_open(granted.root)
             self._refuse_late(granted, is_part=is_part)
@@ -172,12 +186,14 @@ class AuditService(Service):
         return self._believe_or_audit(granted, group, odd=odd)
 
     def _is_refused(self, granted: GrantedLease) -> bool:
-        """Whether the lease's peer was banned since its records were taken from the inbox: then they are refused."""
+        """Return whether the peer was banned after its records were taken from the inbox, so that they are rejected."""
         return bool(self.standings.remember(granted.peer).banned)
 
     def _refuse_late(self, granted: GrantedLease, *, is_part: bool) -> None:
-        """Refuse what was admitted of a banned peer's lease, and do not train on the group that it `is_part` of; it is
-        written soon."""
+        """Reject the admitted records of a banned peer's lease, which is written soon.
+
+        If the lease `is_part` of an unfinished group, that group is not trained on.
+        """
         if is_part:
             self._spoil(granted.root)
         why = banned_detail(self.standings.remember(granted.peer).banned)
@@ -185,7 +201,7 @@ class AuditService(Service):
         self.revisions.refuse_late(Late(lease=granted.id, root=root, why=why))
 
     def _believe_or_audit(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool) -> bool:
-        """Put the audit of a lease on the agenda, if there is to be one; returns whether what rests on it waits."""
+        """Put the audit of a lease on the agenda if it is due. Return whether its group waits for the audit."""
         known = self.standings.remember(granted.peer)
         oldest = min((span for one in group for span in one.signed.record.spans), key=lambda span: span.version)
         version = ManifestHash(oldest.manifest)
@@ -197,7 +213,7 @@ class AuditService(Service):
         work = work_of(granted, group, waits=waits)
         self.exposure.came(granted.peer, granted.id, believed=not waits)
         if self.experts is Experts.TOLD and not all(passage.experts for passage in work.passages):
-            # It was leased before a restart that began to ask for experts, and margins are closer since.
+            # It was leased before a restart that began to request experts, and margins are narrower since.
             self._drop_unaudited([work])
             return work.waits
         if not self.kept.keep(work.manifests, _use_of(work)):
@@ -213,8 +229,10 @@ class AuditService(Service):
     def _is_odd(
         self, granted: GrantedLease, group: Sequence[AdmittedRecord], sketches: Sequence[frozenset[int]]
     ) -> bool:
-        """Whether a completion repeats what another lease brought, which two honest peers' seeds would not. Who was
-        copied looks like who copies, so nobody is blamed: an audit tells."""
+        """Return whether a completion repeats one of another lease, which the seeds of two honest peers never do.
+
+        The peer that was copied looks like the one that copied, so neither is blamed: an audit decides.
+        """
         found = None
         for one, mine in zip(group, sketches, strict=False):
             told = self.copies.seen(granted.id, one.signed.record.index, mine, sum(one.signed.logprobs))
@@ -224,15 +242,18 @@ class AuditService(Service):
         return found is not None
 
     def _is_unusual(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> bool:
-        """Whether what the peer brings of late is unlike the swarm's, this group among it."""
+        """Return whether the peer's recent groups, including this one, are unlike the swarm's."""
         rewards = [one.reward for one in group if one.reward is not None]
         tokens = [len(one.signed.tokens) for one in group]
         self.unusual.delivered(granted.peer, granted.lease.task, rewards, tokens)
         return self._note_unusual(granted.peer)
 
     def note_trained(self, batch: Batch, apart: Sequence[float]) -> None:
-        """The batch was trained on; `apart`: of each of its completions, in order, the mean |log pi - log mu| of its
-        tokens in nats, NaN where it had no gradient. What several peers' turns made tells of none of them."""
+        """Note the differences of a batch that was trained on.
+
+        `apart`: for each completion, in order, the mean |log pi - log mu| over its tokens in nats, NaN if it had no
+        gradient. A completion with turns of several peers says nothing about one of them.
+        """
         if not self.audits:
             return
         begin = 0
@@ -244,7 +265,7 @@ class AuditService(Service):
                 self._note_unusual(group.peer)
 
     def _note_unusual(self, peer: PeerId) -> bool:
-        """Whether the peer is unusual; said when it becomes so."""
+        """Return whether the peer is unusual. An event is emitted when it becomes so."""
         told = self.unusual.told(peer)
         if told is None:
             self._unusual.discard(peer)
@@ -254,17 +275,19 @@ class AuditService(Service):
         return told is not None
 
     def decide(self, root: LeaseId) -> GroupDecision:
-        """What is to become of the group that this lease opened, now that it is complete."""
+        """Return the decision about the complete group that this lease opened."""
         if root in self._spoiled:
             del self._spoiled[root]
             return GroupDecision.DROP
         return GroupDecision.HOLD if root in self._pending else GroupDecision.ACCEPT
 
     async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
-        """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
-        admitted and not trained on, some of them perhaps by a step that is undone: what waits for an audit does so
-        again, what has failed its own is not trained on, and of what is believed others are told. Nothing is drawn from
-        them a second time about how their peers choose or what their work is like."""
+        """Clear the agenda, and take up these leases, because the chain was replaced.
+
+        Their records were admitted and not trained on, or a step that was trained on them is undone. Groups that need
+        an audit wait for it again, and those that failed are not trained on. For the others, `records_believed` is
+        emitted. The checks for selective delivery and unusual peers do not count them a second time.
+        """
         async with self.standings.lock:
             known, audited = await trio.to_thread.run_sync(self._recall_all, [granted for granted, _ in leases])
             self._unlist(self.agenda.clear())
@@ -286,26 +309,26 @@ class AuditService(Service):
     # What is found
 
     def lose(self, manifest: ManifestHash) -> None:
-        """A version is gone, or is to go: what it made cannot be audited."""
+        """Drop the audits of a version that is gone, or will be evicted, since its records cannot be audited."""
         self._drop_unaudited(self._unlist(self.agenda.lost(manifest)))
 
     def give_up(self, lease: LeaseId) -> None:
-        """The engine cannot judge this lease."""
+        """Drop the audit of a lease that the engine cannot judge."""
         self._drop_unaudited(self._unlist(self.agenda.give_up(lease)))
 
     async def conclude(self, over: Sequence[tuple[Work, Sequence[Found]]]) -> None:
-        """Audits are over: write what they found, and do what follows, in this order.
+        """Write the results of audits, then act on them.
 
-        Audits that plainly pass one after the other are written together. Before any other audit, those ahead of it are
-        written and followed. If the ledger fails, or this is cancelled, nothing follows from what was not written.
+        Consecutive plain passes are written together. Before any other result, those ahead of it are written and acted
+        on. If the ledger fails, or this is cancelled, nothing follows from results that were not written.
         """
         rest = deque(over)
         while rest:
-            async with self.standings.lock:  # released between transactions: whoever comes does not wait for all
+            async with self.standings.lock:  # released between transactions, so that a joining peer need not wait long
                 await self._conclude_next(rest)
 
     async def _conclude_next(self, rest: deque[tuple[Work, Sequence[Found]]]) -> None:
-        """Take out of `rest` and conclude the audits up to the first that is no plain pass, and that one."""
+        """Take the audits out of `rest` up to and including the first that is no plain pass, and conclude them."""
         margins = await self._margins_in_force()
         taken, judged = await self._judge_next(rest, margins)
         last = judged.pop() if judged and not judged[-1].is_plain else None
@@ -318,21 +341,23 @@ class AuditService(Service):
     async def _judge_next(
         self, rest: deque[tuple[Work, Sequence[Found]]], margins: Sequence[Margin]
     ) -> tuple[list[Work], list[Conclusion]]:
-        """Take out of `rest` what is concluded together; return it, and what is to be written of it. Of these
-        conclusions only the last may be no plain pass."""
+        """Take the audits out of `rest` that are concluded together. Return them, and the conclusions to write.
+
+        Only the last conclusion may be no plain pass.
+        """
         leases = [work.lease for work, _ in islice(rest, WRITTEN_TOGETHER)]
         audited = set(await trio.to_thread.run_sync(self.ledger.trust.audits_of, leases))
         taken, judged = list[Work](), list[Conclusion]()
-        known = dict[PeerId, AuditHistory]()  # with what has passed here, and is not written yet
+        known = dict[PeerId, AuditHistory]()  # includes audits that passed here and are not written yet
         while rest and len(taken) < WRITTEN_TOGETHER and (not judged or judged[-1].is_plain):
             await trio.lowlevel.checkpoint()  # an audit of many tokens takes some ms to count
             work, found = rest.popleft()
             taken.append(work)
             self._unpin(work)
             if work.lease in audited:
-                continue  # put on the agenda again while it waited to be written, when another chain was put in place
+                continue  # it was put on the agenda again before it was written, when the chain was replaced
             before = known.get(work.peer) or await self.standings.recall(work.peer)
-            if before.banned:  # what it made was refused with that
+            if before.banned:  # its records were rejected with the ban
                 self._refuse_roots([work.root])
                 continue
             judged.append(self._judge(work, found, before, margins))
@@ -341,7 +366,7 @@ class AuditService(Service):
         return taken, judged
 
     def _judge(self, work: Work, found: Sequence[Found], before: AuditHistory, margins: Sequence[Margin]) -> Conclusion:
-        """What an audit came to, of a peer of which `before` was known. Nothing changes by that."""
+        """Return the result of an audit of a peer with the history `before`, and change nothing."""
         counted = count_above(found, margins)
         known, finding = after(before, counted, margins)
         row = AuditRow(
@@ -358,7 +383,7 @@ class AuditService(Service):
         return Conclusion(work=work, known=known, finding=finding, row=row, above=counted.above(margins))
 
     async def _write_passed(self, passed: Sequence[Conclusion], margins: Sequence[Margin]) -> None:
-        """Write these plain passes together; only then is anything known of them."""
+        """Write these plain passes together, and only then note and act on them."""
         audits = [AuditOutcome(row=one.row, known=one.known) for one in passed]
         await trio.to_thread.run_sync(lambda: self.ledger.trust.audited(audits, margins=margins))
         for one in passed:
@@ -366,7 +391,7 @@ class AuditService(Service):
             self._follow(one, {})
 
     async def _take_back(self, one: Conclusion, margins: Sequence[Margin]) -> None:
-        """Write an audit that is no plain pass; what must not be trained on is out of the buffer before."""
+        """Write an audit that is no plain pass. Groups that must not be trained on leave the buffer first."""
         self._note(one)
         wrong = self._refuse(one)
         if one.finding.convicted:
@@ -379,15 +404,18 @@ class AuditService(Service):
             self.exposure.passed(one.work.peer, one.work.lease)
 
     async def _margins_in_force(self) -> tuple[Margin, ...]:
-        """Those for the newest version: after a start, until one is published, for the last one of before."""
+        """Return the margins for the newest version; after a start, for the last one published before."""
         if (newest := self.state.published) is None:
             manifest = await trio.to_thread.run_sync(self.ledger.training.newest_manifest)
             newest = None if manifest is None else self.context.store.manifest(manifest)
         return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic, self.experts)
 
     def _refuse(self, one: Conclusion) -> set[LeaseId]:
-        """Take out of the buffer what must not be trained on: the group, and of a peer in doubt all that waits for no
-        audit. Return the leases that opened it. What a step has taken, or is being trained on, stays as it was."""
+        """Take the groups out of the buffer that must not be trained on, and return the leases that opened them.
+
+        They are the audited group, and all groups of the same peer that wait for no audit. Groups that a step has
+        taken stay as they were.
+        """
         peer, finding = one.work.peer, one.finding
         wrong = self._refuse_roots([one.work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
         if finding.convicted:
@@ -398,20 +426,24 @@ class AuditService(Service):
         return wrong | {group.lease for group in doubted}
 
     def withdraw(self, peer: PeerId) -> set[LeaseId]:
-        """Of what this peer made, give up what is known here; return the leases that opened those groups."""
+        """Give up the groups of this peer that are known here, and return the leases that opened them."""
         gone = {group.lease for group in self.capacity.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)}
         for lease in gone:
             self._pending.pop(lease, None)
         return gone | self._refuse_roots([work.root for work in self._unlist(self.agenda.withdraw(peer))])
 
     async def withdraw_parts(self, peer: PeerId) -> set[LeaseId]:
-        """Nothing that this peer made is trained on from now on. Turns of it may be parts of groups that others opened,
-        or that go on, which the ledger alone tells; return the leases that opened those that were given up."""
+        """Give up all groups that this peer contributed to, and return the leases that opened them.
+
+        Its turns may be parts of groups that others opened, or that are not complete, which only the ledger knows.
+        """
         return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.trust.untrained_of, peer))
 
     def _refuse_roots(self, roots: Iterable[LeaseId], reason: str = AUDIT_REASON) -> set[LeaseId]:
-        """The groups that these leases opened are not trained on: not from the buffer, and not when they are complete.
-        Return those of which that holds; of the others it is too late."""
+        """Prevent that the groups which these leases opened are trained on, from the buffer or when they are complete.
+
+        Returns the leases for which that worked. For the others it is too late.
+        """
         wrong = set(roots)
         gone = {group.lease for group in self.capacity.buffer.withdraw(lambda one: one.lease in wrong, reason)}
         for root in wrong:
@@ -421,15 +453,17 @@ class AuditService(Service):
         return gone | {root for root in wrong if root in self._spoiled}
 
     def _write(self, one: Conclusion, wrong: Collection[LeaseId], margins: Sequence[Margin]) -> dict[LeaseId, bytes]:
-        """On a thread: an audit, for which the groups that `wrong` opened are not trained on. Returns the receipts that
-        were replaced, all of the audited peer's."""
+        """On a thread: write an audit that is no plain pass. Return the revised receipts, all of the audited peer.
+
+        `wrong`: the leases that opened the groups which are not trained on because of it.
+        """
         root, row, known = one.work.root, one.row, one.known
         revised = dict[LeaseId, Refusal]()
         dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON)
         if not row.passed and (root in wrong or self.ledger.trust.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}
-            if not known.banned:  # what it made besides in this group, unless that was audited and passed
+            if not known.banned:  # its other records in this group, unless they passed an audit of their own
                 own = self.ledger.trust.parts_of(row.peer, [root])
                 failed |= own - {lease for lease, has_passed in self.ledger.trust.audits_of(own).items() if has_passed}
             revised |= self.revisions.refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
@@ -441,7 +475,7 @@ class AuditService(Service):
         return {lease: raw for lease, (_, _, raw) in revised.items()}
 
     def _follow(self, one: Conclusion, receipts: dict[LeaseId, bytes]) -> None:
-        """What was found is written, and these `receipts` of its peer's were replaced: tell it, and go by it."""
+        """Act on a result after it is written, and tell the peer about its revised `receipts`."""
         work, finding, row = one.work, one.finding, one.row
         self.events.emit(
             "audited",
@@ -475,7 +509,7 @@ class AuditService(Service):
         self.signals.records_believed.emit(RecordsBelieved(peer=peer, manifests=manifests))
 
     def _release(self, work: Work) -> None:
-        """The group of this work waits for it no longer; nothing is left to wait for once it was given up."""
+        """End the wait of this audit's group. If the group was given up, there is nothing to do."""
         if (pending := self._pending.get(work.root)) is None:
             return
         pending.discard(work.lease)
@@ -484,7 +518,7 @@ class AuditService(Service):
             self.capacity.buffer.release(work.root)
 
     def _drop_unaudited(self, works: Iterable[Work]) -> None:
-        """These cannot be audited, which is nobody's fault; what waited for that is not trained on."""
+        """Drop audits that cannot be made, which is no peer's fault. Groups that waited for them are not trained on."""
         roots = set()
         for work in works:
             if work.waits:
@@ -496,7 +530,7 @@ class AuditService(Service):
             self.state.notify()
 
     def _spoil(self, root: LeaseId) -> None:
-        """The group is not complete yet, and must not be trained on when it is."""
+        """Note that an incomplete group must not be trained on when it is complete."""
         self._spoiled[root] = None
         while len(self._spoiled) > SPOILED_REMEMBERED:
             del self._spoiled[next(iter(self._spoiled))]
@@ -506,7 +540,7 @@ class AuditService(Service):
         return self.ledger.trust.confidence_of(peers), self.ledger.trust.audits_of([granted.id for granted in leases])
 
     def _unlist(self, works: Iterable[Work]) -> list[Work]:
-        """The same works, which are on the agenda no more, and need neither their versions nor what was signed."""
+        """Return the same audits, after releasing the versions that were kept for them."""
         done = list(works)
         for work in done:
             self._unpin(work)

@@ -1,9 +1,14 @@
-"""Audits, made beside training: what is on the agenda is asked of an engine of the learner's own, a version at a time.
+"""Run audits beside training, on an engine of the learner's own, one version at a time.
 
-What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for rest as
-`node.learner_role.trust.engine_budget` says, so that whatever is delivered, the learner trains; the engine is used by
-one at a time, audits and evaluations taking turns; a version is in the store until it was asked about, or given up.
-Where the engine fails again and again the run ends with the reason, since newcomers' work could never be believed.
+Invariants:
+
+- Training waits for an audit only if a group is held for it.
+- Audits that do not block training pause as `node.learner_role.trust.engine_budget` says, so that the learner trains
+  no matter what is delivered.
+- Audits and evaluations use the engine in turns, one at a time.
+- A version stays in the store until its audits are made or given up.
+- If the engine fails MAX_FAILURES times in a row, the run ends with the reason, because newcomers' records could never
+  be used.
 """
 
 from __future__ import annotations
@@ -36,11 +41,12 @@ from protocol.versions.formats import STORED
 from swarm.store import StoreError
 
 MAX_FAILURES = 5
-"""In a row, after each of which the engine was started again or told another version: more are no accident."""
+"""Failures in a row that end the run. The engine is restarted, or gets another version, after each, so that so many are
+no accident."""
 
 
 def claim_of(passage: Passage) -> Claim:
-    """What the engine is asked of a passage."""
+    """Return the claim for the engine to verify, from a passage."""
     return Claim(
         prompt=passage.prompt,
         tokens=passage.tokens,
@@ -52,11 +58,11 @@ def claim_of(passage: Passage) -> Claim:
 
 
 def found_of(verified: Verified, passage: Passage) -> list[Found]:
-    """What the engine says of a passage's tokens, beside what their author claimed, in nats as margins have them.
+    """Compare the engine's results for a passage with its author's claims, in nats, scaled as margins expect.
 
-    Those are of temperature 1, since rounding is of logits, and what it does to draws grows as the temperature falls;
-    log probabilities are not brought nearer by a higher one. And they are of logits below LOUD, since floats of twice
-    the size are spaced twice as far.
+    Margins are for temperature 1. Rounding errors are errors of logits, and their effect on sampled tokens grows as the
+    temperature falls. A temperature above 1 does not bring log probabilities closer together. Margins also are for
+    logits below LOUD, because floats of twice the size are spaced twice as far apart.
     """
     heat = passage.temperature
     rows = zip(
@@ -86,8 +92,11 @@ def found_of(verified: Verified, passage: Passage) -> list[Found]:
 async def found_by(
     engine: VerifyingEngine, portion: Portion, directory: Callable[[ManifestHash], Path]
 ) -> list[Sequence[Found]]:
-    """What the engine finds of each passage, with the version that made them, which lies in `directory`, held as it is
-    said that it was. Raises EngineError, and what `directory` raises."""
+    """Verify the passages of a portion, and return the engine's findings for each.
+
+    The engine uses the version that made them, from `directory`, in the weight format that the peer claims. Raises
+    EngineError, and what `directory` raises.
+    """
     held = "" if portion.form == STORED else portion.form
     version = InstalledVersion(name=portion.version, manifest=portion.manifest, weights=held)
     if engine.installed != version:
@@ -98,7 +107,7 @@ async def found_by(
 
 @dataclass(kw_only=True, eq=False)
 class AuditLoop(Service):
-    """See the module's paragraph."""
+    """Makes the audits on the agenda, one portion after the other."""
 
     engine: VerifyingEngine
     lock: trio.Lock
@@ -107,9 +116,9 @@ class AuditLoop(Service):
     _failures: int = 0
 
     async def run(self) -> None:
-        """Audit what is on the agenda, until cancelled. Raises RunError when the engine cannot be used."""
+        """Make the audits on the agenda until cancelled. Raises RunError if the engine cannot be used."""
         while True:
-            self.service.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            self.service.added = trio.Event()  # before the look, so that an audit that comes meanwhile wakes us
             if (portion := self.service.agenda.next()) is None:
                 await self.service.added.wait()
                 continue
@@ -123,7 +132,7 @@ class AuditLoop(Service):
                 self.budget.spend(took_s)
 
     async def _audit(self, portion: Portion) -> float:
-        """Make these audits; returns how long the engine took."""
+        """Make these audits, and return the seconds that the engine took."""
         async with self.lock:
             began = trio.current_time()
             try:
@@ -140,15 +149,15 @@ class AuditLoop(Service):
         return took_s
 
     def _bear(self, portion: Portion, error: Exception) -> None:
-        """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""
-        if portion.manifest not in self.service.kept:  # it was given up meanwhile, and may have gone while it was read
+        """Skip these audits, or try again if the engine's process ended. Raises RunError after MAX_FAILURES."""
+        if portion.manifest not in self.service.kept:  # it was given up meanwhile, and perhaps evicted
             return
         reason = str(error).splitlines()[0]
         self._failures += 1
         if self._failures >= MAX_FAILURES:
             raise RunError(
-                f"Audits failed {self._failures} times in a row: {reason}\nMend the cause, or set [trust] audits = "
-                "false where every peer is your own, then start again: it goes on from there."
+                f"Audits failed {self._failures} times in a row: {reason}\nRepair the cause, or set [trust] audits = "
+                "false if all peers are your own, then start again: the run continues from its newest checkpoint."
             ) from error
         self.events.emit("audit_impossible", version=str(portion.version), reason=reason)
         if isinstance(error, EngineCrashed):

@@ -1,14 +1,16 @@
-"""When a peer is banned, and pardoned: what is written, what is refused, and who is told.
+"""Ban and pardon peers: write the decision, reject records, and notify.
 
-Whom an audit convicts, by the threshold of `learner.trust.ban_evidence`, is banned with what is written of the audit
-(`node.learner_role.trust.audit_service`). Whom something else convicts is banned here: what it chose to deliver
-(`node.learner_role.trust.selection_service`), or the operator (`node.learner_role.trust.operator_service`).
+A peer that an audit convicts, by the threshold of `learner.trust.ban_evidence`, is banned together with the record of
+the audit (`node.learner_role.trust.audit_service`). A peer is banned here if it delivered selectively
+(`node.learner_role.trust.selection_service`), or if the operator decides so
+(`node.learner_role.trust.operator_service`).
 
 Invariants:
-- Who is banned has no lease, no connection and nothing in the buffer, and the ledger says why.
-- If several peers contributed turns to a group, only the banned peer's records are refused. The others' stay admitted,
+
+- A banned peer has no lease, no connection and nothing in the buffer, and the ledger has the reason.
+- If several peers contributed turns to a group, only the banned peer's records are rejected. The others' stay admitted,
   but the group is no longer used for training.
-- A ban or a pardon is on disk before anybody but the buffer acts on it.
+- A ban or a pardon is on disk before anything but the buffer acts on it.
 """
 
 from __future__ import annotations
@@ -31,21 +33,25 @@ from protocol.work import Rule
 
 @dataclass(kw_only=True, eq=False)
 class Bans(Service):
-    """See the module's paragraph."""
+    """Bans and pardons, with all their consequences."""
 
     audits: AuditService
 
     async def convict(self, peer: PeerId, why: str, holds: Callable[[], bool] = lambda: True) -> None:
-        """Something else than an audit has found out that this peer is not honest: it is banned, unless it was, or that
-        `holds` no more when its turn comes."""
+        """Ban a peer that was found dishonest by something else than an audit.
+
+        Does nothing if the peer is banned already, or if `holds` returns False when the ban's turn comes.
+        """
         async with self.audits.standings.lock:
             known = await self.audits.standings.recall(peer)
             if holds() and not known.banned:
                 await self.ban(peer, replace(known, banned=why[:MAX_REASON_CHARS]))
 
     async def ban(self, peer: PeerId, known: AuditHistory, *, decision: str = "") -> None:
-        """Ban it without an audit, for the reason in `known`; `decision`: BAN if it is the operator's. The caller holds
-        the lock of the standings."""
+        """Ban a peer without an audit, for the reason in `known`. The caller holds the lock of the standings.
+
+        `decision`: BAN if the operator decided it.
+        """
         self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
         audits = self.audits
         audits.standings.note(peer, known)
@@ -65,7 +71,7 @@ class Bans(Service):
         self.reconsider(peer)
 
     async def pardon(self, peer: PeerId) -> None:
-        """All that was before is forgiven. The caller holds the lock of the standings."""
+        """Pardon a peer, which forgives everything before. The caller holds the lock of the standings."""
         known = pardoned(await self.audits.standings.recall(peer))
         self.events.emit("peer_pardoned", peer=peer)
         self.audits.standings.note(peer, known)
@@ -76,7 +82,7 @@ class Bans(Service):
         self.reconsider(peer)
 
     def reconsider(self, peer: PeerId) -> None:
-        """It was decided how the peer stands."""
+        """Update a peer's quota and notify others after a decision about the peer."""
         self.audits.standings.set_quota(peer)
         self.signals.peer_judged.emit(peer)
         self.state.notify()

@@ -1,8 +1,12 @@
-"""How much of its time the engine that verifies spends on what nobody waits for.
+"""Limit the fraction of time that the evaluation engine spends on background audits, which block no training.
 
-What always holds: after each use it rests until all uses that nobody waited for were `share` of the time, and those
-that nothing gave a reason for ROUTINE_SHARE of it, so that audits at the floor share and these take less than a
-twentieth of what the learner computes (`benchmarks/audit_cost.py`). It only counts; who uses the engine asks it first.
+It only counts. Code that uses the engine must ask it first.
+
+Invariants:
+
+- After each background use, the engine pauses until all such uses together are `share` of the time.
+- Routine checks, which no evidence calls for, are at most ROUTINE_SHARE of the time. Together with audits at the floor
+  share they take less than a twentieth of the learner's computing time (`benchmarks/audit_cost.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from dataclasses import dataclass
 import trio
 
 ROUTINE_SHARE = 0.01
-"""Of the time, for looks at peers that nothing speaks against; audits at the floor share take about as much again."""
+"""Fraction of time for checks of peers without evidence against them. Audits at the floor share take about as much."""
 
 
 @dataclass(kw_only=True)
 class EngineBudget:
-    """See the module's paragraph; times are trio's, in seconds. `routine`: share of what nothing gave a reason for."""
+    """The budget of one engine. Times are trio's, in seconds.
+
+    `share`: fraction of time for all background uses. `routine`: fraction of time for routine checks.
+    """
 
     share: float
     routine: float = ROUTINE_SHARE
@@ -26,13 +33,13 @@ class EngineBudget:
     _routine_s: float = -math.inf
 
     def rest_s(self, *, routine: bool = False) -> float:
-        """For how long nothing that nobody waits for may begin, or nothing that is routine."""
+        """Return the seconds for which no background use may begin, or no `routine` one."""
         free_s = max(self._free_s, self._routine_s) if routine else self._free_s
         return max(0.0, free_s - trio.current_time())
 
     def spend(self, seconds: float, *, routine: bool = False) -> None:
-        """It was used for so long, until now, by something that nobody waited for."""
+        """Count a background use of `seconds` that ends now."""
         began_s = trio.current_time() - seconds
-        self._free_s = max(self._free_s, began_s) + seconds / self.share  # another may have used it just before
+        self._free_s = max(self._free_s, began_s) + seconds / self.share  # another use may have been just before
         if routine:
             self._routine_s = max(self._routine_s, began_s) + seconds / min(self.share, self.routine)

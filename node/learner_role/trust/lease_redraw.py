@@ -1,8 +1,10 @@
-"""`volery why LEASE --replay`: the tokens of a lease that failed its audit drawn again, from what was kept of it.
+"""Regenerate the tokens of a lease that failed its audit, from its records in the ledger (`volery why LEASE --replay`).
 
-What always holds: lease and records are those that were signed, as the ledger keeps them; nothing is written, and the
-learner may be at work: the engine is a process of its own, on the processor; a version that the store does not hold any
-more is said to be gone, and then nothing is judged.
+Invariants:
+
+- Lease and records are the signed ones, as the ledger keeps them.
+- Nothing is written, and the learner may be at work: the engine is a process of its own, on the CPU.
+- If the store no longer holds a version, the command says so and judges nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ OpenEngine = Callable[[], AbstractAsyncContextManager[VerifyingEngine]]
 
 @asynccontextmanager
 async def open_engine() -> AsyncIterator[VerifyingEngine]:
-    """An engine on the processor, with temporary files of its own, so that a learner at work is not disturbed."""
+    """Open an engine on the CPU, with temporary files of its own, so that it does not disturb a learner at work."""
     with tempfile.TemporaryDirectory(prefix="volery-") as folder:
         section = EngineSection(kind="transformers", device="cpu")
         async with open_verifying_engine(section, EventLog(), name=NAME, state=Path(folder)) as engine:
@@ -55,23 +57,24 @@ def redrawn(
     *,
     opened: OpenEngine = open_engine,
 ) -> Replayed:
-    """Draw the tokens again, with the versions that `held` has the directories of.
+    """Regenerate the tokens, with the versions whose directories are in `held`, and compare them with the audit.
 
-    Raises UsageError, RunError: with a code of its own where there is nothing to draw with, which is no difference.
+    Raises UsageError if a version is gone, whose exit code differs from that of a different result. Raises RunError if
+    the records cannot be read, or the engine fails.
     """
     work = _work(kept, authority)
     gone = [passage.version for passage in work.passages if passage.manifest not in held]
     if gone:
         raise UsageError(
-            f"--replay: version {gone[0]} is no longer in the store, so what it draws cannot be seen again. What the "
-            "audit counted is in the ledger, and `volery why PEER --replay` judges by it."
+            f"--replay: version {gone[0]} is no longer in the store, so its tokens cannot be regenerated. The ledger "
+            "still has what the audit counted: `volery why PEER --replay` judges by that."
         )
     found = trio.run(_ask, work, held, opened)
     return _compared(kept, found)
 
 
 def _work(kept: KeptLease, authority: Authority) -> Work:
-    """The audit as it was put on the agenda; every record must be its author's."""
+    """Return the audit as it was put on the agenda. Raises RunError if a record is not its peer's."""
     try:
         lease = own_lease(kept.lease, authority.swarm)
         group = []
@@ -79,13 +82,15 @@ def _work(kept: KeptLease, authority: Authority) -> Work:
             envelope = read_envelope(raw, kind=Kind.RECORD, swarm=authority.swarm, limit=MAX_RECORD_BYTES)
             envelope.verify_signature()
             if envelope.signer != PeerId(lease.peer):
-                raise RunError(f"A record that is kept of this lease was signed by {envelope.signer}, not its peer.")
+                raise RunError(f"A stored record of this lease was signed by {envelope.signer}, not by its peer.")
             signed = read_record(raw, authority.swarm)
             if signed.record.index >= len(lease.seeds):
-                raise RunError("A record that is kept of this lease is not of it. Take a copy of the ledger.")
+                raise RunError("A stored record does not belong to this lease. Use a backup copy of the ledger.")
             group.append(AdmittedRecord(signed=signed, reply=None))
     except PeerError as error:
-        raise RunError(f"What is kept of this lease cannot be read ({error}). Take a copy of the ledger.") from None
+        raise RunError(
+            f"The stored records of this lease cannot be read ({error}). Use a backup copy of the ledger."
+        ) from None
     return work_of(GrantedLease(lease=lease, prompt_index=0), group, waits=True)
 
 
@@ -101,27 +106,27 @@ async def _ask(
                 for _, found in agenda.heard(portion, told):
                     return found
     except EngineError as error:
-        raise RunError(f"The tokens cannot be drawn again here: {error}") from None
-    raise RunError("No record is kept of this lease.")
+        raise RunError(f"The tokens cannot be regenerated here: {error}") from None
+    raise RunError("The ledger has no records of this lease.")
 
 
 def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
-    """What is counted now, beside what was counted then, beyond the margins of then."""
+    """Return the counts of now beside those of the audit, by the audit's margins."""
     margins = kept.margins
     counted = count_above(found, margins)
-    lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
+    lines = [f"Regenerated on this machine: {counted.tokens:,} tokens; the audit judged {kept.counted.tokens:,}."]
     for margin, now, then in zip(margins, counted.counts, kept.counted.counts, strict=False):
         counts = f"{now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then"
         lines.append(f"  {beyond(margin)}: {counts}; {allowed(margin)}")
     fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)
     if fails_now == failed_then:
-        lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
+        lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did in the audit.")
     else:
-        words = ("fails now, and passed then", "passes now, and failed then")[failed_then]
-        lines.append(f"By itself the group {words}: look at the memory of both machines before you believe either.")
+        words = ("fails now, but passed then", "passes now, but failed then")[failed_then]
+        lines.append(f"By itself the group {words}: test the memory of both machines before you trust either result.")
     return Replayed(lines=tuple(lines), agrees=fails_now == failed_then)
 
 
 def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:
-    """Whether one group says enough; one that was counted by other margins says nothing."""
+    """Return whether a group by itself fails. One that was counted by other margins does not."""
     return len(counted.counts) == len(margins) and not after(AuditHistory(), counted, margins)[1].passed

@@ -1,4 +1,4 @@
-"""What the operator decides: bans and pardons, which lie as files in the state directory until they are done."""
+"""Carry out the operator's bans and pardons, which are files in the state directory until they are done."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
 LOOK_S = 1.0
-"""Between looks for orders of the operator's."""
+"""Seconds between two looks for the operator's orders."""
 
 
 @dataclass(kw_only=True, eq=False)
 class OperatorService(Service):
-    """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile.
+    """Carries out the operator's decisions, and rejects records that were admitted of peers banned meanwhile.
 
-    `orders`: where the decisions lie. `forgive` is awaited before a pardon is written: what else speaks against a peer
-    than its audits is forgotten.
+    `orders`: the files of the decisions. `forgive` is awaited before a pardon is written. It forgets all evidence
+    against the peer besides its audits.
     """
 
     bans: Bans
@@ -34,10 +34,10 @@ class OperatorService(Service):
     _no_orders: set[Path] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Look every LOOK_S, and when something is to be refused; until cancelled."""
+        """Look for orders every LOOK_S, and when records must be rejected, until cancelled."""
         revisions = self.bans.audits.revisions
         while True:
-            revisions.wakeup = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            revisions.wakeup = trio.Event()  # before the look, so that news that comes meanwhile wakes us
             await revisions.settle()
             await self._obey()
             with trio.move_on_after(LOOK_S):

@@ -1,11 +1,12 @@
-"""How far each peer is trusted, and how much of its work may therefore be under way.
+"""Track how far each peer is trusted, and set its quota accordingly.
 
-Peers that are here, or have leases under way, are known. Of others the ledger is asked before anything is written of
-them, so that nothing that was found is ever forgotten.
+Peers that are here, or have leases under way, are in memory. For other peers, the ledger is read before anything is
+written about them, so that no result is ever forgotten.
 
 Invariants:
-- While nobody holds `lock`, the ledger knows as much as is known here.
-- A peer that is not trusted yet, or is in quarantine, has a newcomer's quota; others have none.
+
+- While no task holds `lock`, the ledger has everything that is known here.
+- A peer that is not trusted yet, or is in quarantine, has a newcomer's quota. Others have none.
 - The trio thread never waits for the disk.
 """
 
@@ -24,58 +25,59 @@ from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
 PEERS_REMEMBERED = 4096
-"""Peers of whom is remembered what the ledger knows, beside those that are here."""
+"""Most peers whose history is kept in memory, beside those that are here."""
 
 
 def ban_notice(why: str) -> str:
-    """What a banned peer is told when it comes back."""
-    said = f"This key is banned from the swarm: {why}. If that is wrong, ask the operator to look at the evidence."
+    """Return the message for a banned peer that comes back."""
+    said = f"This key is banned from the swarm: {why}. If that is wrong, ask the operator to check the evidence."
     return said[:MAX_REASON_CHARS]
 
 
 @dataclass(kw_only=True, eq=False)
 class PeerStandings(Service):
-    """See the module's paragraph. `audits`: whether anybody is audited; bans of the operator's hold either way."""
+    """The histories of peers. `audits`: whether peers are audited. The operator's bans hold in either case."""
 
     quarantine: ReputationService
     audits: bool = True
     lock: trio.Lock = field(default_factory=trio.Lock)
-    """Held while what is known of a peer is recalled or written, or all that waits is given anew."""
+    """Held while a peer's history is recalled or written, or while the agenda is rebuilt."""
     _known: dict[PeerId, AuditHistory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.signals.quarantine_changed.subscribe(lambda _: self.reconsider())
 
     async def recall(self, peer: PeerId) -> AuditHistory:
-        """What is known of a peer, from the ledger if it is not remembered. The caller holds `lock`."""
+        """Return a peer's history, from the ledger if it is not in memory. The caller holds `lock`."""
         if (known := self._known.get(peer)) is None:
             found = await trio.to_thread.run_sync(self.ledger.trust.confidence_of, [peer])
             known = self._known[peer] = found.get(peer, AuditHistory())
         return known
 
     async def recall_banned(self, peer: PeerId) -> str:
-        """Why a peer that is about to be here is banned, empty if it is not. Nothing happens between the answer and the
-        caller's next await."""
-        if peer not in self._known:  # others came meanwhile
+        """Return why a joining peer is banned, empty if it is not. The answer holds until the caller's next await."""
+        if peer not in self._known:  # it was forgotten because others came meanwhile
             async with self.lock:
                 await self.recall(peer)
         return self._known[peer].banned
 
     def remember(self, peer: PeerId) -> AuditHistory:
-        """What is known of a peer that is here or has leases under way; nothing of it is to be written."""
+        """Return the history of a peer that is here or has leases under way. Not for a history that is then written."""
         return self._known.get(peer, AuditHistory())
 
     def note(self, peer: PeerId, known: AuditHistory) -> None:
-        """From now on this is known of the peer. The caller holds `lock`, and writes it."""
+        """Set a peer's history. The caller holds `lock`, and writes it."""
         self._known[peer] = known
 
     def note_read(self, found: Mapping[PeerId, AuditHistory]) -> None:
-        """The ledger says so of these peers."""
+        """Note histories that were read from the ledger."""
         self._known = {**found, **self._known}
 
     def forget_others(self, busy: Collection[PeerId]) -> list[PeerId]:
-        """Forget, and return, peers that are neither here nor `busy` nor have anything under way, when there are too
-        many. The caller holds `lock`."""
+        """If there are too many, forget and return peers that are neither here nor `busy` nor have leases under way.
+
+        The caller holds `lock`.
+        """
         if len(self._known) <= PEERS_REMEMBERED + len(self.state.present):
             return []
         pending = (
@@ -88,13 +90,13 @@ class PeerStandings(Service):
         return gone
 
     def reconsider(self) -> None:
-        """Who is in quarantine has changed."""
+        """Set all quotas again, because the peers in quarantine changed."""
         for peer in self.state.present:
             self.set_quota(peer)
         self.state.notify()
 
     def set_quota(self, peer: PeerId) -> None:
-        """Say how much of its work may be under way, if it is here."""
+        """Set the quota of a peer, if it is here."""
         if peer in self.state.present:
             known = self.remember(peer)
             is_held = self.audits and (known.waits or self.quarantine.is_quarantined(peer))

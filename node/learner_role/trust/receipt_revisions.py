@@ -1,9 +1,10 @@
-"""Receipts that are signed anew, since what they admitted is refused after all, and how their peers hear of it.
+"""Sign receipts again if admitted records are rejected later, and send them to their peers.
 
 Invariants:
-- A revised receipt names the peer of its lease, replaces the one before, and is told to that peer, again on every new
-  connection until it was.
-- What was admitted of a peer that was banned meanwhile is refused soon, and its group is not trained on.
+
+- A revised receipt names the peer of its lease, and replaces the one before. It is sent to that peer, on every new
+  connection until it was sent.
+- If records are admitted after their peer was banned, they are soon rejected, and their group is not trained on.
 - The trio thread never waits for the disk.
 """
 
@@ -24,28 +25,31 @@ from protocol.core.limits import MAX_REASON_CHARS
 from protocol.work import Receipt, Revised, Rule, Verdict, open_receipt
 
 BANNED_REASON = "banned"
-"""Why the groups are dropped that a peer opened, or made a turn of, that was just banned."""
+"""Why groups are dropped that a banned peer opened, or contributed a turn to."""
 
 TOLD_TOGETHER = 16
-"""Revised receipts told with one heartbeat: a connection has room for a few hundred answers."""
+"""Most revised receipts sent with one heartbeat. A connection has room for a few hundred answers."""
 
 MAX_UNTOLD = 16 * TOLD_TOGETHER
-"""Revised receipts that wait for one peer's heartbeats; it hears of more from the ledger, when it comes again."""
+"""Most revised receipts that wait for one peer's heartbeats. Others come from the ledger when the peer comes again."""
 
 
 def banned_detail(why: str) -> str:
-    """Why a record of a peer is refused that is banned for the reason `why`."""
+    """Return why a record is rejected whose peer is banned for the reason `why`."""
     return f"its peer is banned: {why}"
 
 
 Refusal = tuple[Rule, str, bytes]
-"""By which rule records are refused after all, in which words, and the receipt that says so."""
+"""The rule by which records are rejected later, the detail, and the revised receipt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """A lease of a peer that is banned, for the reason that `why` tells, which was admitted all the same; `root` opened
-    the group that is not trained on therefore, None where it is too late, or nobody waited for the lease."""
+    """A lease of a banned peer whose records were admitted nevertheless.
+
+    `why`: the detail of the rejection. `root`: the lease that opened the group which is therefore not trained on; None
+    if it is too late, or no group waited for the lease.
+    """
 
     lease: LeaseId
     root: LeaseId | None
@@ -54,11 +58,11 @@ class Late:
 
 @dataclass(kw_only=True, eq=False)
 class ReceiptRevisions(Service):
-    """See the module's paragraph. `wakeup`: something is to be settled."""
+    """Rejects admitted records, and sends revised receipts. `wakeup` is set when `settle` has something to do."""
 
     standings: PeerStandings
     takes_back: Callable[[PeerId], Collection[LeaseId]] = lambda peer: ()
-    """Takes back what else than rollouts a peer delivered, and returns the leases of that."""
+    """Withdraws what a peer delivered besides rollouts, and returns the leases concerned."""
     wakeup: trio.Event = field(default_factory=trio.Event)
     _late: list[Late] = field(default_factory=list)
     _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)
@@ -68,12 +72,12 @@ class ReceiptRevisions(Service):
         self.signals.peer_banned.subscribe(self._say_farewell)
 
     def refuse_late(self, late: Late) -> None:
-        """Have it refused soon."""
+        """Note records that `settle` will reject soon."""
         self._late.append(late)
         self.wakeup.set()
 
     async def settle(self) -> None:
-        """Write what is to be refused."""
+        """Write the rejections that wait."""
         if not self._late:
             return
         async with self.standings.lock:
@@ -89,13 +93,15 @@ class ReceiptRevisions(Service):
             await trio.to_thread.run_sync(write)
 
     def refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
-        """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so, each to
-        the peer of its lease. Rollouts that a step has taken stay admitted."""
+        """On a thread: return rejections of the admitted records of these leases, with receipts for their peers.
+
+        Rollouts that a step has taken stay admitted.
+        """
         rows = [*self.ledger.trust.admitted_of(leases), *self._scores_of(leases)]
         return {row.lease: self._refusal(row, rule, detail, now_ms) for row in rows}
 
     def _scores_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
-        """Of these leases what a teacher delivered: of that the ledger has the receipt alone."""
+        """Return the scores that teachers delivered for these leases. The ledger has only their receipts."""
         found = list[AdmittedRow]()
         for lease, peer, receipt in self.ledger.trust.scores_of(leases):
             verdicts = open_receipt(receipt, self.identity.authority).verdicts
@@ -104,7 +110,7 @@ class ReceiptRevisions(Service):
         return found
 
     def _refusal(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Refusal:
-        """How these records are refused after all, and the receipt that says so to the peer of their lease."""
+        """Return the rejection of these records, with a receipt for their peer."""
         detail = detail[:MAX_REASON_CHARS]
         verdicts = [Verdict(record=record, index=index, rule=rule, detail=detail) for record, index in row.records]
         receipt = Receipt(
@@ -119,18 +125,18 @@ class ReceiptRevisions(Service):
         return rule, detail, sign(self.identity.keypair, self.identity.swarm, receipt)
 
     async def recall(self, peer: PeerId) -> None:
-        """A peer comes back: read what it was not told."""
+        """Read the revised receipts that a returning peer has not got."""
         if untold := await trio.to_thread.run_sync(self.ledger.trust.untold_revisions, peer, MAX_UNTOLD):
             self._untold[peer] = untold
 
     def announce(self, peer: PeerId, receipts: Mapping[LeaseId, bytes]) -> None:
-        """The peer is told with its next heartbeats; one that is not here, when it comes back, from the ledger."""
+        """Send revised receipts to a peer with its next heartbeats. An absent peer gets them when it comes back."""
         presence = self.state.session_of(peer)
         if receipts and presence is not None and presence.takes_revisions:
             self._untold[peer] = [*self._untold.get(peer, []), *receipts.items()][:MAX_UNTOLD]
 
     def tell(self, peer: PeerId) -> None:
-        """A sign of life: tell the peer what was revised, if it understands that."""
+        """After a heartbeat: send the peer revised receipts, if it supports them."""
         presence = self.state.session_of(peer)
         if presence is None or not presence.takes_revisions or not (untold := self._untold.get(peer)):
             return
@@ -144,15 +150,15 @@ class ReceiptRevisions(Service):
         self._told += [lease for lease, _ in told]
 
     def forget(self, peer: PeerId) -> None:
-        """The peer is gone: what it was not told is read from the ledger when it comes back."""
+        """Forget the receipts that wait for a peer that is gone. They are read from the ledger when it comes back."""
         self._untold.pop(peer, None)
 
     def _say_farewell(self, news: PeerBanned) -> None:
-        """Tell it what it can still read."""
+        """Send a banned peer the receipts that it can still get."""
         self.tell(news.peer)
         self.forget(news.peer)
 
     def write(self) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread."""
+        """Return a function that writes pending changes to the ledger. Call it on a thread."""
         told, self._told = self._told, []
         return lambda: self.ledger.trust.revisions_told(told) if told else None

@@ -1,8 +1,11 @@
-"""How peers stand while the learner runs: what the ledger observed, looked at now and then.
+"""Compute peers' reputations from the ledger from time to time, and sign notes of them.
 
-What always holds: nothing is remembered but what the ledger says, so a restart changes nothing; the file is read beside
-the learner's own writing, on a thread, and nobody waits for it; whose strikes stand or fell is told once; what is
-signed for a peer says how it stood at the last look.
+Invariants:
+
+- Everything is computed from the ledger, so a restart changes nothing.
+- The ledger is read on a thread beside the learner's writes, and nothing waits for it.
+- Each change of a peer's strikes is reported once.
+- A signed note says how the peer stood at the last review.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from protocol.core.envelope import sign
 from protocol.core.ids import PeerId
 
 REVIEW_S = 300.0
-"""Reputations change with days of work; a ledger of a million leases is read in three seconds."""
+"""Seconds between two reviews. Reputations change over days of work, and reading a ledger of a million leases takes
+three seconds."""
 
 TOLD_EVERY_MS = 600_000
-"""What is newer by less is not worth a signature and seven kilobytes."""
+"""Least milliseconds by which a note is newer than the one before: a smaller difference does not justify a signature
+and seven kilobytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What had been observed at a moment, of those who were here."""
+    """The observations of present peers, at one moment."""
 
     at_ms: int
     days: Mapping[PeerId, list[ObservedDay]]
@@ -38,7 +43,7 @@ class _Seen:
 
 @dataclass(kw_only=True, eq=False)
 class ReputationService(Service):
-    """See the module's paragraph."""
+    """Reviews reputations, and knows which peers are in quarantine."""
 
     wakeup: trio.Event = field(default_factory=trio.Event)
     _quarantined: dict[PeerId, tuple[SoftStrike, ...]] = field(default_factory=dict)
@@ -48,11 +53,14 @@ class ReputationService(Service):
         self.signals.peer_judged.subscribe(lambda _: self.wakeup.set())
 
     def is_quarantined(self, peer: PeerId) -> bool:
-        """Whether soft strikes stood against it at the last look."""
+        """Return whether the peer had soft strikes at the last review."""
         return peer in self._quarantined
 
     def note(self, peer: PeerId, after_ms: int) -> bytes | None:
-        """Its signed reputation as of the last look, if that was long enough after `after_ms`. On any thread."""
+        """Return a peer's signed reputation as of the last review, if that was long enough after `after_ms`.
+
+        May run on any thread.
+        """
         seen = self._seen
         if seen.at_ms - after_ms < TOLD_EVERY_MS or peer not in seen.days:
             return None
@@ -60,26 +68,26 @@ class ReputationService(Service):
             peer=peer,
             day=seen.at_ms // DAY_MS,
             days=seen.days[peer],
-            banned="",  # who is, is not here to ask
+            banned="",  # a banned peer is not here to ask
             issued_ms=seen.at_ms,
             certificate=self.identity.certificate,
         )
         return sign(self.identity.keypair, self.identity.authority.swarm, note)
 
     async def run(self) -> None:
-        """Look every REVIEW_S, and when a peer was judged; until cancelled."""
+        """Review every REVIEW_S, and when a peer was judged, until cancelled."""
         while True:
-            self.wakeup = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            self.wakeup = trio.Event()  # before the review, so that news that comes meanwhile wakes us
             await self.review()
             with trio.move_on_after(REVIEW_S):
                 await self.wakeup.wait()
 
     async def review(self) -> None:
-        """Look once. A ledger that cannot be read now leaves everybody where they are."""
+        """Review all peers once. If the ledger cannot be read now, nothing changes."""
         try:
             found = await trio.to_thread.run_sync(self._look)
         except LedgerError as error:
-            self.events.trouble(f"Reputations could not be looked at, and stay as they were: {error}")
+            self.events.trouble(f"Reputations could not be reviewed, and stay as they were: {error}")
             return
         before, self._quarantined = self._quarantined, found
         for peer, strikes in found.items():

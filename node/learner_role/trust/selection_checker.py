@@ -1,8 +1,11 @@
-"""Drawing what peers may have chosen among, beside training, on the engine that audits.
+"""Regenerate groups to find selective delivery, beside training, on the evaluation engine.
 
-What always holds: nobody waits for it, so it gives way to audits that training waits for, rests as
-`node.learner_role.trust.engine_budget` says, and is routine where nothing speaks against a peer; the engine is used by
-one at a time; what cannot be drawn, or whose worth nobody can say, counts for nothing.
+Invariants:
+
+- It never blocks training. It gives way to audits that do, and pauses as `node.learner_role.trust.engine_budget` says.
+  The check of a peer without evidence against it is routine.
+- The engine has one user at a time.
+- Groups that cannot be regenerated, or whose rewards cannot be computed, are no evidence.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from node.learner_role.trust.selection_service import SelectionService, Selectio
 from swarm.store import StoreError
 
 GIVES_WAY_S = 60.0
-"""Whoever is new is leased no more until its work was audited, and a draw takes as long as its completions: 20 s on an
-H200. So audits go first, but for no longer than this: else whoever keeps sending newcomers would end all draws."""
+"""Most seconds for which audits go first. A newcomer gets no more leases until its records are audited, and a check
+takes as long as its completions: 20 s on an H200. Without a limit, a stream of newcomers could stop all checks."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SelectionLoop(Service):
-    """See the module's paragraph. `ask`: what completions are worth; `agenda`: the audits that wait."""
+    """Regenerates the groups that wait. `ask` returns rewards. `agenda` has the audits that wait."""
 
     agenda: Agenda
     engine: VerifyingEngine
@@ -40,10 +43,10 @@ class SelectionLoop(Service):
     budget: EngineBudget
 
     async def run(self) -> None:
-        """Draw what waits, until cancelled."""
+        """Regenerate waiting groups until cancelled."""
         while True:
             await self._give_way()
-            self.service.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            self.service.added = trio.Event()  # before the look, so that a group that comes meanwhile wakes us
             if (rest_s := self.budget.rest_s()) > 0:
                 await trio.sleep(rest_s)
                 continue
@@ -61,7 +64,7 @@ class SelectionLoop(Service):
                 await self.state.wait_changed()
 
     async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
-        """Draw them; returns how long the engine took."""
+        """Regenerate these groups and judge them. Return the seconds that the engine took."""
         self.service.begin(doubts)
         async with self.lock:
             began = trio.current_time()
@@ -93,9 +96,9 @@ class SelectionLoop(Service):
             )
 
     async def _generate(self, doubts: Sequence[SelectionSuspect]) -> list[list[tuple[int, ...]]]:
-        """Of each the completions that the service asks for, in its order; a version is loaded once for all of them."""
+        """Return, for each group, the completions that the service requests, in its order. Loads each version once."""
         asked = [self.service.requests(one) for one in doubts]
-        parts = [part for one in asked for part in one]  # a version may be asked twice for one of them
+        parts = [part for one in asked for part in one]  # one group may need a version twice
         made: dict[int, list[tuple[int, ...]]] = {}
         for version in dict.fromkeys(version for version, _ in parts):
             if self.engine.installed != version:
@@ -109,6 +112,6 @@ class SelectionLoop(Service):
 
 
 def _rewards(replies: Sequence[Reply]) -> list[float] | None:
-    """What each is worth; None if nobody can say it of one."""
+    """Return the rewards; None if one of them cannot be computed."""
     ended = [reply for reply in replies if isinstance(reply, Ended) and not reply.void]
     return [reply.reward for reply in ended] if len(ended) == len(replies) else None

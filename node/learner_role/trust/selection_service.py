@@ -1,9 +1,14 @@
-"""What peers may have chosen of what their leases could bring: which of it the learner draws itself, and what follows.
+"""Detect selective delivery: choose groups to regenerate, collect the evidence, and ban peers.
 
-What always holds: what was recalled, or belongs to an episode that goes on, is nobody's choice and not looked at; of a
-peer so few groups wait at a time that it cannot crowd out the others, and what was delivered never crowds out what was
-not; what was found is on disk before anything follows from it; what follows is a ban, or nothing. The trio thread never
-waits for the disk.
+The trio thread never waits for the disk.
+
+Invariants:
+
+- Leases that were recalled, and turns of episodes, are not checked, because no peer chose them.
+- Each peer has only a few groups waiting, so that it cannot crowd out others. Delivered groups never crowd out withheld
+  ones.
+- A result is on disk before anything follows from it.
+- The consequence is a ban, or nothing.
 """
 
 from __future__ import annotations
@@ -43,36 +48,36 @@ from protocol.versions.staleness import Admissibility, judge
 MAX_WAITING = 64
 MAX_DELIVERED = 32
 MAX_OF_A_PEER = 8
-"""Groups that wait to be drawn, those of them that were delivered, and those of one peer; what comes while so many do
-is not looked at, whatever it is worth."""
+"""Most groups that wait to be regenerated, most delivered ones of them, and most of one peer. Groups that come beyond
+these are not checked, no matter which rewards they have."""
 
 MAX_ROUTINE = 16
-"""Groups that wait without a reason; the newest take the place of the oldest of who has least against it, whose
-versions need not be kept then."""
+"""Most groups that wait without evidence against their peer. A new one replaces the oldest of the peer with the least
+evidence, so that its versions need not be kept."""
 
 TOGETHER = 16
-"""Groups that are drawn together: the engine takes them by its own memory, and audits wait as long."""
+"""Most groups that are regenerated together. The engine splits them by its memory, and audits wait meanwhile."""
 
 DELIVERED_SHARE = 1 / 8
-"""Of delivered groups are looked at, where the engine has time (`node.learner_role.trust.engine_budget`); of who
-withholds more than that as many as it does not deliver: the fewer it delivers, the more each of them tells. And as many
-times more as the evidence against their peer says: of the honest that is 1 on average, at most, so that all of them
-cost twice as much at most.
+"""Fraction of delivered groups to check, if the engine has time (`node.learner_role.trust.engine_budget`). If a peer
+withholds a larger fraction, that fraction of its delivered groups is checked: the fewer it delivers, the more each of
+them says. The fraction is multiplied by the odds of the evidence against the peer. For honest peers the odds are at
+most 1 on average, so that they cost at most twice as much.
 """
 
 LATELY = 16
-"""Leases over which it is reckoned what a peer withholds."""
+"""Number of leases over which the fraction that a peer withholds is averaged."""
 
 PEERS_REMEMBERED = 4096
-"""Of whom is remembered what the ledger knows."""
+"""Most peers whose evidence is kept in memory."""
 
 LOOKED_AT = frozenset({"returned", "expired", "lost", "refused"})
-"""How a lease ends of which nothing was admitted, but for what the learner recalled."""
+"""How a lease ends without an admitted record, except for those that the learner recalled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveredCompletion:
-    """A completion that was delivered: its place in the lease, its tokens, and the version that made all of them."""
+    """A delivered completion: its place in the lease, its tokens, and the version that made all of them."""
 
     index: int
     tokens: tuple[int, ...]
@@ -81,9 +86,17 @@ class DeliveredCompletion:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSuspect:
-    """A lease whose peer may have chosen, which had `withheld` that share of its groups of late. `other`: a version
-    that could have made what was `made` as well, if there is one; where nothing was delivered, the version that the
-    lease was begun with. `is_routine`: nothing gives a reason to look. `pardons`: of its peer, before it."""
+    """A lease whose peer may have delivered selectively.
+
+    Args:
+        granted: the lease.
+        withheld: the fraction of its recent groups that the peer withheld.
+        other: another version that could have made the completions, if there is one; if nothing was delivered, the
+            version that the lease was begun with.
+        made: the delivered completions.
+        is_routine: whether there is no evidence that calls for the check.
+        pardons: pardons of the peer before this lease.
+    """
 
     granted: GrantedLease
     withheld: float
@@ -98,19 +111,22 @@ class SelectionSuspect:
 
     @property
     def versions(self) -> tuple[InstalledVersion, ...]:
-        """All that are needed to draw it, in the order in which they are."""
+        """Return all versions that are needed to regenerate it, in the order of their use."""
         others = [] if self.other is None else [self.other]
         return tuple(dict.fromkeys([*(one.version for one in self.made), *others]))
 
     @property
     def manifests(self) -> tuple[ManifestHash, ...]:
-        """Of its versions."""
+        """Return the manifests of its versions."""
         return tuple(version.manifest for version in self.versions)
 
 
 @dataclass(kw_only=True, eq=False)
 class SelectionService(Service):
-    """See the module's paragraph. `looks`: whether anything is drawn; `share`: of delivered groups."""
+    """Chooses groups to regenerate, and judges the results.
+
+    `looks`: whether anything is regenerated. `share`: the fraction of delivered groups to check.
+    """
 
     kept: VersionRetention
     bans: Bans
@@ -134,7 +150,7 @@ class SelectionService(Service):
         self.signals.peer_banned.subscribe(lambda news: self.drop(news.peer))
 
     def __len__(self) -> int:
-        """Groups that wait to be drawn."""
+        """Return how many groups wait to be regenerated."""
         return len(self._waiting)
 
     def _note_closed(self, news: LeaseClosed) -> None:
@@ -147,7 +163,7 @@ class SelectionService(Service):
             self._add(SelectionSuspect(granted=granted, withheld=share, other=began))
 
     def _note_admitted(self, news: RecordsAdmitted) -> None:
-        """What several versions made of one completion cannot be drawn again, and is left out."""
+        """Perhaps choose a delivered group. Completions that several versions made cannot be regenerated."""
         granted, group = news.granted, news.group
         if not self.looks or granted.place is not None:
             return
@@ -178,12 +194,12 @@ class SelectionService(Service):
         self._add(SelectionSuspect(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
 
     def _evidence(self, peer: PeerId) -> float:
-        """The logarithm of the evidence against it, as far as that is known here; 0 of who was not looked at yet."""
+        """Return the logarithm of the evidence against a peer, as far as it is in memory; 0 if it was never checked."""
         known = self._known.get(peer)
         return 0.0 if known is None else log_evidence(known)
 
     def _note_end(self, peer: PeerId, *, withheld: bool) -> float:
-        """One more lease of the peer has ended so; return the share that it withheld of late."""
+        """Note how one more lease of the peer ended, and return the fraction that it withheld recently."""
         if len(self._withheld) >= PEERS_REMEMBERED and peer not in self._withheld:
             self._withheld.clear()
         share = self._withheld.get(peer, 0.0)
@@ -195,22 +211,24 @@ class SelectionService(Service):
         return version >= granted.lease.minimum and fate is Admissibility.ADMISSIBLE
 
     def _chance(self, granted: GrantedLease) -> float:
-        """In [0, 1), the same for the same lease, which nobody else can know."""
+        """Return a number in [0, 1), the same for the same lease, which no peer can know."""
         return int.from_bytes(hmac.digest(self._key, granted.id, "sha256")[:8], "big") / 2**64
 
     def _add(self, one: SelectionSuspect) -> None:
         if len(self._waiting) >= MAX_WAITING or self._of_peer[one.granted.peer] >= MAX_OF_A_PEER:
             return
-        if not self.kept.keep(one.manifests, RetentionReason.CHOICE):  # too old to be drawn, which is nobody's fault
+        if not self.kept.keep(one.manifests, RetentionReason.CHOICE):  # too old to regenerate, which is no peer's fault
             return
         self._waiting.append(replace(one, pardons=self._pardons[one.granted.peer]))
         self._of_peer[one.granted.peer] += 1
         self.added.set()
 
     def next(self, *, routine: bool = True) -> list[SelectionSuspect]:
-        """What is to be drawn now: what has waited longest, and others that need no other versions, since to load one
-        takes longer than to draw a few groups; the same again until they `end`. Unless `routine`, only what is
-        not."""
+        """Return the groups to regenerate now: the oldest, and others that need no other versions.
+
+        Loading a version takes longer than regenerating a few groups. The same groups are returned until they `end`.
+        Without `routine`, routine ones are left out.
+        """
         waiting = [one for one in self._waiting if routine or not one.is_routine]
         if not waiting:
             return []
@@ -218,11 +236,11 @@ class SelectionService(Service):
         return [one for one in waiting if versions.issuperset(one.versions)][:TOGETHER]
 
     def begin(self, doubts: Sequence[SelectionSuspect]) -> None:
-        """These are being drawn."""
+        """Note the groups that are being regenerated."""
         self._begun = {one.granted.id for one in doubts}
 
     def end(self, one: SelectionSuspect) -> None:
-        """It was drawn, cannot be, or need not; the first word counts."""
+        """Take a group off the list: it was regenerated, cannot be, or need not be. Only the first call counts."""
         if one not in self._waiting:
             return
         self._waiting.remove(one)
@@ -233,21 +251,23 @@ class SelectionService(Service):
         self.kept.release(one.manifests, RetentionReason.CHOICE)
 
     def lose(self, manifest: ManifestHash) -> None:
-        """A version is to go: what would be drawn with it is not, nor is what is being drawn waited for."""
+        """Drop the groups that need a version which will be evicted, even if they are being regenerated."""
         for one in [one for one in self._waiting if manifest in one.manifests]:
             self.end(one)
 
     def drop(self, peer: PeerId) -> None:
-        """The peer is banned, or pardoned: nothing that waits of it need be drawn, and its leases that ended with that
-        tell nothing."""
+        """Drop the groups of a peer that is banned or pardoned. Leases that end for this reason are no evidence."""
         for one in [one for one in self._waiting if one.granted.peer == peer]:
             self.end(one)
         self._withheld.pop(peer, None)
 
     def requests(self, one: SelectionSuspect) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
-        """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
-        with the other version what the peer's seeds do, and those of ours; and if there is one, what the peer's seeds
-        give here with the versions that it names, in the order in which they were made."""
+        """Return the requests for a group, by version, in this order.
+
+        First come our own seeds with the versions that made the completions. If there is another version, then come the
+        peer's seeds and ours with that one. Last come the peer's seeds with the versions that it names, in the order of
+        the completions.
+        """
         theirs = requests_of(one.granted.lease)
         controls = range(CONTROLS[one.choice])
         ours = [
@@ -269,8 +289,10 @@ class SelectionService(Service):
         return [*beside, (one.other, there), *here]
 
     async def conclude(self, one: SelectionSuspect, worth: Sequence[CompletionValue]) -> None:
-        """What completions are worth, those that were made first, then those of `requests` in order: write what follows
-        from that, and do it. What a pardon came after counts for nothing."""
+        """Judge a group, write the result, and act on it. If its peer was pardoned meanwhile, nothing counts.
+
+        `worth`: the values of the delivered completions, then those of `requests` in order.
+        """
         self.drawn += 1
         size = len(one.made) or len(one.granted.lease.seeds)
         whole = size * (1 + CONTROLS[one.choice])
@@ -285,7 +307,7 @@ class SelectionService(Service):
             if self._pardons[peer] != one.pardons:
                 return
             history = await self._history(peer)
-            if not is_convicted(history):  # or the learner has died between what it found and what follows
+            if not is_convicted(history):  # otherwise the learner died between the result and the ban
                 history = await self._write(history, one, found, theirs, ours)
         if is_convicted(history):
             self.drop(peer)
@@ -301,7 +323,7 @@ class SelectionService(Service):
         theirs: Sequence[CompletionValue],
         ours: Sequence[CompletionValue],
     ) -> History:
-        """Write what one more group says of its peer."""
+        """Write the evidence of one more group, and return the peer's new history."""
         peer = one.granted.peer
         history = wagered(before, found.log_ratios)
         self._known[peer] = history
@@ -330,7 +352,7 @@ class SelectionService(Service):
         return history
 
     async def forgive(self, peer: PeerId) -> None:
-        """The operator pardons this peer: it begins anew, and what was found stays to be read."""
+        """Forget the evidence against a peer that the operator pardons. Earlier results stay in the ledger."""
         async with self._writing:
             self._pardons[peer] += 1
             self.drop(peer)
@@ -346,14 +368,14 @@ class SelectionService(Service):
 
 
 WHY = (
-    "of {heard} groups, what it delivered was better, and what it did not was worse, than what was drawn beside them, "
-    "as chance has it once in {odds:,.0f} lives: it chooses what it delivers"
+    "in {heard} checked groups, it delivered better completions, or withheld worse ones, than the learner regenerated: "
+    "this happens by chance to one in {odds:,.0f} honest peers, so it delivers selectively"
 )
-"""What a peer is told that is banned."""
+"""The reason for a ban, which the peer is told."""
 
 
 def _completion_of(one: AdmittedRecord) -> DeliveredCompletion:
-    """By the one version that it names."""
+    """Return a completion that one version made, with that version."""
     record = one.signed.record
     span, form = record.spans[0], format_of(record.ext)
     held = "" if form == STORED else form
@@ -364,7 +386,7 @@ def _completion_of(one: AdmittedRecord) -> DeliveredCompletion:
 def _with_gains(
     said: Sequence[CompletionValue], here: Sequence[CompletionValue], there: Sequence[CompletionValue]
 ) -> list[CompletionValue]:
-    """Each with what its seed gains here over there, where both are drawn by us."""
+    """Return each value with the gain of its seed by the version `here` over `there`, both regenerated by us."""
     return [
         replace(one, gains=VersionGain(tokens=a.tokens, worth=a.reward - b.reward))
         for one, a, b in zip(said, here, there, strict=True)

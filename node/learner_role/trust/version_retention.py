@@ -1,9 +1,12 @@
-"""Which versions stay in the store for what is to be looked at: audits, and what peers may have chosen.
+"""Keep versions in the store for audits and for checks for selective delivery.
 
-What always holds: of versions that no rollout may be made with any more, MAX_OUTDATED at most stay for that when the
-store is cleaned; where the store has no room for a new version, none does. What is given up therefore is nobody's
-fault: first the audits that nobody waits for, then what peers may have chosen, then what groups wait for; of each
-first what has been kept longest.
+Audits and checks whose version is given up are dropped, which is no peer's fault. First go audits that block no
+training, then checks, then audits that groups wait for. Among equals, the version that was kept longest goes first.
+
+Invariants:
+
+- When the store is cleaned, at most MAX_OUTDATED versions beyond the staleness window stay.
+- If the store has no room for a new version, all of them may be given up.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 
 MAX_OUTDATED = 8
-"""Versions beyond the staleness window that are kept to be looked at: an engine that is further behind than that does
-not catch up, and each takes as much of the disk as the model."""
+"""Most versions beyond the staleness window that are kept. An engine that is further behind never catches up, and each
+version takes as much disk space as the model."""
 
 
 class RetentionReason(IntEnum):
-    """What a version is kept for, in the order in which that is given up."""
+    """Why a version is kept, in the order in which versions are given up."""
 
     AUDIT = 0
     CHOICE = 1
@@ -32,7 +35,7 @@ class RetentionReason(IntEnum):
 
 @dataclass(kw_only=True)
 class VersionRetention:
-    """See the module's paragraph. `version_lost`: a version goes, and who needs it releases it at once."""
+    """Pins versions in the store. When `version_lost` is emitted, services that need the version release it at once."""
 
     store: ChunkStore
     version_lost: Signal[ManifestHash] = field(default_factory=Signal)
@@ -42,12 +45,12 @@ class VersionRetention:
         return manifest in self._uses
 
     def keep(self, manifests: Collection[ManifestHash], use: RetentionReason) -> bool:
-        """Keep all of these until they are released as often, or none; whether the store still has them."""
+        """Keep all of these versions until they are released as often, or none. Return whether the store has them."""
         pinned: list[ManifestHash] = []
         for manifest in manifests:
             try:
                 self.store.pin(manifest)
-            except StoreError:  # too old to be looked at
+            except StoreError:  # the store has evicted it
                 for one in pinned:
                     self.store.unpin(one)
                 return False
@@ -68,13 +71,13 @@ class VersionRetention:
                 del self._uses[manifest]
 
     def trim(self, current: Collection[ManifestHash]) -> None:
-        """Give up what is beyond MAX_OUTDATED versions, not counting those that are `current`."""
+        """Give up versions beyond MAX_OUTDATED, not counting those that are `current`."""
         outdated = [manifest for manifest in self._in_order() if manifest not in current]
         for manifest in outdated[: max(0, len(outdated) - MAX_OUTDATED)]:
             self.version_lost.emit(manifest)
 
     def yield_one(self) -> bool:
-        """There is no room: give up what is given up first, of any version; whether there was anything."""
+        """Give up the first version in order, because there is no room. Return whether there was one."""
         for manifest in self._in_order():
             self.version_lost.emit(manifest)
             if manifest not in self._uses:
@@ -82,5 +85,5 @@ class VersionRetention:
         return False
 
     def _in_order(self) -> list[ManifestHash]:
-        """As they are given up; of equals what has been kept longest comes first."""
+        """Return the versions in the order in which they are given up. Among equals, the oldest comes first."""
         return sorted(self._uses, key=lambda manifest: max(self._uses[manifest]))

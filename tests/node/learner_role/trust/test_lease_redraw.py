@@ -76,9 +76,7 @@ def judging(judge: Judge) -> OpenEngine:
 def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, held: Held) -> None:
     found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
     assert found.agrees
-    assert found.lines[0].startswith(
-        f"Drawn again on this machine: {kept.counted.tokens} tokens, where the audit judged"
-    )
+    assert found.lines[0].startswith(f"Regenerated on this machine: {kept.counted.tokens} tokens; the audit judged")
     clearest = 4
     counted, margin = kept.counted.counts[clearest], kept.margins[clearest]
     assert counted.above > 0
@@ -86,7 +84,7 @@ def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, he
     assert found.lines[1 + clearest].endswith(
         f"below the draw of its seed, lead {margin.leads}: {same} now, {same} then; {100 * margin.rate:g}% may be"
     )
-    assert found.lines[-1] == "By itself the group fails, as it did then."
+    assert found.lines[-1] == "By itself the group fails, as it did in the audit."
     told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)
     assert told.kept == kept
     assert "of 28 tokens, failed" in told.text or "failed: " in told.text
@@ -97,7 +95,7 @@ def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) ->
     said = replace(kept, counted=replace(kept.counted, counts=clean))
     found = redrawn(said, SWARM.authority, held, opened=judging(Judge()))
     assert not found.agrees
-    assert "fails now, and passed then" in found.lines[-1]
+    assert "fails now, but passed then" in found.lines[-1]
 
 
 def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_told(
@@ -109,23 +107,23 @@ def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_
     def script(op: str) -> None:
         raise EngineRefused("no", "it has no weights")
 
-    with pytest.raises(RunError, match="The tokens cannot be drawn again here: it has no weights"):
+    with pytest.raises(RunError, match="The tokens cannot be regenerated here: it has no weights"):
         redrawn(kept, SWARM.authority, held, opened=judging(Judge(script=script)))
     with pytest.raises(RunError, match="cannot be read"):
         redrawn(replace(kept, records=(b"x",)), SWARM.authority, held, opened=judging(Judge()))
-    with pytest.raises(RunError, match="No record is kept of this lease"):
+    with pytest.raises(RunError, match="The ledger has no records of this lease"):
         redrawn(replace(kept, records=()), SWARM.authority, held, opened=judging(Judge()))
 
 
 def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: Held) -> None:
     forged = sign(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
-    with pytest.raises(RunError, match="not its peer"):
+    with pytest.raises(RunError, match="not by its peer"):
         redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
 
 
 def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -> None:
     other = msgspec.structs.replace(read_record(kept.records[0], SWARM.authority.swarm).record, index=9)
-    with pytest.raises(RunError, match="is not of it"):
+    with pytest.raises(RunError, match="does not belong to this lease"):
         redrawn(replace(kept, records=(sign(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
 
 

@@ -67,7 +67,7 @@ def test_a_refusal_is_read_whatever_follows() -> None:
         (PORT[:10] + b"\0\0" + PORT[12:], "it grants port 0"),
         (PORT + b"\0", "opcode 2 with 17 bytes"),
         (b"\0\x81" + PORT[2:], "opcode 1 with 16 bytes"),
-        (ADDRESS[:8] + bytes(4), "0.0.0.0 is no address"),
+        (ADDRESS[:8] + bytes(4), "others cannot dial 0.0.0.0"),
         (ADDRESS[:8] + b"\xff\xff\xff\xff", "255.255.255.255 is the broadcast address"),
     ],
 )

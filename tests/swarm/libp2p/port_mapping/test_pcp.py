@@ -121,10 +121,10 @@ def test_another_version_is_told(datagram: bytes, speaks: int) -> None:
         (changed(0, b"\x03"), "its version is 3"),
         (changed(1, b"\x01"), "it is a request"),
         (changed(42, b"\0\0"), "port 0"),
-        (changed(56, b"\0\0\0\0"), "0.0.0.0 is no address"),
-        (changed(56, b"\x7f\0\0\x01"), "127.0.0.1 is no address"),
-        (changed(56, b"\xe0\0\0\x01"), "224.0.0.1 is no address"),
-        (changed(44, bytes(16)), ":: is no address"),
+        (changed(56, b"\0\0\0\0"), "others cannot dial 0.0.0.0"),
+        (changed(56, b"\x7f\0\0\x01"), "others cannot dial 127.0.0.1"),
+        (changed(56, b"\xe0\0\0\x01"), "others cannot dial 224.0.0.1"),
+        (changed(44, bytes(16)), "others cannot dial ::"),
     ],
 )
 def test_a_wrong_datagram_is_rejected_with_its_reason(datagram: bytes, why: str) -> None:

@@ -116,7 +116,7 @@ def test_after_a_kill_and_a_stop_the_same_command_goes_on_to_the_same_weights(ma
         assert code == 130, stopped.story()
         last = lines_of(stopped)[-1]
         assert last["event"] == "stopped"
-        assert "the same command goes on from step" in last["text"]
+        assert "The same command continues from step" in last["text"]
         ended = machine.start("ended", "warmup", config, out, *length)
         assert ended.wait() == 0, ended.story()
         assert next(one for one in lines_of(ended) if one["event"] == "begun")["steps"] >= 5
@@ -127,11 +127,11 @@ def test_after_a_kill_and_a_stop_the_same_command_goes_on_to_the_same_weights(ma
 @pytest.mark.parametrize(
     ("task", "held_out", "options", "code", "said"),
     [
-        ("reverse", 0, (), 2, "[task] held_out = 0, so there is no score to teach towards"),
+        ("reverse", 0, (), 2, "[task] held_out = 0, so no score can be measured"),
         ("reverse", 8, ("--epochs", 2), 2, "--epochs: these examples have no end"),
         ("reverse", 8, ("--until", "0.9"), 2, "--until 0.9: is no band"),
         ("reverse", 8, ("--data", "none.jsonl", "--epochs", 1), 2, "none.jsonl: does not exist"),
-        ("reverse", 8, ("--data", "swarm.toml", "--epochs", 1), 2, "it is not clear what it holds"),
+        ("reverse", 8, ("--data", "swarm.toml", "--epochs", 1), 2, "its format is not known"),
         ("reverse", 8, ("--data", "talk.jsonl", "--epochs", 1), 2, "talk.jsonl:1: "),
         ("jsonl:none.jsonl", 8, (), 2, "none.jsonl: cannot be read"),
     ],
@@ -153,7 +153,7 @@ def test_a_place_that_is_taken_is_not_touched(machine: Machine, model: Path) -> 
     out.mkdir()
     outcome = machine.call("warmup", config, out)
     assert outcome.code == 2
-    assert "exists already; it was not touched" in outcome.err
+    assert "already exists, and was not changed" in outcome.err
     assert list(out.iterdir()) == []
 
 

@@ -1,11 +1,12 @@
-"""Which examples each step learns, in an order that can be found again.
+"""Choose the examples of each step, in a reproducible order.
 
 Invariants:
-- The batch of a step is a function of the examples, the seed, the bounds and the step, so a warm-up that was stopped
-  goes on as if nothing had happened.
-- A step takes whole examples, up to both of its bounds; one that is longer than the bound makes a step of its own.
-- In a pass over finitely many examples each is learnt once, in another order in each pass; no step has two passes.
-- Of several tasks each is drawn as often as its weight says, as evenly as prompts are (`Shares`).
+
+- The batch of a step is a function of the examples, the seed, the bounds and the step. So a stopped warm-up continues
+  as if it had not been stopped.
+- A step takes whole examples, within both of its bounds. An example that is longer than the bound is a step of its own.
+- A pass over finitely many examples takes each once, in another order in each pass. No step mixes two passes.
+- Tasks are drawn by their weights, as evenly as prompts of a run are (`Shares`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from node.learner_role.training.supervised import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one step takes at most."""
+    """The most tokens and examples of one step."""
 
     tokens: int
     examples: int
 
 
 def passes(lengths: Sequence[int], bounds: Bounds, seed: int) -> Iterator[list[list[int]]]:
-    """Yield pass after pass, without end: the numbers of the examples of each of its steps."""
+    """Yield passes without end. Each is a list of steps, and a step is a list of example numbers."""
     number = 0
     while True:
         order = np.random.default_rng([seed, number]).permutation(len(lengths))
@@ -51,7 +52,7 @@ def _cut(order: Sequence[int], lengths: Sequence[int], bounds: Bounds) -> Iterat
 
 
 class Finite:
-    """Passes over `examples`: `epochs` of them, or as many as `steps` take."""
+    """Passes over `examples`: `epochs` of them, or as many as `steps` need."""
 
     def __init__(self, examples: Sequence[Example], bounds: Bounds, seed: int, *, epochs: int, steps: int = 0) -> None:
         self._examples = examples
@@ -65,7 +66,7 @@ class Finite:
 
     @property
     def total(self) -> int:
-        """Steps in all."""
+        """Return the number of all steps."""
         return len(self._steps)
 
     def batch(self, step: int) -> list[Example]:
@@ -74,13 +75,15 @@ class Finite:
 
 
 Draw = Callable[[int, int], Example | None]
-"""(number of the task, how many of it were drawn before) -> the example; None of one that cannot be learnt."""
+"""(number of the task, how many were drawn of it before) -> the example; None if it cannot be learnt."""
 
 
 @dataclass(kw_only=True)
 class Endless:
-    """`total` steps of examples that have no end, drawn of tasks by `weights`. What does not fit into a step is passed
-    over: the next one draws others."""
+    """`total` steps of examples without end, drawn from tasks by `weights`.
+
+    An example that does not fit into a step is skipped; the next step draws others.
+    """
 
     draw: Draw
     weights: Sequence[float]
@@ -88,7 +91,7 @@ class Endless:
     total: int
     _tasks: array[int] = field(default_factory=lambda: array("H"))
     _before: array[int] = field(default_factory=lambda: array("Q"))
-    """Of each draw its task, and how many of that were drawn before: ten bytes a draw."""
+    """The task of each draw, and how many were drawn of that task before: ten bytes a draw."""
     _drawn: list[int] = field(init=False)
     _shares: Shares = field(init=False)
 
@@ -97,7 +100,7 @@ class Endless:
         self._shares = Shares.of(self.weights)
 
     def batch(self, step: int) -> list[Example]:
-        """Return the examples of the step that follows `step` others: none where none of those drawn can be learnt."""
+        """Return the examples of the step that follows `step` others; none if no drawn example can be learnt."""
         first, found, tokens = step * self.bounds.examples, list[Example](), 0
         for number in range(first, first + self.bounds.examples):
             example = self.draw(*self._pick(number))
@@ -108,7 +111,7 @@ class Endless:
         return found
 
     def _pick(self, number: int) -> tuple[int, int]:
-        """Draw number `number`: of the task that lies furthest behind its share."""
+        """Return draw `number`: a task that is furthest behind its share, and how many were drawn of it before."""
         if len(self.weights) == 1:
             return 0, number
         while len(self._tasks) <= number:

@@ -1,12 +1,13 @@
-"""`volery warmup`: the parts of a warm-up, opened, joined and closed.
+"""Run `volery warmup`: open, connect and close the parts of a warm-up.
 
-The trainer's process teaches, as `[trainer]` has it: device, ranks, memory. Where held-out prompts are asked, the
-learner's own engine generates, and verifiers judge, as in a run.
+The trainer process teaches with the device, ranks and memory of `[trainer]`. If held-out prompts are evaluated, the
+learner's evaluation engine generates and verifiers judge, as in a run.
 
 Invariants:
-- What can be found wrong is found before a model is loaded.
-- The result appears whole or not at all, and never over something that is there.
-- All processes have ended when the command has, however it ends.
+
+- Mistakes that can be found without the model are found before it is loaded.
+- The result appears whole or not at all, and never replaces anything.
+- When the command ends for any reason, all its processes have ended.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ from protocol.core.pipe import Arrays, Header
 from swarm.transport.error_groups import first_cause
 
 SEED_APART = 1_000_003
-"""Added to [learn] seed, so that a task without end teaches other problems than the run asks."""
+"""Added to [learn] seed, so that a task without end teaches other problems than the run will use."""
 
 LOOKED_AT = 32
-"""Examples that are looked at for what the chat template begins."""
+"""Examples that are checked for a thought that the chat template opens."""
 
-CANNOT = "The trainer cannot go on"
+CANNOT = "The trainer cannot continue"
 
 MEMORY = (
     "The trainer has no memory left. Lower [trainer] max_tokens_per_microbatch, set activation_checkpointing = true, "
@@ -73,14 +74,16 @@ MEMORY = (
 
 TRAINERS_FAULT = {
     "diverged": "The loss is not finite any more. Lower --learning-rate and add --anew, or look for broken examples",
-    "disk": "The disk refuses what has to be written",
+    "disk": "The disk cannot store what has to be written",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """All that is known before a process is started. `suite` is None where no task is needed; `notes` are for whoever
-    asked."""
+    """All that is known before a process is started.
+
+    `suite` is None if no task is needed; `notes` are shown to the person who started the command.
+    """
 
     config: SwarmConfig
     suite: TaskSuite | None
@@ -91,8 +94,10 @@ class Planned:
 
 
 async def warmup(wanted: Wanted, *, as_json: bool = False, trainer: Sequence[str] = TRAINER) -> int:
-    """Run `volery warmup` and return the exit code; `trainer` is the command of the trainer's process. Raises
-    UsageError, RunError."""
+    """Run `volery warmup` and return the exit code. Raises UsageError, RunError.
+
+    `trainer` is the command of the trainer process.
+    """
     wanted.require()
     out = Path(os.path.abspath(wanted.out))
     require_out(out)
@@ -120,18 +125,18 @@ async def warmup(wanted: Wanted, *, as_json: bool = False, trainer: Sequence[str
 
 
 def require_out(out: Path) -> None:
-    """Refuse a place for the result that is taken, or cannot be written. Raises UsageError, RunError."""
+    """Check that the place for the result is free and can be written. Raises UsageError, RunError."""
     if os.path.lexists(out):
-        raise UsageError(f"{out} exists already; it was not touched. Name a directory that does not.")
+        raise UsageError(f"{out} already exists, and was not changed. Name a directory that does not exist.")
     parent = next(one for one in out.parents if one.exists())
     if not parent.is_dir():
         raise UsageError(f"{out} cannot be made: {parent} is a file. Name another directory.")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise RunError(f"{out} cannot be made: {parent} may not be written to. Name another directory.")
+        raise RunError(f"{out} cannot be made: {parent} is not writable. Name another directory.")
 
 
 def plan(wanted: Wanted) -> Planned:
-    """Read configuration, tasks and examples. Raises UsageError, TaskError, RunError."""
+    """Read the configuration, tasks and examples. Raises UsageError, TaskError, RunError."""
     config = read_swarm_config(wanted.config)
     directory, base = Path(config.model.directory), wanted.config.resolve().parent
     require_model(directory)
@@ -165,21 +170,21 @@ def plan(wanted: Wanted) -> Planned:
 
 
 def thoughtless(examples: Sequence[Example], codec: TextCodec) -> list[str]:
-    """Return a note where the chat template begins a thought that no example ends."""
+    """Return a note if the chat template opens a thought that no example closes."""
     if not examples or not codec.begins_in_thinking:
         return []
     if any(END_OF_THINKING in codec.decode(one.tokens[one.learnt == 1].tolist()) for one in examples):
         return []
     return [
-        "the chat template opens <think> before each answer, and no example that was looked at closes it: the model is "
-        "taught to answer inside its thoughts. Give examples that think, or set chat_template_kwargs of [model]."
+        "the chat template opens <think> before each answer, and no checked example closes it, so the model learns to "
+        "answer inside its thoughts. Use examples with thoughts, or set chat_template_kwargs of [model]."
     ]
 
 
 def _open_suite(config: SwarmConfig, base: Path) -> TaskSuite:
     if not config.task.tasks:
         raise UsageError(
-            "[task] names no task. Name one in spec, or teach from a file for a length: --data FILE --epochs 3."
+            "[task] names no task. Name one in spec, or teach from a file for a fixed length: --data FILE --epochs 3."
         )
     seed = (config.learn.seed + SEED_APART) % (1 << 32)
     return open_task_suite(
@@ -188,12 +193,12 @@ def _open_suite(config: SwarmConfig, base: Path) -> TaskSuite:
 
 
 def _require_scores(config: SwarmConfig, suite: TaskSuite) -> None:
-    """Refuse to look for a band where no held-out prompt can be asked."""
+    """Raise UsageError if a band is wanted and no prompt is held out."""
     if not suite.held_out:
         why = "held_out = 0" if config.task.held_out == 0 else "no prompt is held out"
         raise UsageError(
-            f"[task] {why}, so there is no score to teach towards. Hold some prompts out (128 is usual), or ask for a "
-            "length alone: --epochs 3, or --steps."
+            f"[task] {why}, so no score can be measured. Hold some prompts out (128 is usual), or give only a length: "
+            "--epochs 3, or --steps."
         )
     require_here(suite, config.verifiers, config.curriculum.decided_by)
 
@@ -255,7 +260,7 @@ async def _teach(
             try:
                 return await judge.score(directory, number)
             except EngineError as error:
-                raise RunError(f"Held-out prompts cannot be asked: {error}") from error
+                raise RunError(f"Held-out prompts cannot be evaluated: {error}") from error
 
         lesson = Lesson(
             call=call,
@@ -282,7 +287,7 @@ def _of(wanted: Wanted) -> str:
 
 @asynccontextmanager
 async def _scoring(wanted: Wanted, planned: Planned, kept: Kept, events: EventLog) -> AsyncIterator[Scoring | None]:
-    """What asks held-out prompts; None where none are asked."""
+    """Yield the evaluation of held-out prompts; None if none are evaluated."""
     suite, config = planned.suite, planned.config
     if suite is None:
         yield None
@@ -311,7 +316,7 @@ async def _scoring(wanted: Wanted, planned: Planned, kept: Kept, events: EventLo
 
 
 def _load(wanted: Wanted, config: SwarmConfig) -> dict[str, Any]:
-    """What the trainer is asked to load: where and how as [trainer] says, and no objective of a run."""
+    """Return the trainer's load request, with the settings of [trainer] and without an objective."""
     trainer = config.trainer
     return {
         **load_request(config),
@@ -343,15 +348,15 @@ def _caller(child: SupervisedChild, kept: Kept) -> CallTrainer:
             why = MEMORY if "out of memory" in refused.error.lower() else TRAINERS_FAULT.get(refused.kind, CANNOT)
             raise RunError(f"{why}: {refused.error.rstrip('.')}. {_go_on(kept)}") from None
         except (ChildCrashed, ChildGaveUp) as end:
-            raise RunError(f"The trainer cannot go on: {end}\n{_go_on(kept)}") from end
+            raise RunError(f"The trainer cannot continue: {end}\n{_go_on(kept)}") from end
 
     return call
 
 
 def _go_on(kept: Kept | None) -> str:
     if kept is None or kept.reached is None:
-        return "Nothing was kept; OUT was not written."
-    return f"OUT was not written; the same command goes on from step {kept.reached.steps}, which {kept.place} holds."
+        return "No result was written, and no checkpoint was kept."
+    return f"No result was written. The same command continues from step {kept.reached.steps}, kept in {kept.place}."
 
 
 def _stopped(kept: Kept | None) -> str:
@@ -372,6 +377,6 @@ def _told(out: Path, ending: Ending, wanted: Wanted) -> str:
     shown = f": {'; '.join(figures)}" if figures else ""
     name = shlex.quote(str(wanted.out))
     return (
-        f"Wrote {out} after step {ending.steps}{shown}.\nTo begin reinforcement learning with it: volery init my-swarm "
-        f"--model {name}, or [model] directory = {str(out)!r} in {wanted.config}."
+        f"Wrote {out} after step {ending.steps}{shown}.\nTo begin reinforcement learning with it, run volery init "
+        f"my-swarm --model {name}, or set [model] directory = {str(out)!r} in {wanted.config}."
     )

@@ -1,19 +1,20 @@
-"""Rows of a data file as examples: a conversation, or a prompt with what the assistant shall say.
+"""Turn rows of a data file into examples: a conversation, or a prompt with the assistant's completion.
 
     {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}], "tools": [...]}
     {"prompt": ..., "completion": ...}    {"prompt": ..., "answer": ...}
 
-Messages are those of OpenAI's chat completions, with `tool_calls` and messages of role `tool`; of an assistant's
-message with `weight` 0 nothing is learnt. `prompt` is text or messages, `completion` text or messages that begin with
-the assistant's.
+Messages are those of OpenAI's chat completions, with `tool_calls` and messages of role `tool`. An assistant's message
+with `weight` 0 is not learnt. `prompt` is text or messages; `completion` is text, or messages that begin with the
+assistant's.
 
-An example is laid out token by token as an episode of the swarm is: the prompt through the chat template, what the
-assistant says, a token that ends its turn, what follows a turn through the template again. So what is learnt here is
-what is generated later. Words that the template itself puts before the assistant's are not learnt.
+An example is laid out token by token like an episode of the swarm: the prompt through the chat template, the
+assistant's text, a token that ends its turn, and what follows a turn through the template again. So the model learns
+what it generates later. Words that the template itself puts before the assistant's are not learnt.
 
 Invariants:
-- A row that cannot be used is an error with file and row; nothing is left out but what others say last.
-- What the assistant says is learnt, its end too, and no other token.
+
+- A row that cannot be used is an error with file and row. Only messages after the assistant's last one are left out.
+- Exactly the assistant's tokens are learnt, including the end of its turns.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from node.tasks.tokenizer import TextCodec
 from node.tasks.tools.writing import write_calls
 
 FIELDS = ("messages", "tools", "prompt", "completion", "answer")
-"""What a row may have; `--field` says where else each stands."""
+"""Fields that a row may have. `--field` gives them other names in the file."""
 
 SHAPES = "`messages`, `prompt` and `completion`, or `prompt` and `answer`"
 
 THE_ASSISTANT = "assistant"
 
 NO_ID = "000000000"
-"""Of a call that has none: nine digits, which the templates of every family take."""
+"""The id of a call that has none: nine digits, which the templates of all families accept."""
 
 
 class _Function(msgspec.Struct):
@@ -82,19 +83,23 @@ class _Tool(msgspec.Struct):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How rows are read. `names`: in the file, by those of FIELDS; `chat`: whether a prompt of text goes through the
-    chat template."""
+    """Reads rows.
+
+    Args:
+        chat: whether a prompt of text goes through the chat template.
+        names: the name in the file, by the names of FIELDS.
+    """
 
     codec: TextCodec
     chat: Chat = Chat.AUTO
     names: Mapping[str, str] = field(default_factory=lambda: {one: one for one in FIELDS})
 
     def read(self, file: DataFile) -> Iterator[tuple[int, list[Passage]]]:
-        """Yield (number, passages) of each row. Raises TaskError naming file and row."""
+        """Yield (number, passages) of each row. Raises TaskError, which names file and row."""
         for row in file.rows(list(self.names.values())):
             try:
                 yield row.number, self.passages(row)
-            except TaskError as error:  # of the chat template, or the tokenizer
+            except TaskError as error:  # from the chat template, or the tokenizer
                 raise TaskError(f"{file.place(row.number)}: {error}") from error
             except ValueError as error:
                 raise file.reject(row.number, error) from error
@@ -107,16 +112,16 @@ class Reader:
             return self._conversation(self._messages(row, "messages"), self._tools(row))
         asked = next((name for name in ("prompt", "messages") if name in has), "")
         if not asked or not said:
-            fix = "Name the fields in which they stand, as in --field prompt=question"
-            raise BadRow(f"has neither {SHAPES}; its fields are {told_names(row.names) or 'none'}", fix)
+            fix = "Name the fields that hold them, for example --field prompt=question"
+            raise BadRow(f"has none of these: {SHAPES}; its fields are {told_names(row.names) or 'none'}", fix)
         return self._answered(row, asked, said)
 
     def _answered(self, row: Row, asked: str, said: str) -> list[Passage]:
-        """A prompt, and what the assistant says to it."""
+        """Return a prompt, and the assistant's answer to it."""
         prompt, answer = self._value(row, asked), self._value(row, said)
         if isinstance(prompt, str) and not (asked == "messages" or _is_list(prompt)):
             if not isinstance(answer, str | int | float) or isinstance(answer, bool):
-                raise ValueError(f"`{self.names[said]}` is no text, as `{self.names[asked]}` is")
+                raise ValueError(f"`{self.names[said]}` is not text, but `{self.names[asked]}` is")
             problem = Problem(prompt=prompt, chat=self.chat)
             return self._taught(problem, str(answer), self.names[said])
         before = self._messages(row, asked)
@@ -134,14 +139,14 @@ class Reader:
         return [(self.codec.encode_prompt(problem), False), (answer, True)]
 
     def _conversation(self, messages: Sequence[_Message], tools: tuple[Tool, ...], begin: int = 0) -> list[Passage]:
-        """All that is said in turn, learnt where the assistant says it from message `begin` on."""
+        """Return all messages in order. The assistant's are learnt, from message `begin` on."""
         first = next(
             (place for place, one in enumerate(messages) if one.role == THE_ASSISTANT and place >= begin), None
         )
         if first is None:
             raise ValueError("has no message of the assistant, so there is nothing to learn")
         if first == 0:
-            raise ValueError("begins with a message of the assistant, which nothing asked for")
+            raise ValueError("begins with a message of the assistant, so it has no prompt")
         problem = Problem(prompt=tuple(map(_plain, messages[:first])), chat=Chat.ALWAYS, tools=tools)
         passages: list[Passage] = [(self.codec.encode_prompt(problem), False)]
         end, heard = self.codec.end_of_turn(problem), list[ChatMessage]()
@@ -153,7 +158,7 @@ class Reader:
                 passages.append((self.codec.encode_turn(problem, tuple(heard)), False))
                 heard = []
             elif place > first + 1:
-                raise ValueError(f"messages {place - 1} and {place} are both the assistant's: join them")
+                raise ValueError(f"messages {place - 1} and {place} are both the assistant's: join them into one")
             passages.append((self.codec.encode_answer(self._said(message, place), end), message.weight != 0))
         if not any(is_said for _, is_said in passages):
             raise ValueError("all messages of the assistant have weight 0, so there is nothing to learn")
@@ -196,25 +201,25 @@ T = TypeVar("T")
 
 
 def _convert(value: Any, kind: type[T], name: str) -> T:
-    """A value of a row, or the JSON in its text, as CSV has it. Raises ValueError."""
+    """Return a value of a row, or the JSON in its text, as in CSV. Raises ValueError."""
     try:
         return msgspec.convert(parse_json(value.encode()) if isinstance(value, str) else value, kind)
     except (msgspec.ValidationError, ValueError) as error:
         what = "tools" if kind == list[_Tool] else "messages"
-        raise ValueError(f"`{name}` holds no {what} as OpenAI's API has them: {error}") from None
+        raise ValueError(f"`{name}` does not hold {what} in the form of OpenAI's API: {error}") from None
 
 
 def _is_list(value: Any) -> bool:
-    """Whether a value is a list of messages, or JSON text of one."""
+    """Return whether a value is a list of messages, or a text with the JSON of one."""
     return isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith('[{"'))
 
 
 def _plain(message: _Message) -> ChatMessage:
-    """Raises ValueError."""
+    """Return a message as chat templates take it. Raises ValueError."""
     content = message.content
     if isinstance(content, list):
         if other := [part for part in content if part.get("type") != "text" or not isinstance(part.get("text"), str)]:
-            raise ValueError(f"a message has content of type {other[0].get('type')!r}, and only text can be learnt")
+            raise ValueError(f"a message has content of type {other[0].get('type')!r}, but only text can be learnt")
         content = "".join(part["text"] for part in content)
     calls = tuple(
         ToolCall(id=one.id or NO_ID, name=one.function.name, arguments=_arguments(one.function))
@@ -237,28 +242,28 @@ def _arguments(function: _Function) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ValueError(f"the arguments of a call of {function.name!r} are no JSON object")
+        raise ValueError(f"the arguments of a call of {function.name!r} are not a JSON object")
     return found
 
 
 def open_data(path: Path, split: str = "") -> DataFile:
-    """Return the file at `path`, of the format that its name or its content tells. Raises TaskError."""
+    """Return the file at `path`, in the format of its name or content. Raises TaskError."""
     path = as_path(str(path))
     if path.is_dir() and any((path / name).exists() for name in SAVED):
         return SavedDataset(path, split)
     if split:
-        raise TaskError(f"--split {split}: {path} is no directory that save_to_disk wrote. Leave it out.")
+        raise TaskError(f"--split {split}: {path} is not a directory that save_to_disk wrote. Omit --split.")
     if path.is_dir():
         endings = {one.suffix.lower() for one in path.iterdir() if one.is_file()}
         suffix = next((one for one in FORMATS if one in endings), "")
     else:
         suffix = path.suffix.lower()
         if not path.exists() and not any(sign in path.name for sign in "*?"):
-            raise TaskError(f"--data {path}: does not exist. Name a file or a saved data set.")
+            raise TaskError(f"--data {path} does not exist. Name a file or a saved data set.")
     if suffix not in FORMATS:
         raise TaskError(
-            f"--data {path}: it is not clear what it holds. Name a file that ends in {', '.join(FORMATS)}, or a "
-            "directory that save_to_disk of datasets wrote."
+            f"--data {path}: its format is not known. Name a file that ends in {', '.join(FORMATS)}, or a directory "
+            "that save_to_disk of datasets wrote."
         )
     if suffix in (".jsonl", ".json"):
         return open_files(path, (".jsonl", ".json"), JsonLines)

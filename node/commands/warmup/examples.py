@@ -1,10 +1,11 @@
-"""Examples to learn from: a task's reference answers, or the rows of a file; those that do not fit are counted.
+"""Collect the examples to learn from: a task's reference answers, or the rows of a file. Count those that do not fit.
 
 Invariants:
-- No example is cut: one that is longer than the model takes, or than `most` allows, is left out and counted.
-- What the loss on held-out examples is measured on is never learnt, nor is a copy of it. It comes from the training
-  side: held-out problems of the task are asked for answers, and have no other use.
-- A problem without a reference answer is left out and counted; where no problem has one, that is an error.
+
+- No example is cut. One that is longer than the model or `most` allows is left out and counted.
+- Held-back examples, on which the loss is measured, are never learnt, nor are copies of them. They come from the
+  training side: the held-out problems of a task are only evaluated.
+- A problem without a reference answer is left out and counted. It is an error if no problem has one.
 """
 
 from __future__ import annotations
@@ -21,30 +22,37 @@ from node.tasks.task_suite import TaskSuite
 from node.tasks.tokenized_task import EncodedTask
 
 MAX_HELD_BACK = 128
-"""Examples on which the loss is measured: enough for its second digit."""
+"""Most examples on which the loss is measured: enough for two digits of it."""
 
 HELD_BACK_SHARE = 0.05
-"""Of finitely many examples; none of fewer than 20."""
+"""Fraction of finitely many examples that is held back. If there are fewer than 20, none is."""
 
 HELD_BACK_ENDLESS = 64
-"""Of tasks without end: their first ones."""
+"""Examples of endless tasks that are held back: their first ones."""
 
 LOOKED_AT = 64
-"""Problems of a task without end that are looked at first: where none has an answer, hardly any other will."""
+"""Problems of an endless task that are checked first: if none has an answer, hardly any other will."""
 
 TOO_LONG, NO_ANSWER = "too long", "no reference answer"
 
 WHO_CAN = (
     "Tasks with reference answers are reverse, sort, product and arithmetic, files (jsonl, csv, parquet, dataset) with "
-    "an answer in each row, most of reasoning_gym, `tools:` of any of these, and tasks of your own whose Problem has "
+    "an answer in each row, most of reasoning_gym, `tools:` of any of these, and your own tasks whose Problem has "
     "`answer`. For all others name conversations to learn from: --data FILE."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lessons:
-    """What there is to learn from. `examples` of finitely many; of tasks without end `draw` (number of the task, how
-    many were drawn before) and `weights`. `held_back` are never learnt. `left_out` counts by reason."""
+    """The examples to learn from.
+
+    Args:
+        held_back: examples on which the loss is measured; they are never learnt.
+        examples: the finitely many examples to learn.
+        draw: for endless tasks, returns the example for (number of the task, how many were drawn of it before).
+        weights: weights of endless tasks.
+        left_out: numbers of examples that were left out, by reason.
+    """
 
     held_back: Sequence[Example]
     digest: str
@@ -55,10 +63,10 @@ class Lessons:
 
     @property
     def told(self) -> str:
-        """What was found, in a sentence."""
+        """Return a sentence on what was found."""
         counts = [f"{count:,} left out ({reason})" for reason, count in sorted(self.left_out.items())]
         if self.draw is not None:
-            return "; ".join(["Examples without end, made by the task", *counts])
+            return "; ".join(["Unlimited examples, made by the task", *counts])
         tokens = sum(map(len, self.examples))
         found = (
             f"{len(self.examples):,} examples of {tokens:,} tokens, {len(self.held_back):,} more held back for the loss"
@@ -72,7 +80,7 @@ def of_rows(rows: Iterable[list[Passage]], most: int) -> Lessons:
 
 
 def of_tasks(suite: TaskSuite, weights: Sequence[float], most: int) -> Lessons:
-    """Return the reference answers of one finite task, or those of tasks drawn by their weights. Raises TaskError."""
+    """Return the reference answers of one finite task, or of tasks drawn by their weights. Raises TaskError."""
     tasks = list(suite.tasks.values())
     if len(tasks) == 1 and (finite := tasks[0].gate.finite) is not None:
         found = (reference(tasks[0], index) for index in range(finite.size))
@@ -81,7 +89,7 @@ def of_tasks(suite: TaskSuite, weights: Sequence[float], most: int) -> Lessons:
 
 
 def reference(encoded: EncodedTask, index: int) -> list[Passage] | None:
-    """Return the example of a training problem; None where the task has no answer to it."""
+    """Return the example of a training problem; None if the task has no answer to it."""
     if encoded.gate.problem(Place(index=index)).answer is None and not encoded.gate.demonstrates:
         return None
     return encoded.example(index)
@@ -103,8 +111,8 @@ def _finite(found: Iterator[list[Passage] | None], most: int, *, task: str = "")
         raise no_answers(task)
     if not examples:
         raise TaskError(
-            f"all {left_out[TOO_LONG]:,} examples are longer than {most:,} tokens, which the model or --max-tokens "
-            "allows. Shorten them, or take a model with more positions."
+            f"all {left_out[TOO_LONG]:,} examples are longer than the {most:,} tokens that the model or --max-tokens "
+            "allows. Shorten them, or use a model with more positions."
         )
     taught, held_back = _apart(examples)
     return Lessons(examples=taught, held_back=held_back, digest=digest.hexdigest(), left_out=left_out)
@@ -116,7 +124,7 @@ def no_answers(task: str) -> TaskError:
 
 
 def _apart(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """(to learn, held back): a share of the different examples, those of the lowest digests, with all their copies."""
+    """Return (to learn, held back). Examples with the lowest digests are held back, with all their copies."""
     digests = [hashlib.blake2b(one.tokens.tobytes() + one.learnt.tobytes(), digest_size=8).digest() for one in examples]
     count = min(MAX_HELD_BACK, int(HELD_BACK_SHARE * len(set(digests))))
     chosen = set(sorted(set(digests))[:count])
@@ -157,6 +165,6 @@ def _endless(tasks: Sequence[EncodedTask], weights: Sequence[float], most: int) 
 
 def _all_too_long(task: str, most: int) -> TaskError:
     return TaskError(
-        f"[task] {task}: its examples are longer than {most:,} tokens, which the model or --max-tokens allows. Make "
-        "its options smaller, or take a model with more positions."
+        f"[task] {task}: its examples are longer than the {most:,} tokens that the model or --max-tokens allows. Make "
+        "its options smaller, or use a model with more positions."
     )

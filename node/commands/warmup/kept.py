@@ -1,12 +1,14 @@
-"""The directory beside the result, from which a warm-up that was stopped goes on: OUT.warmup.
+"""Keep what a stopped warm-up needs to continue, in a directory beside the result: OUT.warmup.
 
-It holds `state.json`, the checkpoint that it names, and what is exported to be scored. The checkpoint is written before
-each block of steps: an overshoot goes back to it, and so does the same command after Ctrl-C, a crash or a power cut.
+It holds `state.json`, the checkpoint that it names, and exported weights to be scored. The checkpoint is written before
+each block of steps. A block that overshoots goes back to it, and so does the same command after Ctrl-C, a crash or a
+power cut.
 
 Invariants:
-- `state.json` names a checkpoint that is whole, or there is none and the warm-up begins anew.
+
+- `state.json` names a complete checkpoint; without it the warm-up begins at step 0.
 - A warm-up with another model, other examples, another order or another adapter is refused, and nothing is changed.
-- One process at a time; the directory is gone once the result is there.
+- Only one process uses the directory, and it is removed when the result exists.
 """
 
 from __future__ import annotations
@@ -35,8 +37,13 @@ SUFFIX = ".warmup"
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a warm-up goes on: after `steps` steps, with the weights of `checkpoint`. `fixed` may not change; `undone`
-    blocks went too far; `score` is that of the weights before the first step."""
+    """The point from which a warm-up continues: `steps` steps are done, and `checkpoint` has the weights.
+
+    Args:
+        fixed: settings that may not change.
+        undone: number of blocks that overshot.
+        score: score of the weights before the first step.
+    """
 
     fixed: dict[str, Any]
     steps: int
@@ -60,28 +67,30 @@ NAMES = {
     "batch": "--batch-tokens or --batch-examples",
     "lora": "--lora, or the adapter in [trainer]",
 }
-"""What may not change, as a message names it."""
+"""The settings that may not change, and their names in messages."""
 
 
 @dataclass(kw_only=True)
 class Kept:
-    """See the module's paragraph; made by `open_kept`. `reached` is None where nothing was begun."""
+    """The directory beside the result, opened by `open_kept`. `reached` is None if there is nothing to continue."""
 
     place: Path
     fixed: Mapping[str, Any]
     reached: Reached | None
 
     def checkpoint(self, steps: int) -> Path:
-        """Where the checkpoint after so many steps lies."""
+        """Return the path of the checkpoint after so many steps."""
         return self.place / f"{CHECKPOINT}{steps}"
 
     def look(self, number: int) -> Path:
-        """Where the weights are exported to be scored."""
+        """Return the path to which weights are exported to be scored."""
         return self.place / f"{LOOK}{number}"
 
     def note(self, steps: int, pace: Pace, *, undone: int = 0, score: float | None = None) -> None:
-        """Say that the warm-up goes on after so many steps, whose checkpoint is there; remove the others. Raises
-        RunError."""
+        """Record that the warm-up continues after so many steps, whose checkpoint exists, and remove the others.
+
+        Raises RunError.
+        """
         self.reached = Reached(
             fixed=dict(self.fixed),
             steps=steps,
@@ -96,36 +105,36 @@ class Kept:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what `state.json` does not name: older checkpoints, exports, what a kill left."""
+        """Remove everything that `state.json` does not name: older checkpoints, exports, remains of a kill."""
         wanted = {LOCK, FOLDER, *((STATE, self.reached.checkpoint) if self.reached else ())}
         for path in self.place.iterdir():
             if path.name not in wanted:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def remove(self) -> None:
-        """Remove the directory: the result is there."""
+        """Remove the directory, because the result exists."""
         shutil.rmtree(self.place, ignore_errors=True)
 
 
 def place_of(out: Path) -> Path:
-    """Return the directory beside `out`."""
+    """Return the path of the directory beside `out`."""
     return out.with_name(out.name + SUFFIX)
 
 
 @contextmanager
 def open_kept(out: Path, fixed: Mapping[str, Any], *, anew: bool) -> Iterator[Kept]:
-    """Have the directory beside `out` while inside; with `anew` what was begun there is thrown away.
+    """Open the directory beside `out` while inside; with `anew` its earlier content is discarded.
 
-    Raises UsageError where something else was begun there, RunError where it cannot be used.
+    Raises UsageError if it belongs to another warm-up, RunError if it cannot be used.
     """
     place = place_of(out)
     if place.exists() and not (place / LOCK).exists():
-        raise UsageError(f"{place} is in the way, and is none of a warm-up's. Move it, or name another OUT.")
+        raise UsageError(f"{place} exists, and is not from a warm-up. Move it, or name another result directory.")
     try:
         place.mkdir(parents=True, exist_ok=True)
         lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RunError(f"{place} cannot be made: {error.strerror}. Name another OUT.") from None
+        raise RunError(f"{place} cannot be made: {error.strerror}. Name another result directory.") from None
     try:
         _hold(lock, place)
         kept = Kept(place=place, fixed=fixed, reached=None if anew else _reached(place, fixed))
@@ -133,7 +142,7 @@ def open_kept(out: Path, fixed: Mapping[str, Any], *, anew: bool) -> Iterator[Ke
         yield kept
     finally:
         os.close(lock)
-        if not (place / STATE).exists():  # nothing to go on from
+        if not (place / STATE).exists():  # there is nothing to continue from
             shutil.rmtree(place, ignore_errors=True)
 
 
@@ -141,11 +150,13 @@ def _hold(lock: int, place: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise RunError(f"{place} is used by a warm-up that is running. Stop that one, or name another OUT.") from None
+        raise RunError(
+            f"{place} is in use by a running warm-up. Stop that one, or name another result directory."
+        ) from None
 
 
 def _reached(place: Path, fixed: Mapping[str, Any]) -> Reached | None:
-    """Raises UsageError, RunError."""
+    """Return the point to continue from; None if there is none. Raises UsageError, RunError."""
     if not (place / STATE).exists():
         return None
     try:
@@ -155,8 +166,8 @@ def _reached(place: Path, fixed: Mapping[str, Any]) -> Reached | None:
     changed = [name for name in NAMES if found.fixed.get(name) != fixed.get(name)]
     if changed:
         raise UsageError(
-            f"{NAMES[changed[0]]} is not what it was when the warm-up in {place} began. Put it back, add --anew to "
-            "begin again, or name another OUT."
+            f"{NAMES[changed[0]]} has changed since the warm-up in {place} began. Restore it, add --anew to begin "
+            "again, or name another result directory."
         )
     if not (place / found.checkpoint).is_dir():
         raise RunError(f"{place / found.checkpoint} is missing. Add --anew to begin again.")

@@ -1,12 +1,13 @@
-"""The steps of a warm-up, from block to block, until a band is met or all steps are taken.
+"""Run the steps of a warm-up, block by block, until a band is met or all steps are taken.
 
-Before each block the trainer's state is kept. After it the loss on examples that are held back is measured, and where a
-band is wanted, held-out prompts are asked. A block that ends above the band is undone, and taken again in shorter
-blocks at a lower rate; one that ends in it ends the warm-up.
+Before each block the trainer's state is kept. After it the loss on held-back examples is measured, and if a band is
+wanted, held-out prompts are evaluated. A block that ends above the band is undone, and repeated in shorter blocks at a
+lower rate. A block that ends within the band ends the warm-up.
 
 Invariants:
-- The band is met by measurement, never assumed: what is returned has a score within it.
-- A model that is in the band before the first step is not touched.
+
+- The band is met by measurement: the returned weights have a score within it.
+- A model that is in the band before the first step is not changed.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from node.learner_role.training.trainer_process import CallTrainer
 from node.runtime.errors import RunError
 
 MAX_UNDONE = 24
-"""Overshoots in all: by then the rate is 2e-7 of what was asked for, and one step leads past the band."""
+"""Most overshoots in all. By then the rate is 2e-7 of the requested one, and a single step leads past the band."""
 
 MOVING_SHARE = 8
-"""Once the score has risen by this part of the band's lower end, looks come sooner."""
+"""Once the score has risen by this fraction of the band's lower end, it is measured more often."""
 
 FINE_SHARE = 5
-"""Then a block has this part of its steps."""
+"""From then on a block has this fraction of its steps."""
 
 EMPTY_IN_A_ROW = 100
-"""Steps for which a task without end had nothing that fits: its options ask for more than the model takes."""
+"""Steps without any example that fits, after which a task's options are taken to ask for more than the model allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a warm-up ended: after so many steps, with these figures, if there are."""
+    """How a warm-up ended: the number of steps, the loss and the scores, if they were measured."""
 
     steps: int
     loss: float | None
@@ -50,7 +51,7 @@ class Ending:
 
 @dataclass(kw_only=True)
 class Lesson:
-    """See the module's paragraph. `judge` scores the trainer's weights; None where no held-out prompts are asked."""
+    """One warm-up. `judge` scores the trainer's weights; None if no held-out prompts are evaluated."""
 
     call: CallTrainer
     batches: Batches
@@ -65,7 +66,7 @@ class Lesson:
     _empty: int = 0
 
     async def run(self) -> Ending:
-        """Teach, and return how it ended. Raises RunError where the band was not met, and what `call` raises."""
+        """Teach, and return how it ended. Raises RunError if the band was not met, and what `call` raises."""
         steps, pace, undone, first = await self._begin()
         ending = Ending(steps=steps, loss=None, judged=None)
         while steps < self.batches.total:
@@ -90,7 +91,7 @@ class Lesson:
         raise self._missed(self.band, ending)
 
     async def _begin(self) -> tuple[int, Pace, int, float | None]:
-        """Go on, or look at the model as it is; return (steps, pace, blocks undone, score before the first step)."""
+        """Continue, or measure the model as it is; return (steps, pace, blocks undone, score before the first step)."""
         if (reached := self.kept.reached) is not None:
             await self.call("restore", _kept_settings(str(self.kept.checkpoint(reached.steps))), None)
             return reached.steps, reached.pace, reached.undone, reached.score
@@ -99,14 +100,14 @@ class Lesson:
         if self.band is not None and first is not None and first >= self.band.low:
             where = "above" if first > self.band.high else "in"
             raise RunError(
-                f"The model scores {first:.1%} before the first step, {where} the band {self.band}: it needs no "
-                "warm-up, and nothing was written. Begin with it as it is, ask for another band with --until, or for a "
-                "length alone with --epochs or --steps."
+                f"The model scores {first:.1%} before the first step, which is {where} the band {self.band}. It needs "
+                "no warm-up, and nothing was written. Begin with it as it is, set another band with --until, or give "
+                "only a length with --epochs or --steps."
             )
         return 0, Pace(block=self.block, rate=1.0), 0, first
 
     async def _keep(self, steps: int, pace: Pace, undone: int, first: float | None) -> None:
-        """Have a checkpoint of now, unless there is one."""
+        """Save a checkpoint of the current state, unless there is one."""
         directory = self.kept.checkpoint(steps)
         if not directory.exists():
             await self.call("save", {"directory": str(directory)}, None)
@@ -115,7 +116,7 @@ class Lesson:
     async def _undo(self, steps: int, pace: Pace, undone: int, first: float | None) -> None:
         if undone > MAX_UNDONE:
             raise RunError(
-                f"{MAX_UNDONE} blocks ended above the band {self.band}, the last of a single small step: it is too "
+                f"{MAX_UNDONE} blocks ended above the band {self.band}, the last after a single small step: it is too "
                 "narrow for so few held-out prompts. Widen --until, or raise [task] held_out."
             )
         await self.call("restore", _kept_settings(str(self.kept.checkpoint(steps))), None)
@@ -131,7 +132,7 @@ class Lesson:
         examples = self.batches.batch(step)
         self._empty = 0 if examples else self._empty + 1
         if self._empty >= EMPTY_IN_A_ROW:
-            raise RunError(f"Nothing that the task made for the last {EMPTY_IN_A_ROW} steps could be learnt from.")
+            raise RunError(f"None of the task's examples for the last {EMPTY_IN_A_ROW} steps could be learnt from.")
         if not examples:
             return
         rate = self.schedule.rate * self.schedule.at(step) * share
@@ -147,7 +148,7 @@ class Lesson:
         return Ending(steps=steps, loss=loss, judged=judged)
 
     async def _loss(self) -> float | None:
-        """Mean cross entropy of the targets of what is held back, in nats a token; None where nothing is."""
+        """Return the mean cross entropy on the held-back examples, in nats a token; None if there are none."""
         if not self.held_back:
             return None
         _, found = await self.call("logprobs", {"temperature": 1.0}, arrays_of(self.held_back))
@@ -156,8 +157,8 @@ class Lesson:
     def _missed(self, band: Band, ending: Ending) -> RunError:
         score = "" if ending.judged is None else f" The last score was {ending.judged.reached:.1%}."
         return RunError(
-            f"The band {band} was not met in {ending.steps} steps.{score} OUT was not written. The same command with "
-            f"more --epochs or --steps goes on from here, which {self.kept.place} holds; a higher --learning-rate with "
+            f"The band {band} was not met in {ending.steps} steps.{score} No result was written. The same command with "
+            f"more --epochs or --steps continues from here, kept in {self.kept.place}; a higher --learning-rate with "
             "--anew learns faster."
         )
 

@@ -1,6 +1,8 @@
-"""What was asked for on the command line, checked: a mistake is told before a model is loaded.
+"""Check the options of a warm-up, so that a mistake is reported before a model is loaded.
 
-Invariant: what is in force is a value that says so; whether held-out prompts are asked is decided here alone.
+Invariants:
+
+- The values in force are properties of `Wanted`. Only it decides whether held-out prompts are evaluated.
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ from node.tasks.api.interface import Chat
 FORMAT, ACCURACY = "format", "accuracy"
 
 EPOCHS = 3
-"""Passes over finitely many examples where nothing else is said, as TRL's SFT takes."""
+"""Default number of passes over finitely many examples, as in TRL's SFT."""
 
 ENDLESS_STEPS = 1000
-"""Steps on a task without end, at most, where nothing else is said."""
+"""Default number of steps on an endless task."""
 
 BATCH_TOKENS, BATCH_EXAMPLES = 8192, 64
-"""A step of TRL's SFT has eight sequences of up to 1,024 tokens; of short ones more give a steadier direction."""
+"""A step of TRL's SFT has eight sequences of up to 1,024 tokens. With short ones, more give a steadier direction."""
 
 LOOKS = 10
-"""Looks in a whole warm-up, where nothing else is said: each takes an export and an evaluation."""
+"""Default number of measurements in a warm-up: each takes an export and an evaluation."""
 
 MOST_STEPS_BETWEEN = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Where the score on held-out prompts is to end: within [`low`, `high`]."""
+    """The range [`low`, `high`] in which the score on held-out prompts is to end."""
 
     low: float
     high: float
@@ -46,26 +48,26 @@ class Band:
 
 
 FORM_BAND, SCORE_BAND = Band(low=0.5, high=0.95), Band(low=0.3, high=0.6)
-"""Of answers in the right form, and of right answers, where nothing else is said: docs/warmup.md."""
+"""Default bands for answers in the right form and for right answers; docs/warmup.md explains them."""
 
 
 def read_band(text: str) -> Band:
-    """Return what --until says, LOW..HIGH. Raises UsageError."""
+    """Return the band that --until gives as LOW..HIGH. Raises UsageError."""
     found = re.fullmatch(r"\s*(\d*\.?\d+)\s*\.\.\s*(\d*\.?\d+)\s*", text)
     if found is None:
-        raise UsageError(f"--until {text}: is no band. Write two shares with two dots between, as --until 0.3..0.6.")
+        raise UsageError(f"--until {text} is not a band. Write two fractions with two dots between: --until 0.3..0.6.")
     band = Band(low=float(found[1]), high=float(found[2]))
     if not 0 < band.low < band.high <= 1:
         raise UsageError(
-            f"--until {text}: a band lies between 0 and 1, and its first share is above 0 and below its second. Write "
-            "for example --until 0.3..0.6."
+            f"--until {text}: a band lies between 0 and 1, and its first fraction is above 0 and below the second. "
+            "Write for example --until 0.3..0.6."
         )
     return band
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """One warm-up as it was asked for; None and 0 where nothing was said."""
+    """The options of one warm-up. None and 0 mean not given."""
 
     config: Path
     out: Path
@@ -90,33 +92,35 @@ class Wanted:
     anew: bool = False
 
     def require(self) -> None:
-        """Refuse what cannot be meant. Raises UsageError."""
+        """Check the options. Raises UsageError."""
         if self.epochs and self.steps:
-            raise UsageError("--epochs and --steps both say how long to teach. Leave one of them out.")
+            raise UsageError("--epochs and --steps both set how long to teach. Omit one of them.")
         if self.data is None and (given := self.split or self.fields):
             option = "--split" if self.split else "--field"
-            raise UsageError(f"{option} {given if self.split else given[0]} is about a file. Name it with --data FILE.")
+            raise UsageError(f"{option} {given if self.split else given[0]} needs a file. Name it with --data FILE.")
         if (rate := self.learning_rate) is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"--learning-rate {rate}: is no rate. Give a number above 0, as {FULL_RATE:g}.")
+            raise UsageError(f"--learning-rate {rate} is not a rate. Give a number above 0, such as {FULL_RATE:g}.")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise UsageError(f"--weight-decay {self.weight_decay}: is no decay. Give 0, or a number above it, as 0.01.")
+            raise UsageError(
+                f"--weight-decay {self.weight_decay} is not a decay. Give a number from 0 on, such as 0.01."
+            )
         if not (math.isfinite(self.grad_clip) and self.grad_clip > 0):
-            raise UsageError(f"--grad-clip {self.grad_clip}: is no norm. Give a number above 0, as 1.0.")
+            raise UsageError(f"--grad-clip {self.grad_clip} is not a norm. Give a number above 0, such as 1.0.")
         _ = self.band, self.names
 
     @property
     def scored(self) -> bool:
-        """Whether held-out prompts are asked: unless a length alone was given."""
+        """Whether held-out prompts are evaluated: unless only a length was given."""
         return bool(self.until or self.by or not (self.epochs or self.steps))
 
     @property
     def score(self) -> str:
-        """Which score the band is about."""
+        """Return the name of the score that the band is about."""
         return self.by or FORMAT
 
     @property
     def band(self) -> Band | None:
-        """The band in force; None where no held-out prompts are asked. Raises UsageError."""
+        """Return the band in force; None if no held-out prompts are evaluated. Raises UsageError."""
         if not self.scored:
             return None
         if self.until:
@@ -125,13 +129,13 @@ class Wanted:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Where the fields of a row stand. Raises UsageError."""
+        """Return the names in the file of a row's fields. Raises UsageError."""
         found = {one: one for one in FIELDS}
         for text in self.fields:
             key, sign, name = text.partition("=")
             if not sign or key not in FIELDS or not name:
                 raise UsageError(
-                    f"--field {text}: write KEY=NAME, where KEY is one of {', '.join(FIELDS)}, as in --field "
+                    f"--field {text}: write KEY=NAME, where KEY is one of {', '.join(FIELDS)}, for example --field "
                     "prompt=question."
                 )
             found[key] = name
@@ -142,7 +146,7 @@ class Wanted:
         return Bounds(tokens=self.batch_tokens, examples=self.batch_examples)
 
     def schedule(self, total: int) -> Schedule:
-        """The rates of `total` steps."""
+        """Return the learning rates of `total` steps."""
         return Schedule(
             rate=self.learning_rate or (LORA_RATE if self.lora else FULL_RATE),
             rise=math.ceil(RISE_SHARE * total) if self.rise is None else self.rise,
@@ -151,5 +155,5 @@ class Wanted:
         )
 
     def block(self, total: int) -> int:
-        """Steps between two looks."""
+        """Return the number of steps between two measurements."""
         return self.check_every or max(1, min(MOST_STEPS_BETWEEN, math.ceil(total / LOOKS)))

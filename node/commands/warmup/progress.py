@@ -1,7 +1,7 @@
-"""What is printed while a model is warmed up: lines for people, or one JSON object a line for programs.
+"""Print the progress of a warm-up: lines for people, or one JSON object in each line for programs.
 
 The keys of the JSON are a promise: `event` is "examples", "begun", "step", "look", "undone", "stopped" or "done", and
-each has the fields of the method of that name. Figures that are not there are null.
+each has the fields of the method of that name. A missing number is null.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from node.runtime.stdout import complain, say, say_drawn
 from protocol.core.pipe import Header
 
 EVERY_S = 5.0
-"""Seconds between two lines of steps for people; programs get every step."""
+"""Seconds between two lines about steps, for people; programs get every step."""
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """See the module's paragraph. Rates are over the time since the last line."""
+    """Prints the progress. Rates are averages since the last line."""
 
     total: int = 0
     as_json: bool = False
@@ -30,22 +30,22 @@ class Progress:
     _tokens: int = 0
 
     def reading(self) -> None:
-        """Examples are read, which takes a minute for some hundred thousand; said to whoever sits before a terminal."""
+        """Report on a terminal that examples are being read, which takes a minute for some hundred thousand."""
         if sys.stderr.isatty():
             complain("Reading examples...")
 
     def examples(self, told: str) -> None:
-        """What there is to learn from."""
+        """Report the examples that were found."""
         self._tell("examples", f"{told}.", text=told)
 
     def begun(self, steps: int, of: str) -> None:
-        """Where it begins: after so many steps of an earlier call, or anew. `of`: what is taught."""
+        """Report the start, after `steps` steps of an earlier call. `of`: what is taught."""
         self._told_at, self._tokens = time.monotonic(), 0
-        where = f"Going on after step {steps} of {self.total}" if steps else f"{words.counted(self.total, 'step')}"
+        where = f"Continuing after step {steps} of {self.total}" if steps else f"{words.counted(self.total, 'step')}"
         self._tell("begun", f"{where}, {of}.", steps=steps, total=self.total)
 
     def step(self, number: int, *, loss: float, rate: float, tokens: int) -> None:
-        """Step `number` was taken, on so many tokens."""
+        """Report step `number`, with so many tokens."""
         self._tokens += tokens
         passed = time.monotonic() - self._told_at
         if not self.as_json and passed < EVERY_S:
@@ -63,7 +63,7 @@ class Progress:
         )
 
     def look(self, number: int, *, loss: float | None, judged: Judged | None) -> None:
-        """After step `number`: the loss on examples that are held back, and the score on held-out prompts."""
+        """Report the loss on held-back examples, and the score on held-out prompts, after step `number`."""
         parts = [] if loss is None else [f"held-out loss {loss:.4f}"]
         parts += [] if judged is None else [judged.told]
         if parts:
@@ -73,31 +73,31 @@ class Progress:
         self._told_at, self._tokens = time.monotonic(), 0
 
     def undone(self, number: int, *, block: int, rate: float) -> None:
-        """The block before went too far: back to step `number`, in shorter blocks at a share `rate` of the rate."""
-        shorter = f"in blocks of {words.counted(block, 'step')}, at {rate:g} of the rate"
-        told = f"That is above the band: back to step {number}, {shorter}"
+        """Report that the last block overshot: back to step `number`, in shorter blocks at `rate` times the rate."""
+        shorter = f"in blocks of {words.counted(block, 'step')}, at {rate:g} times the rate"
+        told = f"The score is above the band: back to step {number}, {shorter}"
         self._tell("undone", told, step=number, block=block, rate=rate)
 
     def stopped(self, text: str) -> None:
-        """Somebody stopped it."""
+        """Report that the warm-up was stopped."""
         self._tell("stopped", text, text=text)
 
     def done(self, text: str, *, out: str, steps: int) -> None:
-        """The result is there."""
+        """Report that the result is written."""
         self._tell("done", text, out=out, steps=steps)
 
     def asking(self, prompts: int) -> None:
-        """So many held-out prompts are asked, which may take minutes; said to whoever sits before a terminal."""
+        """Report on a terminal that so many held-out prompts are being evaluated, which may take minutes."""
         if sys.stderr.isatty():
-            complain(f"Asking {words.counted(prompts, 'held-out prompt')}...")
+            complain(f"Evaluating {words.counted(prompts, 'held-out prompt')}...")
 
     def waiting(self, header: Header) -> None:
-        """The trainer waits for other machines, and says so."""
+        """Report that the trainer waits for other machines, if `header` says so."""
         if header.get("event") == "waiting":
             self.trouble(f"the trainer waits: {header.get('text')}")
 
     def trouble(self, text: str) -> None:
-        """Something that somebody should see to."""
+        """Report something that a person should look at."""
         complain(f"volery: note: {text}")
 
     def _tell(self, event: str, line: str, **fields: object) -> None:

@@ -1,9 +1,9 @@
-"""The learning rate of each step: a rise in a line, then a fall in a line, along a cosine, or none.
+"""Compute the learning rate of each step: a linear rise, then a linear or cosine fall, or none.
 
-The defaults are those of `SFTConfig` of TRL 1.16, which are transformers' own: 2e-5, falling in a line to 0, AdamW with
-betas 0.9 and 0.999 without weight decay, gradients clipped at norm 1. Three differ: there is a rise over 3 % of the
-steps, since AdamW's first steps are as long as the rate allows in directions that one batch chose; an adapter learns at
-ten times the rate, as TRL's guide for LoRA has it; and the last step has a rate above 0.
+The defaults are those of `SFTConfig` of TRL 1.16, which are transformers' own: 2e-5, falling linearly to 0, AdamW with
+betas 0.9 and 0.999 without weight decay, gradients clipped at norm 1. Three differ. The rate rises over 3 % of the
+steps, because AdamW's first steps are as long as the rate allows, in directions that a single batch chose. An adapter
+learns at ten times the rate, as TRL's guide for LoRA recommends. And the last step has a rate above 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BETAS = (0.9, 0.999)
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """`rate` is the highest, which is reached after `rise` steps of `total`."""
+    """The rates of a warm-up. `rate` is the highest, which is reached after `rise` steps of `total`."""
 
     rate: float
     rise: int
@@ -29,7 +29,7 @@ class Schedule:
     decay: Decay
 
     def at(self, step: int) -> float:
-        """Return the rate of the step that follows `step` others, as a share of `rate` in (0, 1]."""
+        """Return the rate of the step that follows `step` others, as a fraction of `rate` in (0, 1]."""
         if step < self.rise:
             return (step + 1) / (self.rise + 1)
         done = (step - self.rise) / max(1, self.total - self.rise)
@@ -43,4 +43,4 @@ class Schedule:
 
 
 _LEAST = 1e-6
-"""A step beyond the last one learns next to nothing, and the trainer takes no rate of 0."""
+"""The least fraction: the trainer accepts no rate of 0, and with this a step changes next to nothing."""

@@ -1,12 +1,14 @@
-"""How many held-out prompts a version answers in the right form, and how many rightly.
+"""Measure how many held-out prompts a version answers in the right form, and how many correctly.
 
-Each prompt is asked as an evaluation of a run asks it: once greedily, and sampled at the training temperature. The band
-is about the sampled ones, since those are what reinforcement learning finds something in, or nothing.
+Each prompt is evaluated as in a run: once greedily, and sampled at the training temperature. The band is about the
+sampled answers, because reinforcement learning learns from those.
 
-An answer has the right form when it ended by itself, is not blank, and the task says that it can be read
-(`node.tasks.gate.Gate.in_form`). Of a task that gives a reward called "format" the form is that reward.
+An answer has the right form if it ended by itself, is not blank, and the task says that it can be read
+(`node.tasks.gate.Gate.in_form`). If a task gives a reward called "format", the form is that reward.
 
-Invariant: prompts and seeds are the same at every look, so two figures differ by the weights alone.
+Invariants:
+
+- Prompts and seeds are the same at every measurement, so two scores differ only by the weights.
 """
 
 from __future__ import annotations
@@ -34,29 +36,29 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Scores of one version. `by` names the one that the band is about; it is `reached`."""
+    """Scores of one version. `by` names the score that the band is about, and `reached` is its value."""
 
     by: str
     scores: Scores
 
     @property
     def reached(self) -> float:
-        """The score that the band is about. Raises UsageError where no task gives it."""
+        """Return the score that the band is about. Raises UsageError if no task gives it."""
         if self.by == ACCURACY:
             return self.accuracy
         if self.by not in self.scores.named:
             known = ", ".join([FORMAT, ACCURACY, *(name for name in self.scores.named if name != FORMAT)])
-            raise UsageError(f"--by {self.by}: no task gives a reward of that name. There is: {known}.")
+            raise UsageError(f"--by {self.by}: no task gives a reward of that name. Known are: {known}.")
         return self.scores.named[self.by][1]
 
     @property
     def accuracy(self) -> float:
-        """Share of the sampled answers that are all right."""
+        """Return the fraction of sampled answers that are completely right."""
         return self.scores.pass_at.get(1, nan)
 
     @property
     def told(self) -> str:
-        """The figures for people."""
+        """Return the scores for people."""
         greedy, sampled = self.scores.named.get(FORMAT, (nan, nan))
         parts = [f"{sampled:.1%} of sampled answers in the right form ({greedy:.1%} of greedy ones)"]
         if not isnan(self.accuracy):
@@ -67,7 +69,7 @@ class Judged:
 
     @property
     def figures(self) -> Mapping[str, float | str | None]:
-        """The same for programs."""
+        """Return the scores for programs."""
         greedy, sampled = self.scores.named.get(FORMAT, (nan, nan))
         found = {"format": sampled, "greedy_format": greedy, "accuracy": self.accuracy, "score": self.reached}
         return {"by": self.by, **{name: None if isnan(value) else round(value, 6) for name, value in found.items()}}
@@ -75,7 +77,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """What asks held-out prompts: an engine, the tasks, who says what answers are worth, how completions are drawn."""
+    """Evaluates held-out prompts with an engine, tasks, rewards (`ask`), and sampling settings."""
 
     engine: PolicyEngine
     suite: TaskSuite
@@ -84,15 +86,15 @@ class Scoring:
     by: str
 
     async def score(self, directory: Path, number: int) -> Judged:
-        """Score the model in `directory`, the look of that number. Raises EngineError, NothingSaid, RunError."""
+        """Score the model in `directory` at measurement `number`. Raises EngineError, NothingSaid, RunError."""
         version = InstalledVersion(name=PolicyVersion(0, number), manifest=ManifestHash(number.to_bytes(32, "big")))
         await self.engine.install(version, directory)
         scores = await evaluate(self.engine, self.suite.held_out, self.terms, self._asked)
-        await self.engine.release()  # a trainer on the same GPU wants the memory
+        await self.engine.release()  # a trainer on the same GPU needs the memory
         return Judged(by=self.by, scores=scores)
 
     async def _asked(self, questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
-        """What comes back, with the form of the answer among the rewards of an episode that is over."""
+        """Return the replies. If an episode is over, the form of the answer is among its rewards."""
         replies = await self.ask(questions)
         return await trio.to_thread.run_sync(partial(_with_form, self.suite, questions, replies))
 

@@ -152,7 +152,7 @@ BAD: dict[str, tuple[Callable[[], Sequence[Line]], int, str, str]] = {
     "tokens of nothing": (lambda: [receipt_line(1, rules=[Rule.STALE], tokens=5)], 2, "tokens", "5 tokens"),
     "a relay receipt twice": (lambda: [relay_line(), relay_line()], 3, "envelope", "above"),
     "a note on another receipt": (lambda: [relay_line(receipt=bytes(32))], 2, "note", "another relay receipt"),
-    "a note on another manifest": (lambda: [relay_line(manifest=bytes(32))], 2, "note", "not that of its relay receipt"),
+    "a note on another manifest": (lambda: [relay_line(manifest=bytes(32))], 2, "note", "not that of its relay"),
     "a note for another receiver": (lambda: [relay_line(receiver=STRANGER.peer_id)], 2, "note", "did not sign"),
     "a note by the relay itself": (lambda: [relay_line(signer=ALPHA)], 2, "note", "unauthorised"),
     "a note that is none": (

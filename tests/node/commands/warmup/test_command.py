@@ -25,7 +25,7 @@ def test_a_place_for_the_result(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for taken in ("file", "link"):
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="already exists"):
             require_out(tmp_path / taken)
     with pytest.raises(UsageError, match="file is a file"):
         require_out(tmp_path / "file" / "below")
@@ -34,7 +34,7 @@ def test_a_place_for_the_result(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(RunError, match="may not be written to"):
+    with pytest.raises(RunError, match="is not writable"):
         require_out(tmp_path / "new")
 
 

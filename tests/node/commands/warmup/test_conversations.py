@@ -153,23 +153,23 @@ def test_the_template_says_what_ends_a_turn_where_it_is_a_stop_id(tmp_path: Path
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "has neither `messages`, `prompt` and `completion`"),
+        ({}, "has none of these: `messages`, `prompt` and `completion`"),
         ({"question": "2+2", "reply": "4"}, "its fields are `question`, `reply`"),
-        ({"prompt": "2+2"}, "has neither"),
+        ({"prompt": "2+2"}, "has none of these"),
         ({"prompt": "2+2", "completion": "  "}, "`completion` is empty"),
-        ({"prompt": "2+2", "completion": [SAY]}, "`completion` is no text, as `prompt` is"),
+        ({"prompt": "2+2", "completion": [SAY]}, "`completion` is not text, but `prompt` is"),
         ({"messages": [ASK]}, "has no message of the assistant"),
         ({"messages": [SAY, ASK]}, "begins with a message of the assistant"),
         ({"messages": [ASK, SAY, LAST]}, "messages 2 and 3 are both the assistant's"),
         ({"messages": [ASK, SAY | {"content": ""}]}, "message 2, of the assistant, is empty"),
         ({"messages": [ASK, SAY | {"weight": 0}]}, "all messages of the assistant have weight 0"),
-        ({"messages": "hello"}, "holds no messages as OpenAI's API has them"),
-        ({"messages": [{"from": "human", "value": "2+2"}]}, "holds no messages as OpenAI's API has them"),
+        ({"messages": "hello"}, "does not hold messages in the form of OpenAI's API"),
+        ({"messages": [{"from": "human", "value": "2+2"}]}, "does not hold messages in the form of OpenAI's API"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAY]}, "content of type 'image_url'"),
-        ({"messages": [ASK, SAY], "tools": [{"name": "add"}]}, "`tools` holds no tools"),
+        ({"messages": [ASK, SAY], "tools": [{"name": "add"}]}, "`tools` does not hold tools"),
         (
             {"messages": [ASK, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
-            "the arguments of a call of 'f' are no JSON object",
+            "the arguments of a call of 'f' are not a JSON object",
         ),
     ],
 )
@@ -227,10 +227,10 @@ def test_parts_in_a_directory(plain: TextCodec, tmp_path: Path) -> None:
     ("name", "split", "said"),
     [
         ("none.jsonl", "", "does not exist. Name a file"),
-        ("notes.txt", "", "it is not clear what it holds"),
-        ("empty", "", "it is not clear what it holds"),
+        ("notes.txt", "", "its format is not known"),
+        ("empty", "", "its format is not known"),
         ("notes.txt", "train", "--split train: "),
-        ("empty", "train", "is no directory that save_to_disk wrote"),
+        ("empty", "train", "is not a directory that save_to_disk wrote"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, name: str, split: str, said: str) -> None:

@@ -63,7 +63,7 @@ def test_what_is_too_long_is_left_out_and_counted() -> None:
     found = of_rows([*rows(2), *rows(3, length=20)], most=8)
     assert (len(found.examples), len(found.held_back)) == (2, 0)
     assert found.told == "2 examples of 10 tokens, 0 more held back for the loss; 3 left out (too long)"
-    with pytest.raises(TaskError, match="all 3 examples are longer than 8 tokens"):
+    with pytest.raises(TaskError, match="all 3 examples are longer than the 8 tokens"):
         of_rows(rows(3, length=20), most=8)
 
 
@@ -114,7 +114,7 @@ def test_several_tasks_are_drawn_by_weight(codec: TextCodec) -> None:
 
 
 def test_a_task_without_end_that_is_too_long_for_the_model(codec: TextCodec) -> None:
-    with pytest.raises(TaskError, match="its examples are longer than 5 tokens"):
+    with pytest.raises(TaskError, match="its examples are longer than the 5 tokens"):
         of_tasks(suite(codec, open_task("reverse:letters=4")), [1.0], most=5)
 
 

@@ -61,7 +61,7 @@ def test_another_warm_up_is_refused_unless_it_is_to_begin_anew(tmp_path: Path, n
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     with (
         open_kept(tmp_path / "out", FIXED, anew=False),
-        pytest.raises(RunError, match="is used by a warm-up that is running"),
+        pytest.raises(RunError, match="is in use by a running warm-up"),
         open_kept(tmp_path / "out", FIXED, anew=False),
     ):
         pass
@@ -71,7 +71,7 @@ def test_what_somebody_else_has_there_is_not_touched(tmp_path: Path) -> None:
     place = place_of(tmp_path / "out")
     place.mkdir()
     (place / "mine").write_text("all of it")
-    with pytest.raises(UsageError, match="is in the way"), open_kept(tmp_path / "out", FIXED, anew=True):
+    with pytest.raises(UsageError, match="is not from a warm-up"), open_kept(tmp_path / "out", FIXED, anew=True):
         pass
     assert (place / "mine").read_text() == "all of it"
 

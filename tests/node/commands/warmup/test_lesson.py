@@ -121,7 +121,7 @@ async def test_a_band_that_is_too_narrow_is_told(out: Path) -> None:
 @pytest.mark.parametrize(("learnt", "where"), [(0.6, "in"), (0.9, "above")])
 async def test_a_model_that_needs_none_is_left_alone(out: Path, learnt: float, where: str) -> None:
     model = Learning(learnt=learnt)
-    with opened(out) as kept, pytest.raises(RunError, match=f"{where} the band 0.5..0.7: it needs no warm-up"):
+    with opened(out) as kept, pytest.raises(RunError, match=f"{where} the band 0.5..0.7\\. It needs no warm-up"):
         await lesson(kept, model).run()
     assert not model.rates
     assert not kept.place.exists()

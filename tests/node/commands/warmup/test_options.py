@@ -53,17 +53,17 @@ def test_prompts_are_asked_unless_a_length_alone_was_given(given: dict[str, Any]
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"epochs": 1, "steps": 1}, "--epochs and --steps both say how long"),
+        ({"epochs": 1, "steps": 1}, "--epochs and --steps both set how long"),
         ({"until": "2..3"}, "--until 2..3"),
-        ({"fields": ["prompt=question"]}, "--field prompt=question is about a file"),
-        ({"split": "train"}, "--split train is about a file"),
+        ({"fields": ["prompt=question"]}, "--field prompt=question needs a file"),
+        ({"split": "train"}, "--split train needs a file"),
         ({"data": OUT, "fields": ["question"]}, "--field question: write KEY=NAME"),
         ({"data": OUT, "fields": ["text=a"]}, "--field text=a: write KEY=NAME"),
-        ({"learning_rate": -1.0}, "--learning-rate -1.0: is no rate"),
-        ({"learning_rate": 0.0}, "--learning-rate 0.0: is no rate"),
-        ({"learning_rate": float("nan")}, "--learning-rate nan: is no rate"),
-        ({"weight_decay": float("inf")}, "--weight-decay inf: is no decay"),
-        ({"grad_clip": 0.0}, "--grad-clip 0.0: is no norm"),
+        ({"learning_rate": -1.0}, "--learning-rate -1.0 is not a rate"),
+        ({"learning_rate": 0.0}, "--learning-rate 0.0 is not a rate"),
+        ({"learning_rate": float("nan")}, "--learning-rate nan is not a rate"),
+        ({"weight_decay": float("inf")}, "--weight-decay inf is not a decay"),
+        ({"grad_clip": 0.0}, "--grad-clip 0.0 is not a norm"),
     ],
 )
 def test_what_cannot_be_meant(given: dict[str, Any], said: str) -> None:

@@ -39,7 +39,7 @@ def test_a_band_is_about_sampled_answers(by: str, reached: float) -> None:
 
 
 def test_a_reward_that_no_task_gives_is_told_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="There is: format, accuracy, brevity"):
+    with pytest.raises(UsageError, match="Known are: format, accuracy, brevity"):
         _ = judged("brevty").reached
 
 

@@ -1,7 +1,7 @@
 """Check everything that a task returns, here and nowhere else.
 
-A task may be the operator's own code. A forgotten `return`, a dict instead of a message or an exception is a mistake
-that the operator must be able to read in one sentence, whether the task runs in the node or in a verifier.
+A task may be the operator's own code. It may forget a `return`, return a dict instead of a message, or raise. The
+operator must then be able to read the mistake in one sentence, whether the task runs in the node or in a verifier.
 
 Invariants:
 

@@ -4,7 +4,7 @@
     {"prompt": ..., "chosen": ..., "rejected": ...}
 
 `prompt` (or `messages`) is text or chat messages, as in `node.tasks.kinds.jsonl`. `chosen` and `rejected` are text, or
-messages of which the last one counts. Other fields are ignored.
+messages, and then the last message counts. Other fields are ignored.
 
 Invariants:
 

@@ -11,7 +11,7 @@ Invariants:
 - A prompt that the tokenizer cannot write is an error.
 - A prompt begins with the beginning-of-text token at most once, whether the chat template, the tokenizer or both write
   it.
-- What the policy said is never rendered again when the tokens after a turn are written.
+- Writing the tokens after a turn never renders the policy's own words again.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ compared by `node.tasks.answers.numbers`.
 
 Invariants:
 
-- Every comparison ends. Whatever a text makes math-verify execute runs in a sandbox
-  (`node.tasks.answers.math_comparison`).
+- Every comparison ends.
+- If a text makes math-verify execute something, that runs in a sandbox (`node.tasks.answers.math_comparison`).
 - A text that cannot be read is no answer: nothing that a policy says raises an exception.
 """
 
@@ -64,7 +64,7 @@ _MORE = re.compile(
 _SCALED = re.compile(
     rf"\d\}}?+\s*+\$?+\**+(?:\\[,;: ]|~|\s)*+(?:\\text\w*+\s*+\{{\s*+)?+(?:{'|'.join(SCALES)})s?\b", re.IGNORECASE
 )
-"""A number with a scale word, of which math-verify reads only the number."""
+"""A number with a scale word. math-verify reads only the number."""
 
 _DIGIT = re.compile(r"\d")
 _RUN = re.compile(r"\\(?:text(?:rm|bf|it|normal)?|mathrm|mbox)\s*+\{([^{}]*+)\}")
@@ -170,7 +170,7 @@ def _is_worded(reference: str) -> bool:
 
 
 def _is_of_parts(answer: str) -> bool:
-    """Return whether words stand between parts of an answer, of which math-verify would read only the first."""
+    """Return whether words stand between parts of an answer. math-verify would then read only the first part."""
     if _MODULUS.search(answer):
         return True
     before, *parts = _RUN.split(_RAISED.sub("", answer))

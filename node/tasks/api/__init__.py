@@ -1,6 +1,6 @@
 """Define what authors of tasks and rewards import, through the package `volery`.
 
-Of the program it imports nothing but the errors.
+From the rest of the program it imports only the errors.
 
 - `environment`: episodes that have a state
 - `interface`: tasks, problems, completions, rewards

@@ -30,9 +30,10 @@ MAX_ANSWER_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the policy reads after a turn. `answer`: text or messages. `over`: the episode has ended, with no answer.
+    """The environment's answer to a turn. `answer`: text or messages for the policy to read. `over`: the episode has
+    ended, and there is no answer.
 
-    An environment may return the text or messages alone, or None at the end of the episode.
+    `step` may also return the text or messages themselves, or None at the end of the episode.
     """
 
     answer: Answer | None = None

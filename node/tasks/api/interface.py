@@ -129,7 +129,7 @@ class Problem:
 
 
 Answer = str | tuple[ChatMessage, ...]
-"""What the policy reads between two turns: messages, or text, which in a conversation is one message of the user."""
+"""The messages or text that the policy reads between two turns. In a conversation, text is one message of the user."""
 
 
 class Turn(NamedTuple):
@@ -141,10 +141,10 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What the policy said for a problem.
+    """The policy's completion for a problem.
 
-    `finished`: the completion ended by itself within its token budget, with a stop token, which is not part of `text`.
-    In a task of several turns, `text` is the last turn, and `turns` are the turns before it.
+    `text`: in a task of several turns, the last turn. `turns`: the turns before that. `finished`: the completion ended
+    by itself within its token budget, with a stop token. That token is not part of `text`.
     """
 
     text: str
@@ -225,7 +225,7 @@ class FiniteTask(Task, Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What to tell the operator at the start, each a clause: how many problems there are, which were left out."""
+        """Notes for the operator at the start, each a clause: how many problems there are, which were left out."""
 
     @property
     def pass_rates(self) -> Sequence[float] | None:

@@ -22,7 +22,7 @@ MARK = "volery-task: "
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """What a process says about a task: its fingerprint, and a digest of each of the first problems."""
+    """The description of a task by one process: its fingerprint, and a digest of each of the first problems."""
 
     fingerprint: str
     problems: Sequence[str]

@@ -12,7 +12,7 @@ LONG = 10_000
 """Characters of the longest made-up completion: more than most completions have."""
 
 ODD = "\x00\x1b[2J\u202e\ufffd\N{SLIGHTLY SMILING FACE}"
-"""What an untrained policy may say: control characters, reversed text direction, unknown characters."""
+"""A text that an untrained policy may say: control characters, reversed text direction, unknown characters."""
 
 
 def made_up(problem: Problem, other: Problem) -> list[Completion]:

@@ -111,7 +111,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A task under test, of which `indexes` problems are tried.
+    """A task under test. `indexes`: number of its problems to try.
 
     `again`: the same task opened a second time, if that is possible. `reseeded`: with another seed, if possible.
     `varied`: with another value of one option, by "key=value". `codec`: writes prompts in tokens; `own_model`: it

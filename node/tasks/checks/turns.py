@@ -13,7 +13,7 @@ PLAYED = 4
 """Turns of an episode to ask a second time. A mistake shows in the first ones."""
 
 USELESS = ("", "i do not know.", "?")
-"""What an untrained policy says, in letters that the small tokenizer has."""
+"""Texts that an untrained policy may say, in letters that the small tokenizer has."""
 
 Asked = tuple[int, Problem, tuple[Turn, ...], str]
 """(index, its problem, the turns before, what was said): the arguments of one question."""

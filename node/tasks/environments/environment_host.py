@@ -8,7 +8,7 @@ Invariants:
 - Every call ends within `step_s` or fails. A thread cannot be ended; then `on_hang` is called, which ends the process.
 - Everything that a task's code raises or wrongly returns becomes a TaskError that names the problem
   (`node.tasks.gate`).
-- An environment is closed once. What it raises then is passed to `on_bad_end`.
+- An environment is closed once. An exception of its `close` is passed to `on_bad_end`.
 """
 
 from __future__ import annotations

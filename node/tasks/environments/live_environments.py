@@ -81,7 +81,7 @@ class Work:
 
 @dataclass(kw_only=True, slots=True)
 class _Episode:
-    """What an environment has heard and answered. `asked`: the question that it works on now."""
+    """The turns that an environment has heard, and its answers. `asked`: the question that it works on now."""
 
     task: str
     place: Place

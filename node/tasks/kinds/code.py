@@ -51,7 +51,8 @@ MAX_TESTS = 256
 
 
 class _Test(msgspec.Struct, kw_only=True):
-    """What a program reads, and what it must print. White space at the ends of lines and of the text is ignored."""
+    """The input of a program, and the output that it must print. White space at the ends of lines and of the text is
+    ignored."""
 
     input: str = ""
     output: str

@@ -3,7 +3,7 @@
 Invariants:
 
 - The environment's answer depends only on the problem and on what was said, so the transcript is enough to replay it.
-- What the policy must find out is not in the prompt.
+- The prompt does not contain what the policy must find out.
 - The reward is 1.0 if the last turn is the answer followed by a stop id, else 0.0.
 - Problems are drawn like those of `node.tasks.kinds.generated`.
 """

@@ -6,8 +6,8 @@ the problems, so data files, generated tasks and data sets of reasoning-gym work
 
 Invariants:
 
-- What the policy wrote runs in `node.tasks.sandbox.workshop` or not at all. The files of an episode stay between its
-  calls, and no other episode sees them.
+- The policy's programs and commands run in `node.tasks.sandbox.workshop` or not at all.
+- The files of an episode stay between its calls, and no other episode sees them.
 - Every call, right or wrong, is answered with a sentence. The output of a tool is cut to `output` characters.
 - An episode ends. After `calls` calls, the policy is told that there are no more. If it still goes on to call, the
   episode ends with the reward of an empty answer.
@@ -82,7 +82,7 @@ SHOWN_CALLS, SHOWN_OF = 2, 5
 of a call is left to be learnt."""
 
 GIVES_UP = "?"
-"""What the policy says when it gives up. A direct answer would not do: its digits differ from example to example, so a
+"""The policy's answer when it gives up. A direct answer would not do: its digits differ from example to example, so a
 call would be the likeliest beginning from the start."""
 
 

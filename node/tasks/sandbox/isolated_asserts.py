@@ -7,8 +7,8 @@ changes its arguments in place, they change on the asserts' side too. Functions 
 
 Invariants:
 
-- What an assert compares is in its own process. So the program cannot end the asserts, patch what they use, or claim to
-  equal everything.
+- Asserts compare only objects of their own process. So the program cannot end the asserts, patch what they use, or
+  claim to equal everything.
 - Python's own names always mean Python's objects in the asserts.
 - If the program ends, the asserts fail.
 """

@@ -33,7 +33,7 @@ LOOK_S = 0.1
 """Seconds between two looks of a waiting question at whether the service is back."""
 
 Kind = Literal["down", "broken", "denied", "busy", "rejected", "unreadable"]
-"""What went wrong with a request. down: no answer. broken: the server failed, or closed the connection in the middle.
+"""Kinds of failed requests. down: no answer. broken: the server failed, or closed the connection in the middle.
 denied: it does not accept the key or the address. busy: it has too many requests. rejected: it does not accept the
 questions. unreadable: its answer cannot be read."""
 

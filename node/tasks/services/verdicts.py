@@ -4,7 +4,7 @@ A completion may still talk the judge into a better score, because a language mo
 
 Invariants:
 
-- What the policy said stands between two marks that contain a digest of it. So no completion can write its end mark.
+- The policy's text stands between two marks that contain a digest of it. So no completion can write its end mark.
 - A template is filled in one pass, so nothing inside a question, answer or completion is filled in.
 - Only the judge's own message is read. Prose, a refusal, or a number outside the scale is `Unsaid`, never 0.
 """

@@ -39,7 +39,7 @@ MAX_NAME_SHOWN = 64
 THINK, END_OF_THINKING = "<think>", "</think>"
 
 SPACE = " \t\r\n"
-"""What JSON accepts as white space."""
+"""The characters that JSON accepts as white space."""
 
 ID = re.compile(r"[A-Za-z0-9]{9}")
 """Ids that Mistral's templates accept."""

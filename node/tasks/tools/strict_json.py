@@ -36,7 +36,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """What is wrong, as a clause, and the position in the text after it, as far as that is known."""
+    """The mistake in the JSON, as a clause, and the position in the text after it, as far as that is known."""
 
     why: str
     end: int

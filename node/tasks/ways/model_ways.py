@@ -22,7 +22,7 @@ from node.tasks.tools.formats import ToolFormat
 
 @dataclass(frozen=True, kw_only=True)
 class ModelWays:
-    """What the operator overrides.
+    """The operator's overrides for one model.
 
     `chat_template`: replaces the model's own; `template_file`: its file. `template_kwargs`: variables of the chat
     template. `system_prompt`: begins every conversation that has no system message. `stop`, `stop_ids`: end a

@@ -36,7 +36,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What the policy says fills the field called `name`."""
+    """The text of the policy fills the field called `name`."""
 
     name: str
     tools: tuple[Tool, ...] = ()

@@ -56,7 +56,7 @@ def name_rewards(rubric: Any) -> Mapping[str, float]:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """Yield the innermost rubrics of which a rubric consists."""
+    """Yield the innermost rubrics inside a rubric."""
     parts = getattr(rubric, "rubrics", None)
     if parts is None:
         yield rubric

@@ -1,22 +1,22 @@
-"""Engines: what turns a prompt, a seed and a policy version into tokens and their log probabilities. An engine's
-library lives in a worker, a child process; nothing here imports torch.
+"""Turn a prompt, a seed and a policy version into tokens and their log probabilities. An engine's library runs in a
+worker, which is a child process; nothing here imports torch.
 
 - `cheating`: an engine that cheats, for drills
 - `common_worker`: what all workers share
-- `conformance`: what every engine must do
-- `factory`: from a configuration to an engine
+- `conformance`: checks that every engine must pass
+- `factory`: open the engine that the configuration names
 - `fake`: an engine without a model
-- `interface`: the port
-- `lease_requests`: a lease as requests to an engine
-- `probe_check`: whether an engine runs the version that it was told to load
-- `selection`: which engine a node takes, and why
-- `teacher_scores`: what a teacher says of whole groups
+- `interface`: the interface that every engine has
+- `lease_requests`: a lease as requests to an engine, and completions as records
+- `probe_check`: whether an engine loaded the version that it was given
+- `selection`: which engine a node uses, and why
+- `teacher_scores`: a teacher's log probabilities of whole groups
 - `throughput`: how fast an engine is
 - `transformers`: the engine on transformers
-- `transformers_worker`: its worker
+- `transformers_worker`: the worker of the transformers engine
 - `vllm`: the engine on vLLM
-- `vllm_install`: the environment in which vLLM lives
-- `vllm_worker`: its worker
-- `weight_format`: what `quantization = "auto"` comes to: the best format that the swarm takes and that fits
-- `worker_engine`: an engine whose weights live in a worker
+- `vllm_install`: build the environment in which vLLM runs
+- `vllm_worker`: the worker of the vLLM engine
+- `weight_format`: the format that `quantization = "auto"` selects: the best one that the swarm admits and that fits
+- `worker_engine`: an engine whose weights are in a worker
 """

@@ -1,8 +1,11 @@
-"""An engine that cheats, for drills: a node of one's own that must be found.
+"""Cheat on purpose, for drills: an engine for one's own node, which the learner must detect.
 
-What always holds: it cheats in one way and is honest in every other, so that what is found is found by that; what it
-says of versions is true, and prompts, budgets and ends are those that were asked for. It is no more than anybody could
-do who changes the program.
+It does no more than anybody could do who changes the program.
+
+Invariants:
+
+- It cheats in one way and is honest in every other, so that only this cheat can be what the learner detects.
+- What it says of versions is true. Prompts, budgets and ends are those of the requests.
 """
 
 from __future__ import annotations
@@ -17,27 +20,27 @@ from node.engine.worker_engine import WorkerEngine
 from node.runtime.typed_signal import Signal
 
 COLD = 0.5
-"""Of the temperature that was asked for."""
+"""Fraction of the requested temperature."""
 
 CERTAIN = -1e-3
-"""What is claimed of every token, in nats."""
+"""The log probability that is claimed for every token, in nats."""
 
 
 class Cheat(Enum):
-    """How it cheats. The value is its name in `[testing] cheat`."""
+    """The kind of cheat. The value is its name in `[testing] cheat`."""
 
     GREEDY = "greedy"
-    """Takes the likeliest token each time: better answers than the policy samples."""
+    """Take the likeliest token each time, which gives better completions than the policy samples."""
     COLD = "cold"
-    """Draws at half of the temperature."""
+    """Sample at half of the temperature."""
     CLAIMS = "claims"
-    """Draws honestly, and claims that it was certain of every token."""
+    """Sample honestly, and claim that every token was certain."""
     PARROT = "parrot"
-    """Says the first token of its prompt again and again, which needs no model."""
+    """Repeat the first token of the prompt, which needs no model."""
 
 
 class CheatingEngine:
-    """See the module's paragraph."""
+    """An engine that passes calls on to another one, and cheats as `cheat` says."""
 
     def __init__(self, engine: PolicyEngine, cheat: Cheat) -> None:
         self._engine, self._cheat = engine, cheat
@@ -60,7 +63,7 @@ class CheatingEngine:
     async def score(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
     ) -> list[tuple[float, ...]]:
-        """As a teacher, which draws nothing, it can cheat by what it claims alone."""
+        """Score as a teacher. A teacher draws nothing, so it can only cheat by its claims."""
         assert isinstance(self._engine, WorkerEngine)
         found = await self._engine.score(sequences, temperature)
         return [(CERTAIN,) * len(one) for one in found] if self._cheat is Cheat.CLAIMS else found
@@ -78,7 +81,7 @@ class CheatingEngine:
         await self._engine.release()
 
     def __getattr__(self, name: str) -> object:
-        """What else the engine can do, such as scoring a probe."""
+        """Return what else the engine can do, such as scoring a probe."""
         return getattr(self._engine, name)
 
     def _asked(self, request: GenerationRequest) -> GenerationRequest:
@@ -97,5 +100,5 @@ class CheatingEngine:
             case Cheat.CLAIMS:
                 return replace(made, logprobs=(CERTAIN,) * len(made.tokens))
             case Cheat.PARROT:
-                # The last token ends the completion as it did, or the learner would see at once that nothing does.
+                # The last token still ends the completion; otherwise the learner would notice at once that none does.
                 return replace(made, tokens=(*(request.prompt[0] for _ in made.tokens[:-1]), *made.tokens[-1:]))

@@ -1,10 +1,14 @@
-"""What every engine must do: one check per promise of the port, for engines with and without a model.
+"""Check every promise of the engine interface, for engines with and without a model.
 
     async with open_engine() as engine:
         await check_engine(engine, subject)
 
-`subject` brings what a check cannot make up: directories that this engine can load, and how to break it. What always
-holds: checks use the port alone, and leave the engine in service for the next one.
+`subject` supplies what a check cannot invent: directories that this engine can load, and how to crash it.
+
+Invariants:
+
+- Checks use the interface alone.
+- Checks leave the engine in service for the next one.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]], float], Awa
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the checks work on.
+    """What the checks work on: directories, a way to crash the engine, a scorer.
 
-    `first` and `second` are loadable directories whose weights differ, `bad` are directories that must be refused; the
-    model has ids 0..vocab_size-1. `crash` ends the engine's process, or pretends to, under the calls in flight.
-    `score`, where the engine has a model: logprobs within `tolerance` of the behaviour logprobs.
+    `first` and `second`: loadable directories with different weights. `bad`: directories that must be refused. The
+    model has ids 0..vocab_size-1. `crash` ends the engine's process, or pretends to, during the calls in flight.
+    `score`, if the engine has a model: logprobs within `tolerance` of the behaviour logprobs.
     """
 
     first: Path
@@ -63,31 +67,31 @@ BAD = InstalledVersion(name=PolicyVersion(incarnation=1, version=2), manifest=Ma
 
 
 async def check_engine(engine: PolicyEngine, subject: Subject) -> None:
-    """Run every check on a newly opened engine. Raises AssertionError with the check's name and what it found."""
+    """Run every check on a newly opened engine. Raises AssertionError with the check's name and finding."""
     await check_nothing_installed(engine)
     await engine.install(FIRST, subject.first)
     for check in CHECKS:
         try:
             await check(engine, subject)
-        except Exception as error:  # whatever a check raises travels on, with its name
+        except Exception as error:  # any exception is raised again, with the check's name
             error.add_note(f"in {check.__name__}")
             raise
 
 
 async def check_streams(engine: StreamingEngine, subject: Subject) -> None:
-    """The same for an engine that hands tokens on; installs what it needs."""
+    """Run the check for an engine that hands out tokens early; installs what it needs."""
     await engine.install(FIRST, subject.first)
     await check_streaming(engine, subject)
 
 
 async def check_nothing_installed(engine: PolicyEngine) -> None:
-    """Before the first install there is no version, and generating says so."""
+    """Check that no version is installed at first, and that generating is refused for this reason."""
     assert engine.installed is None
     assert await _refusal(engine, _request(prompt=(1,))) == "nothing_installed"
 
 
 async def check_rest(engine: PolicyEngine, subject: Subject) -> None:
-    """A rest leaves nothing installed; awake again, it is as it was before the first install, and goes on."""
+    """Check that nothing is installed after a rest, and that the engine works as before after waking and installing."""
     [before] = await engine.generate([_request()])
     await engine.rest()
     assert engine.installed is None
@@ -101,8 +105,8 @@ async def check_rest(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_order_and_spans(engine: PolicyEngine, subject: Subject) -> None:
-    """Results come in the order of the requests, each with its tokens, logprobs and the version that made all of
-    them."""
+    """Check that results come in the order of the requests, each with its tokens, its logprobs, and the one version
+    that made all of them."""
     requests = _mixed(subject)
     generations = await engine.generate(requests)
     assert len(generations) == len(requests)
@@ -120,13 +124,13 @@ async def check_order_and_spans(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_streaming(engine: StreamingEngine, subject: Subject) -> None:
-    """Tokens that are told as they are drawn are those of the results, in order, with their logprobs."""
+    """Check that tokens handed out early are those of the results, in order, with their logprobs."""
     requests = _mixed(subject)
     told: dict[int, list[tuple[int, float]]] = {}
 
     def hear(place: int, start: int, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
         mine = told.setdefault(place, [])
-        assert start == len(mine), "nothing was begun again here"
+        assert start == len(mine), "no completion was restarted here"
         mine += zip(tokens, logprobs, strict=True)
 
     generations = await engine.generate_streaming(requests, hear)
@@ -137,7 +141,7 @@ async def check_streaming(engine: StreamingEngine, subject: Subject) -> None:
 
 
 async def check_shares_of_time(engine: PolicyEngine, subject: Subject) -> None:
-    """The completions' seconds add up to no more than what a caller waited."""
+    """Check that the completions' seconds add up to at most the time that the caller waited."""
     started = trio.current_time()
     seconds = [g.generation_s for g in await engine.generate(_mixed(subject))]
     assert min(seconds) >= 0
@@ -145,7 +149,7 @@ async def check_shares_of_time(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_seeds(engine: PolicyEngine, subject: Subject) -> None:
-    """The seed, all 64 bits of it, decides a sampled completion, and nothing of a greedy one."""
+    """Check that all 64 bits of the seed determine a sampled completion, and none of them a greedy one."""
     seeds = [0, 1, 2**63 - 1, 2**63, 2**64 - 1, 1]
     sampled = [g.tokens for g in await engine.generate([_request(seed=seed) for seed in seeds])]
     assert sampled[5] == sampled[1]
@@ -158,8 +162,8 @@ async def check_seeds(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_stops_and_budget(engine: PolicyEngine, subject: Subject) -> None:
-    """A stop id is kept as the last token and ends the completion there; without one the budget does. The rest is
-    unchanged."""
+    """Check that a stop id stays as the last token and ends the completion, and that the budget ends it otherwise. The
+    tokens before it do not change."""
     [free] = await engine.generate([_request(max_new_tokens=12)])
     assert len(free.tokens) == 12
     assert free.finish is FinishReason.LENGTH
@@ -177,8 +181,8 @@ async def check_stops_and_budget(engine: PolicyEngine, subject: Subject) -> None
 
 
 async def check_logprobs(engine: PolicyEngine, subject: Subject) -> None:
-    """Behaviour logprobs are what scoring prompt and completion gives: at the request's temperature, or at 1 when
-    greedy."""
+    """Check that behaviour logprobs are those of scoring prompt and completion: at the request's temperature, or at 1
+    when greedy."""
     if subject.score is None:
         return
     for temperature, greedy in ((1.0, False), (0.5, False), (1.0, True)):
@@ -190,8 +194,8 @@ async def check_logprobs(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
-    """What an engine drew itself it finds without a gap, also where only a part is claimed, and with the logprobs that
-    it told; another seed's, another version's, or another token has one. Not among CHECKS: not every engine can."""
+    """Check that an engine finds no gap in its own completions, whole or in part, with the logprobs that it reported,
+    and a gap with another seed, version or token. Not among CHECKS, since not every engine can verify."""
     requests = [replace(request, greedy=False) for request in _mixed(subject)]
     generations = await engine.generate(requests)
     claims = [
@@ -208,7 +212,7 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
     cut = len(long.tokens) // 2
     later = replace(long, prompt=(*long.prompt, *long.tokens[:cut]), tokens=long.tokens[cut:], start=cut)
     at_place, elsewhere = await engine.verify([later, replace(later, start=0)])
-    assert max(at_place.gaps) <= 2 * subject.tolerance, "what goes on with what was begun is drawn at its position"
+    assert max(at_place.gaps) <= 2 * subject.tolerance, "the rest of a resumed completion is drawn at its position"
     assert max(elsewhere.gaps) > 2 * subject.tolerance
     [part] = await engine.verify([replace(claims[-1], tokens=claims[-1].tokens[:2])])
     assert len(part.gaps) == 2
@@ -223,7 +227,7 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
         assert _close(one.leads, alone.leads, 4 * subject.tolerance), "each claim has its own leads"
         assert all(gap == 0 or gap >= lead for gap, lead in zip(one.gaps, one.leads, strict=True))
     await engine.install(SECOND, subject.second)
-    assert _share_above(await engine.verify(claims), 2 * subject.tolerance) > 0.2, "so does another version"
+    assert _share_above(await engine.verify(claims), 2 * subject.tolerance) > 0.2, "another version draws the same"
     await engine.install(FIRST, subject.first)
 
 
@@ -233,8 +237,8 @@ def _share_above(verified: Sequence[Verified], gap: float) -> float:
 
 
 async def check_interrupting(engine: PolicyEngine, subject: Subject) -> None:
-    """An interrupted call returns what it has, and what is generated after that, at its position, is the rest. Calls
-    made later are served in full; with nothing under way, an interrupt does nothing."""
+    """Check that an interrupted call returns the tokens so far, and that generating from there gives the rest. Later
+    calls are served in full; an interrupt without calls does nothing."""
     await engine.interrupt()
     requests = [_request(seed=seed, max_new_tokens=96) for seed in range(8)]
     whole = await engine.generate(requests)
@@ -250,20 +254,20 @@ async def check_interrupting(engine: PolicyEngine, subject: Subject) -> None:
     rests = []
     for request, part, expected in zip(requests, begun, whole, strict=True):
         made = len(part.tokens)
-        assert part.tokens == expected.tokens[:made], "what an interrupted call returns is what it would have"
+        assert part.tokens == expected.tokens[:made], "an interrupted call returned other tokens than a full one"
         assert _close(part.logprobs, expected.logprobs[:made], subject.tolerance)
         assert [(span.start, span.end, span.version) for span in part.spans] == ([(0, made, FIRST)] if made else [])
         assert part.finish is (FinishReason.PART if made < len(expected.tokens) else FinishReason.LENGTH)
-        # Some engines are too quick to be interrupted in time.
+        # Some engines finish before the interrupt reaches them.
         made = min(made, 40)
         rests.append((made, replace(request, prompt=(*request.prompt, *expected.tokens[:made]), start=made)))
     for (made, _), rest, expected in zip(rests, await engine.generate([one for _, one in rests]), whole, strict=True):
-        assert rest.tokens[: 96 - made] == expected.tokens[made:], "what follows a part is what followed it before"
+        assert rest.tokens[: 96 - made] == expected.tokens[made:], "the rest differs from that of an uninterrupted call"
         assert _close(rest.logprobs[: 96 - made], expected.logprobs[made:], subject.tolerance)
 
 
 async def check_bad_requests(engine: PolicyEngine, subject: Subject) -> None:
-    """A request that fits no model is refused alone: another call, made at the same time, is served."""
+    """Check that a bad request is refused alone: another call at the same time is served."""
     bad = [
         _request(prompt=()),
         _request(prompt=(subject.vocab_size,)),
@@ -288,7 +292,7 @@ async def check_bad_requests(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_concurrent_calls(engine: PolicyEngine, subject: Subject) -> None:
-    """Calls made at once each get their own results."""
+    """Check that simultaneous calls each get their own results."""
     requests = _mixed(subject)
     expected = [g.tokens for g in await engine.generate(requests)]
     found: dict[int, tuple[int, ...]] = {}
@@ -304,8 +308,8 @@ async def check_concurrent_calls(engine: PolicyEngine, subject: Subject) -> None
 
 
 async def check_install(engine: PolicyEngine, subject: Subject) -> None:
-    """Later tokens come from the version installed, there and back again; a directory that cannot be loaded changes
-    nothing."""
+    """Check that later tokens come from the installed version, there and back again, and that a directory that cannot
+    be loaded changes nothing."""
     request = _request(greedy=True)
     [before] = await engine.generate([request])
     await engine.install(SECOND, subject.second)
@@ -326,7 +330,7 @@ async def check_install(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_release(engine: PolicyEngine, subject: Subject) -> None:
-    """What is given back is only what was kept for later: the version stays, and so do its completions."""
+    """Check that a release frees only spare memory: version and completions stay the same."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
     await engine.release()
     assert engine.installed == FIRST
@@ -334,7 +338,7 @@ async def check_release(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_cancelled_calls(engine: PolicyEngine, subject: Subject) -> None:
-    """A caller may leave at any time; later calls are served as if it had never been there."""
+    """Check that a caller may leave at any time: later calls are served as if it had not been there."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
     for num_checkpoints in range(6):
         async with trio.open_nursery() as nursery:
@@ -348,14 +352,14 @@ async def check_cancelled_calls(engine: PolicyEngine, subject: Subject) -> None:
 
 
 async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
-    """A crash fails the calls in flight; calls made afterwards are served, from the version that was installed
-    before, and after the owner was told."""
+    """Check that a crash fails the calls in flight, and that later calls are served from the same version, after the
+    owner has been notified."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
     outcomes: list[str] = []
     engine.restarted.subscribe(lambda _: outcomes.append(f"restarted with {engine.installed == FIRST}"))
 
     async def generate_until_crash() -> None:
-        # Long enough to be under way when the crash comes; should it finish first, it is asked again.
+        # Long enough to be in flight when the crash comes; if it finishes first, it is requested again.
         try:
             while True:
                 await engine.generate([_request(seed=seed, max_new_tokens=256) for seed in range(32)])
@@ -410,7 +414,7 @@ def _request(
 
 
 def _mixed(subject: Subject) -> list[GenerationRequest]:
-    """Groups of several prompts, lengths, temperatures, budgets and stops, greedy and sampled, interleaved."""
+    """Return groups of several prompts, lengths, temperatures, budgets and stops, greedy and sampled, interleaved."""
     return [
         _request(
             prompt=tuple((prompt + i) % subject.vocab_size for i in range(1 + 3 * prompt)),

@@ -1,4 +1,4 @@
-"""Which engine generates: from the configuration's name to an opened `PolicyEngine`."""
+"""Open the engine that the configuration names, as a `PolicyEngine`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HONEST = DrillSection()
 
 
 def half_the_cores() -> int:
-    """Threads of an engine where nothing else is said."""
+    """Return the threads of an engine if the configuration names none."""
     return max(1, (os.cpu_count() or 2) // 2)
 
 
@@ -39,8 +39,8 @@ def half_the_cores() -> int:
 async def open_verifying_engine(
     section: EngineSection, events: EventLog, *, name: str, state: Path
 ) -> AsyncIterator[WorkerEngine]:
-    """As `open_engine`, the one that can also say whether tokens are those that the seeded sampler draws: on
-    transformers, whatever the section's kind is."""
+    """Open an engine that can also check whether the seeded sampler draws given tokens. It runs on transformers,
+    whatever the section's kind is."""
     config = transformers_config(section, NO_LIMITS, name=name, scratch=state / FOLDER / name)
     async with open_worker_engine(config, on_event=child_events(events, name)) as engine:
         yield engine
@@ -56,10 +56,10 @@ async def open_engine(
     state: Path | None = None,
     testing: DrillSection = HONEST,
 ) -> AsyncIterator[PolicyEngine]:
-    """Open the configured engine, its process with it, within `limits`; `name` is how events and errors call it.
+    """Open the configured engine and its process, within `limits`. `name` is its name in events and errors.
 
-    `node.engine.selection` has decided before which one "auto" is. `state`: the directory of the node's state, below
-    which the process has its temporary files; the caller holds its lock. Raises EngineError.
+    `node.engine.selection` has already resolved "auto". `state`: the node's state directory, below which the process
+    keeps its temporary files; the caller holds its lock. Raises EngineError.
     """
     scratch = None if state is None else state / FOLDER / name
     opened: AbstractAsyncContextManager[PolicyEngine]
@@ -74,7 +74,7 @@ async def open_engine(
 
 
 def learners_engine(config: SwarmConfig) -> EngineSection:
-    """The engine that the learner has for itself: it evaluates, audits, and is what a run is tried out with."""
+    """Return the section of the learner's own engine, which evaluates, audits, and serves for a trial of a run."""
     return EngineSection(
         kind="transformers",
         threads=1,
@@ -88,7 +88,7 @@ def learners_engine(config: SwarmConfig) -> EngineSection:
 def transformers_config(
     section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None
 ) -> TransformersConfig:
-    """The transformers engine as the sections have it."""
+    """Return the settings of a transformers engine for these sections."""
     held = section.quantization if section.quantization in (INT8, INT4) else ""
     return TransformersConfig(
         vram_share=limits.vram_share, quantization=held, **_common(section, limits, name, scratch)
@@ -96,7 +96,7 @@ def transformers_config(
 
 
 def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None) -> VllmConfig:
-    """The vLLM engine as the sections have it; of two shares of a GPU's memory the smaller counts."""
+    """Return the settings of a vLLM engine for these sections. The smaller of two shares of GPU memory counts."""
     return VllmConfig(
         tensor_parallel_size=section.tensor_parallel_size,
         gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),

@@ -1,9 +1,13 @@
-"""A deterministic engine without a model, for tests and the simulator: hashes stand in for weights.
+"""Generate without a model, for tests and the simulator: hashes take the place of weights.
 
-What always holds: it keeps every promise of the port. A token is a hash of (manifest, prompt, seed, position), or of
-(manifest, prompt, position) when greedy, its logprob another; so two fakes with the same version agree, and a change
-of version changes what is generated. What others began of a completion is no part of its prompt. Time passes only as
-`seconds_per_token` says, in trio's clock; an interrupted call has as many tokens as it had time for.
+A token is a hash of (manifest, prompt, seed, position), or of (manifest, prompt, position) when greedy; its logprob is
+another hash. The tokens of a resumed completion are not part of its prompt.
+
+Invariants:
+
+- The engine keeps every promise of the interface.
+- Two fakes with the same version generate the same, and another version generates something else.
+- Time passes only by `seconds_per_token`, in trio's clock. An interrupted call has the tokens that it had time for.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class FakeConfig:
 
 
 class FakeEngine:
-    """See `PolicyEngine`; obtained from `open_fake_engine`."""
+    """A `PolicyEngine` without a model; obtained from `open_fake_engine`."""
 
     def __init__(self, config: FakeConfig) -> None:
         self._config = config
@@ -88,7 +92,7 @@ class FakeEngine:
         return [replace(g, generation_s=seconds * len(g.tokens) / num_tokens) for g in generations]
 
     async def generate_streaming(self, requests: Sequence[GenerationRequest], on_tokens: OnTokens) -> list[Generation]:
-        """All tokens of a completion are told at once, at its end."""
+        """Generate, and hand out all tokens of a completion at once, at its end."""
         generations = await self.generate(requests)
         for place, one in enumerate(generations):
             on_tokens(place, 0, one.tokens, one.logprobs)
@@ -101,7 +105,7 @@ class FakeEngine:
         return [self._verified(self._installed, claim) for claim in claims]
 
     def _verified(self, version: InstalledVersion, claim: Claim) -> Verified:
-        """A token that this engine does not draw is one that it cannot."""
+        """Treat a token that this engine does not draw as one that it cannot draw."""
         own = self._complete(
             version,
             GenerationRequest(
@@ -138,7 +142,7 @@ class FakeEngine:
         pass
 
     def crash(self) -> None:
-        """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
+        """Fail every call in flight as if the process had ended; the version stays installed, as after a restart."""
         self._end_calls()
         if self._installed is not None:
             self.restarted.emit(None)
@@ -180,7 +184,7 @@ class FakeEngine:
 
 
 def _first(whole: Generation, tokens: int) -> Generation:
-    """The first so many tokens of a completion; all of it, if it has no more."""
+    """Return the first `tokens` tokens of a completion, or all of it if it has no more."""
     if tokens >= len(whole.tokens):
         return whole
     spans = tuple(replace(span, end=tokens) for span in whole.spans if tokens > 0)
@@ -191,6 +195,6 @@ def _first(whole: Generation, tokens: int) -> Generation:
 
 @asynccontextmanager
 async def open_fake_engine(config: FakeConfig | None = None) -> AsyncIterator[FakeEngine]:
-    """Yield a fake engine; calls in flight when the scope is left are cancelled with their tasks, there is nothing to
-    end."""
+    """Yield a fake engine. Calls in flight when the scope ends are cancelled with their tasks; nothing else needs to be
+    ended."""
     yield FakeEngine(config or FakeConfig())

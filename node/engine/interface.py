@@ -1,10 +1,13 @@
-"""The port behind which rollouts are generated.
+"""Define the interface of the engines that generate rollouts.
 
-What always holds for an engine: a completion is a function of the installed weights, the prompt and the seed
-(`protocol.sampling`), or of weights and prompt alone when greedy; logprobs are log_softmax(logits / T) of the chosen
-token; every completion says which policy version produced which of its tokens. `generate` may be called from several
-tasks at once and the engine batches as it likes. A version is installed between batches unless the engine can do
-better and says so in spans.
+Invariants of every engine:
+
+- A completion depends on the installed weights, the prompt and the seed (`protocol.sampling`) alone. A greedy
+  completion depends on the weights and the prompt alone.
+- Logprobs are log_softmax(logits / T) of the chosen tokens.
+- Every completion says which policy version produced which of its tokens.
+- Several tasks may call `generate` at once; the engine batches their requests as it likes.
+- A version is installed between batches, unless the engine can do better and says so in spans.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 
 
 class FinishReason(Enum):
-    """Why a completion ended: a stop id was generated (it is the last token), the budget was used up, or the engine was
+    """Why a completion ended: the engine generated a stop id (it is the last token), used up the budget, or was
     interrupted before either."""
 
     STOP = "stop"
@@ -34,10 +37,10 @@ class FinishReason(Enum):
 class GenerationRequest:
     """One completion to generate.
 
-    `prompt` token ids; `seed` 0 <= seed < 2**64 names the noise (unused when `greedy`); `temperature` > 0 (ignored when
-    greedy: logprobs are then those at temperature 1). `start`: the position of the first token to generate; of a
-    completion that was begun, the prompt ends with that many tokens of it. `experts`: whether those are told that made
-    each token, by an engine that `records_experts`.
+    `prompt`: token ids. `seed`: names the noise, 0 <= seed < 2**64; unused when `greedy`. `temperature`: above 0;
+    ignored when greedy, and the logprobs are then those at temperature 1. `start`: position of the first token to
+    generate; the prompt of a resumed completion ends with that many of its tokens. `experts`: whether an engine that
+    `records_experts` also returns the experts of each token.
     """
 
     prompt: tuple[int, ...]
@@ -52,9 +55,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledVersion:
-    """A policy version as an engine knows it: its name and the hash of the manifest its weights came from. `weights`:
-    the format that it is held in (`protocol.versions.formats`), where one engine is asked for several; "": the
-    engine's own."""
+    """A policy version as an engine knows it: its name, and the hash of the manifest that its weights came from.
+    `weights`: the format in which it is held (`protocol.versions.formats`), where one engine is asked for several
+    formats; "" for the engine's own."""
 
     name: PolicyVersion
     manifest: ManifestHash
@@ -73,10 +76,10 @@ class GeneratedSpan:
 @dataclass(frozen=True, kw_only=True)
 class Generation:
     """One completion: `tokens[i]` has behaviour logprob `logprobs[i]`; spans cover all tokens, in order. It has no
-    tokens only where the engine was interrupted before the first.
+    tokens only if the engine was interrupted before the first one.
 
-    `generation_s` is its share of the time its batch took: over all completions they add up to the time the engine was
-    busy. `experts` (tokens, layers, top_k) unsigned, where they were asked for: `protocol.experts` says which.
+    `generation_s` is its share of its batch's time; the shares of all completions add up to the time in which the
+    engine was busy. `experts`: (tokens, layers, top_k) unsigned, if they were requested (`protocol.experts`).
     """
 
     tokens: tuple[int, ...]
@@ -89,10 +92,11 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """`tokens` that somebody says the seeded sampler drew after `prompt`, with this seed and temperature, the first of
-    them at the position `start`. `experts`: of a mixture of experts those that are said to have made each token, as a
-    record carries them (`protocol.experts`); the engine follows a choice that it nearly made itself. b"": it routes
-    every token itself."""
+    """A claim that the seeded sampler drew `tokens` after `prompt` with this seed and temperature.
+
+    `start`: position of the first token. `experts`: the experts that are claimed for each token, encoded as in a record
+    (`protocol.experts`); the engine follows a choice that is close to its own. b"": the engine routes every token
+    itself."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -104,9 +108,12 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """Of each claimed token how far, in nats, it falls short of what the installed weights draw (0: it is that token;
-    inf: they cannot draw it; NaN: they draw nothing at all), its logprob under them, by how much what they draw leads
-    the runner-up, and the larger absolute score (logits / temperature) of what they draw and of the likeliest token."""
+    """What the engine found for each claimed token.
+
+    `gaps`: how far, in nats, the token falls short of the one that the installed weights draw. 0: it is that token.
+    inf: the weights cannot draw it. NaN: the weights draw nothing at all. `logprobs`: its logprob under the weights.
+    `leads`: the distance from the drawn token to the runner-up. `sizes`: the larger absolute score
+    (logits / temperature) of the drawn token and the likeliest token."""
 
     gaps: tuple[float, ...]
     logprobs: tuple[float, ...]
@@ -115,15 +122,15 @@ class Verified:
 
 
 class EngineError(Exception):
-    """Base of what an engine raises; the message says what to do next."""
+    """Base of the errors that an engine raises; the message says what to do next."""
 
 
 class InstallFailed(EngineError):
-    """The version could not be loaded. The one in service before stays in service."""
+    """The version could not be loaded. The engine keeps the version that was active before."""
 
 
 class EngineRefused(EngineError):
-    """The engine cannot generate this; it stays in service.
+    """The engine cannot generate this; it continues to serve.
 
     `kind`: "nothing_installed", "bad_request" (the prompt, the budget or the settings do not fit the model),
     "out_of_memory", "not_finite" (the installed weights are broken).
@@ -135,14 +142,14 @@ class EngineRefused(EngineError):
 
 
 class EngineCrashed(EngineError):
-    """The engine's process ended under this call; it is being restarted and the call may be made again."""
+    """The engine's process ended during this call. It is being restarted, and the call may be made again."""
 
 
 class PolicyEngine(Protocol):
-    """See the module's paragraph. Obtained from an async context manager that owns the child process.
+    """An engine that generates with a policy. An async context manager returns it and owns its child process.
 
-    `restarted` tells that the process was started again after a crash, before any call reaches it: `installed` is what
-    it was told to load again, None if it could not.
+    `restarted` fires after a crash and a restart of the process, before any call reaches it. `installed` is then the
+    version that was loaded again, or None if that failed.
     """
 
     @property
@@ -152,59 +159,59 @@ class PolicyEngine(Protocol):
     def installed(self) -> InstalledVersion | None: ...
 
     async def install(self, version: InstalledVersion, directory: Path) -> None:
-        """Load the model directory (config.json, *.safetensors); returns once every later token comes from it.
+        """Load the model directory (config.json, *.safetensors). Returns when every later token comes from it.
 
         Raises InstallFailed, EngineCrashed.
         """
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """Generate all of `requests`, results in their order. Raises EngineCrashed, EngineRefused."""
+        """Generate all of `requests`; results have their order. Raises EngineCrashed, EngineRefused."""
 
     async def interrupt(self) -> None:
-        """Have all calls of `generate` in flight return soon, with what they have: completions that are not over are
-        parts. Returns once that is under way; does nothing without such calls. Raises EngineCrashed."""
+        """Make all calls of `generate` in flight return soon with the tokens that they have. Completions that are not
+        finished are parts. Returns when this is under way; does nothing without such calls. Raises EngineCrashed."""
 
     async def rest(self) -> None:
-        """End whatever holds memory; returns when it is free. Nothing is installed then, and calls in flight raise
-        EngineCrashed. Until `wake` the other calls may wait, or be refused.
+        """End everything that holds memory, and return when the memory is free. Nothing is installed then, and calls
+        in flight raise EngineCrashed. Until `wake`, the other calls may wait or be refused.
         """
 
     def wake(self) -> None:
-        """Be there again for `install`, which may take as long as the first did; does nothing without a `rest`."""
+        """Make `install` possible again; it may take as long as the first one. Does nothing without a `rest`."""
 
     async def release(self) -> None:
-        """Give back the memory that is only kept for batches to come; what is installed stays. Raises EngineCrashed."""
+        """Free the memory that is kept only for later batches; the version stays installed. Raises EngineCrashed."""
 
 
 OnTokens = Callable[[int, int, Sequence[int], Sequence[float]], None]
-"""Hears of tokens as they are drawn: the request's place, where in its completion they begin, the tokens, their
-logprobs. What was told before may be told again. Must not block or raise."""
+"""Receives tokens as they are drawn: the request's index, the position of the first token within its completion, the
+tokens, their logprobs. The same tokens may come twice. Must not block or raise."""
 
 
 @runtime_checkable
 class StreamingEngine(PolicyEngine, Protocol):
-    """An engine that can also say tokens as they are drawn."""
+    """An engine that can also hand out tokens as they are drawn."""
 
     async def generate_streaming(self, requests: Sequence[GenerationRequest], on_tokens: OnTokens) -> list[Generation]:
-        """As `generate`; `on_tokens` may hear of each token before the end. Raises EngineCrashed, EngineRefused."""
+        """Like `generate`; `on_tokens` may receive tokens before the end. Raises EngineCrashed, EngineRefused."""
 
 
 class VerifyingEngine(PolicyEngine, Protocol):
-    """An engine that can also say whether tokens are those that the seeded sampler draws."""
+    """An engine that can also check whether the seeded sampler draws given tokens."""
 
     async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
-        """Hold claimed tokens against the installed weights, in their order. Raises EngineCrashed, EngineRefused."""
+        """Compare claimed tokens with the installed weights, in order. Raises EngineCrashed, EngineRefused."""
 
 
 TEACHER = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
-"""What an engine is told that it installs when it is to hold a teacher: a manifest that no version has."""
+"""The version that an engine is given when it loads a teacher; its manifest hash belongs to no real version."""
 
 
 class ScoringEngine(Protocol):
     """An engine that holds a teacher."""
 
     async def install(self, version: InstalledVersion, directory: Path) -> None:
-        """As `PolicyEngine`'s."""
+        """Load the teacher, as `PolicyEngine.install` does."""
 
     async def score(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float

@@ -1,6 +1,9 @@
-"""A lease as requests to an engine, and what that makes of it as records to be signed.
+"""Turn a lease into requests to an engine, and the completions into records to be signed. Pure.
 
-Pure. What always holds: one request a seed, in their order; a record says of every token which version made it.
+Invariants:
+
+- Each seed gives one request, in the order of the seeds.
+- A record says of every token which version produced it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from protocol.work import EXPERTS, Lease, RolloutRecord, Span, Timing
 
 
 def requests_of(lease: Lease) -> list[GenerationRequest]:
-    """What a lease asks of the engine: one request a seed."""
+    """Return the requests of a lease: one for each seed."""
     prompt = unpack_tokens(lease.prompt)
     return [
         GenerationRequest(
@@ -32,7 +35,7 @@ def requests_of(lease: Lease) -> list[GenerationRequest]:
 
 
 def record_of(lease: Lease, index: int, completion: Generation, started_ms: int, form: str = STORED) -> RolloutRecord:
-    """The evidence of completion `index` of `lease`, by an engine that holds its weights in the format `form`."""
+    """Return the record of completion `index` of `lease`, made by an engine that holds weights in the format `form`."""
     return RolloutRecord(
         lease=lease.id,
         index=index,
@@ -51,5 +54,6 @@ def record_of(lease: Lease, index: int, completion: Generation, started_ms: int,
 
 
 def learners_clock(now_ms: int, offset_ms: int) -> int:
-    """Our `now_ms` by the learner's clock, which is `offset_ms` ahead by its own word; never what no record can say."""
+    """Return `now_ms` by the learner's clock, which is ahead by `offset_ms` as the learner said, within the bounds of a
+    record."""
     return min(max(0, now_ms + offset_ms), MAX_MILLIS)

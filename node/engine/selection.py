@@ -1,7 +1,11 @@
-"""Which engine a node takes, and why; and what `volery engines` tells of each.
+"""Select the engine that a node uses, say why, and list the engines for `volery engines`.
 
-Pure but for `look`. What always holds: a choice names an engine that is there, and its reason is told to whoever starts
-a node.
+Pure except `look`.
+
+Invariants:
+
+- A choice names an engine that is available here.
+- Every choice has a reason, which the person who starts a node sees.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """What this machine has: a GPU of NVIDIA's, transformers beside the node, an environment with vLLM."""
+    """What this machine has: an NVIDIA GPU, transformers in the node's environment, an environment with vLLM."""
 
     gpu: bool
     transformers: bool
@@ -34,14 +38,14 @@ class Here:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The section with its `kind` and `python` in force, and the reason, a clause."""
+    """The section with its final `kind` and `python`, and the reason, as a clause."""
 
     section: EngineSection
     why: str
 
 
 def look(section: EngineSection) -> Here:
-    """What there is here for `section`: an environment that it names goes before the one that was installed."""
+    """Return what is available for `section`. An environment that it names takes precedence over the installed one."""
     transformers = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
     if section.python:
         named = as_path(section.python)
@@ -52,7 +56,7 @@ def look(section: EngineSection) -> Here:
 
 
 def choose_engine(section: EngineSection, here: Here) -> Choice:
-    """Raises UsageError when what the section asks for is not there."""
+    """Return the engine for `section`. Raises UsageError if the engine that it asks for is not available."""
     if section.kind == "auto":
         return _chosen_for_them(section, here)
     if section.kind != "vllm":
@@ -63,18 +67,18 @@ def choose_engine(section: EngineSection, here: Here) -> Choice:
 def _chosen_for_them(section: EngineSection, here: Here) -> Choice:
     if section.quantization in (INT8, INT4):
         chosen = msgspec.structs.replace(section, kind="transformers")
-        return Choice(section=chosen, why=f'[engine] quantization = "{section.quantization}" is what it does')
+        return Choice(section=chosen, why=f'only it supports [engine] quantization = "{section.quantization}"')
     wants_gpu = section.device == "auto" or section.device.startswith("cuda")
     if here.vllm is not None and here.gpu and wants_gpu and here.vllm.build != "cpu":
         return Choice(section=_with_vllm(section, here), why="there is a GPU, and vLLM is installed")
     if section.on_new_version != "finish":
         raise UsageError(
-            f'[engine] on_new_version = "{section.on_new_version}" is what vLLM does, and the engine taken here is '
+            f'[engine] on_new_version = "{section.on_new_version}" works only with vLLM, and the engine here is '
             f'transformers: {_why_not_vllm(section, here)}. Set kind = "vllm", or leave on_new_version out.'
         )
     if section.quantization == FP8:
         raise UsageError(
-            '[engine] quantization = "fp8" is what vLLM does, and the engine taken here is transformers: '
+            '[engine] quantization = "fp8" works only with vLLM, and the engine here is transformers: '
             f'{_why_not_vllm(section, here)}. Set quantization to "int8" or "int4", or leave it out.'
         )
     chosen = msgspec.structs.replace(section, kind="transformers")
@@ -83,11 +87,11 @@ def _chosen_for_them(section: EngineSection, here: Here) -> Choice:
 
 def _why_not_vllm(section: EngineSection, here: Here) -> str:
     if not here.gpu:
-        return "there is no GPU of NVIDIA's here"
+        return "there is no NVIDIA GPU here"
     if here.vllm is None:
         return f"vLLM is not installed, and would be faster on this machine's GPU ({INSTALL})"
     if here.vllm.build == "cpu":
-        return f"the vLLM that is installed is for CPUs ({INSTALL} builds another for this machine's GPU)"
+        return f"the installed vLLM is for CPUs ({INSTALL} builds one for this machine's GPU)"
     return f'device = "{section.device}"'
 
 
@@ -95,18 +99,18 @@ def _with_vllm(section: EngineSection, here: Here) -> EngineSection:
     if here.vllm is None:
         where = f"{section.python} has no vLLM" if section.python else "vLLM is not installed here"
         raise UsageError(
-            f'[engine] kind = "vllm": {where}. {INSTALL} builds an environment with it, which is then found.'
+            f'[engine] kind = "vllm": {where}. Build an environment with it: {INSTALL}. The node then finds it itself.'
         )
     return msgspec.structs.replace(section, kind="vllm", python=str(here.vllm.python))
 
 
 def table(here: Here) -> str:
-    """Return every engine, whether it works here, where or what to do about it; and which one `volery join` uses."""
+    """Return each engine, whether it works here, and its place or what to do; then the one that `volery join` uses."""
     rows = [("engine", "usable", "where, or what to do"), *_rows(here)]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:<{widths[0]}}  {usable:<{widths[1]}}  {note}" for name, usable, note in rows]
     choice = choose_engine(EngineSection(), here)
-    return "\n".join([*lines, "", f"Unless told otherwise, a node uses {choice.section.kind}: {choice.why}."])
+    return "\n".join([*lines, "", f"By default, a node here uses {choice.section.kind}: {choice.why}."])
 
 
 def as_values(here: Here) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""A teacher in an engine, asked for the log probabilities of whole groups.
+"""Ask a teacher in an engine for the log probabilities of whole groups.
 
-What always holds: what is too much at once for the device is asked in halves; what is returned is a number for each
-token.
+Invariants:
+
+- A request that is too large for the device's memory is split in halves.
+- Every value that is returned is a finite number.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 async def scores_of(engine: ScoringEngine, sequences: Sequences, temperature: float) -> list[tuple[float, ...]]:
-    """The teacher's log probability of each token of each completion. Raises EngineError."""
+    """Return the teacher's log probability of each token of each completion. Raises EngineError."""
     try:
         found = await engine.score(sequences, temperature)
     except EngineRefused as refused:
@@ -26,5 +28,5 @@ async def scores_of(engine: ScoringEngine, sequences: Sequences, temperature: fl
         first = await scores_of(engine, sequences[:half], temperature)
         return first + await scores_of(engine, sequences[half:], temperature)
     if not all(math.isfinite(score) for one in found for score in one):
-        raise EngineError("the teacher gave log probabilities that are no numbers: its weights are broken")
+        raise EngineError("the teacher's log probabilities are not finite numbers: its weights are broken")
     return found

@@ -1,6 +1,9 @@
-"""How fast an engine is, measured once when a node begins: what the learner goes by until it has seen better.
+"""Measure once, when a node starts, how fast its engine is. The learner uses this figure until it has observed more.
 
-What always holds: it takes LONGEST_S at most, and a node whose engine fails at it works all the same, without a figure.
+Invariants:
+
+- The measurement takes LONGEST_S at most.
+- A node whose engine fails in the measurement works all the same, without a figure.
 """
 
 from __future__ import annotations
@@ -14,21 +17,21 @@ from node.engine.interface import EngineError, GenerationRequest, PolicyEngine
 from protocol.core.limits import MAX_SPEED
 
 LONGEST_S = 5.0
-"""A node that has just come can wait as long for its first lease; less would tell little of a slow machine."""
+"""Seconds. A new node can wait this long for its first lease; a shorter measurement says little of a slow machine."""
 
 TOKENS = (1, 8, 32)
-"""New tokens of each completion, one batch after the other: the first pays for what is only paid once, and the last one
-that was done in time counts. A slow machine gets as far as it does."""
+"""New tokens of each completion, one batch after the other. The first batch pays one-time costs, and the last batch
+that ended in time counts. A slow machine does not reach all of them."""
 
 MOST_ROLLOUTS = 256
-"""Completions at a time, if the node takes so many: beyond it a batch hardly becomes faster, and memory may end."""
+"""Completions at once, if the node accepts as many: a larger batch is hardly faster, and may exhaust the memory."""
 
 PROMPT = (1,) * 16
-"""Tokens that every vocabulary has; a prompt's length matters little beside that of a completion."""
+"""Tokens that every vocabulary has. A prompt's length matters little compared with that of a completion."""
 
 
 async def measure_speed(engine: PolicyEngine, batch_rollouts: int) -> float:
-    """Tokens per second that `engine` generates in batches as a node with `batch_rollouts` makes them; 0 if unknown."""
+    """Return the tokens per second that `engine` generates in batches of `batch_rollouts`; 0 if unknown."""
     speed = 0.0
     with trio.move_on_after(LONGEST_S):
         for tokens in TOKENS:

@@ -1,4 +1,4 @@
-"""The engine on Hugging Face transformers: its worker is `transformers_worker`, whose torch is not seen here."""
+"""Configure the engine on Hugging Face transformers. Only its worker, `transformers_worker`, imports torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from node.engine.worker_engine import WorkerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersConfig(WorkerConfig):
-    """`python` of an environment with torch, transformers and numpy; `device` auto|cpu|cuda|cuda:N|mps;
-    `kv_cache_bytes` 0: half a GPU's free memory, or 1 GiB. The worker may hold `vram_share` of its GPU's; None: no
-    bound. `quantization` int8|int4: how it holds weights unless told otherwise; "": as they are published."""
+    """`python`: interpreter of an environment with torch, transformers and numpy. `device`: auto|cpu|cuda|cuda:N|mps.
+    `kv_cache_bytes`: 0 for half of a GPU's free memory, or 1 GiB. `vram_share`: largest share of its GPU's memory that
+    the worker may hold; None for no bound. `quantization`: int8|int4, the default format for weights; "" as they are
+    published."""
 
     WORKER = "transformers_worker"
 

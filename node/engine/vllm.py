@@ -1,4 +1,4 @@
-"""The engine on vLLM: its worker is `vllm_worker`, in an environment of its own; nothing of vLLM is seen here."""
+"""Configure the engine on vLLM. Its worker, `vllm_worker`, runs in its own environment; this imports nothing of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from node.engine.worker_engine import WorkerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class VllmConfig(WorkerConfig):
-    """`python` of an environment with vLLM 0.32; `device` auto|cpu|cuda|cuda:N, which must be what that vLLM was built
-    for; the rest as `vllm_worker.engine.Settings`. The first install starts vLLM itself, another 15 to 25 s; so does
-    any later one whose config.json differs."""
+    """`python`: interpreter of an environment with vLLM 0.32. `device`: auto|cpu|cuda|cuda:N, which this vLLM must have
+    been built for. The other fields are those of `vllm_worker.engine.Settings`. The first install also starts vLLM,
+    which takes another 15 to 25 s; so does a later one with another config.json."""
 
     WORKER = "vllm_worker"
 
@@ -24,7 +24,7 @@ class VllmConfig(WorkerConfig):
     max_model_len: int = 0
     quantization: str = ""
     eager: bool | None = None
-    """None: where no C++ compiler is, which a CPU needs to compile anything."""
+    """None: eager where there is no C++ compiler, which a CPU needs to compile anything."""
 
     @property
     def is_eager(self) -> bool:
@@ -36,10 +36,10 @@ class VllmConfig(WorkerConfig):
         return {**super().settings(), **own, "device": self.device.partition(":")[0], "eager": self.is_eager}
 
     def environment(self) -> Mapping[str, str]:
-        # vLLM's sockets lie among temporary files, and a socket's path has at most 107 characters: they stay where the
-        # system has its own. The worker's files do not.
+        # vLLM puts its sockets among temporary files, and a socket's path has at most 107 characters. So its TMPDIR is
+        # the system's, unlike that of the worker's files.
         environment = {**ENVIRONMENT, "TMPDIR": tempfile.gettempdir()}
-        if self.is_eager:  # vLLM compiles some small functions for its own use even if told not to
+        if self.is_eager:  # vLLM compiles some small functions of its own even in eager mode
             environment["TORCHDYNAMO_DISABLE"] = "1"
         if number := self.device.partition(":")[2]:
             environment["CUDA_VISIBLE_DEVICES"] = number
@@ -47,11 +47,11 @@ class VllmConfig(WorkerConfig):
 
 
 ENVIRONMENT = {
-    # Threads bound to cores that others use, too, were seen to slow a node down to a tenth.
+    # Binding threads to cores that other programs also use slowed a node down to a tenth.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # The one that runs logits processors of others.
+    # The runner that supports custom logits processors.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
-    # Its warnings are many, and about choices made on purpose.
+    # It warns often, about choices that were made on purpose.
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_HOST_IP": "127.0.0.1",
 }

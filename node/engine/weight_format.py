@@ -1,8 +1,10 @@
-"""In which format an engine holds the weights where its owner leaves that open (`quantization = "auto"`): the best of
-those that the swarm takes which fits this machine.
+"""Select the format of an engine's weights if its owner leaves that open (`quantization = "auto"`): the best one that
+the swarm admits and that fits this machine. Pure except `memory_for`.
 
-Pure but for `memory_for`. What always holds: what is not known is no reason to quantise; the choice is one that the
-engine can do, and its reason is told.
+Invariants:
+
+- An unknown size is no reason to quantise.
+- The engine supports the selected format, and the choice comes with its reason.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ from protocol.versions.manifest import SignedManifest
 AUTO = "auto"
 
 FOR_BATCHES = 0.25
-"""Of the memory, for keys, values and what is computed: with less a batch is a handful of completions."""
+"""Fraction of the memory for keys, values and activations: with less, a batch has only a few completions."""
 
 BYTES = {INT8: 1.02, INT4: 0.63, FP8: 1.02}
-"""That a weight takes, with its share of the steps; norms and the like stay as they are, and are few."""
+"""Bytes that a weight takes, with its share of the step sizes. Norms and the like are not quantised, and are few."""
 
 BEST_FIRST = {"transformers": (STORED, INT8, INT4), "vllm": (STORED, FP8)}
-"""What each engine can hold, the nearest to the published weights first."""
+"""The formats that each engine can hold, the closest to the published weights first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatChoice:
-    """The section with its quantization in force, and the reason, a clause."""
+    """The section with its final quantization, and the reason, as a clause."""
 
     section: EngineSection
     why: str
@@ -46,26 +48,26 @@ class FormatChoice:
 def choose_format(
     section: EngineSection, *, taken: Sequence[str], newest: SignedManifest | None, memory_bytes: int | None
 ) -> FormatChoice:
-    """What becomes of "auto", where the swarm takes these formats and its `newest` version is to fit the memory; None:
-    not known. Another quantization stays as it is."""
+    """Resolve "auto" for a swarm that admits the formats `taken`, so that its `newest` version fits the memory; None
+    is unknown. Another quantization stays as it is."""
     if section.quantization != AUTO:
         return FormatChoice(section=section, why=f'[engine] quantization = "{section.quantization}"')
     able = [form for form in BEST_FIRST.get(section.kind, (STORED,)) if form in taken]
     if not able:
-        return _chosen(section, STORED, "the swarm takes none of what this engine can do")
+        return _chosen(section, STORED, "the swarm admits no format that this engine supports")
     if newest is None or memory_bytes is None:
         what = "how large the model is" if newest is None else "how much memory there is"
         return _chosen(section, able[0], f"{what} is not known")
     for form in able:
         needed = _needed(section, form, newest)
         if needed <= (1 - FOR_BATCHES) * memory_bytes:
-            return _chosen(section, form, f"{size(needed)} with it, of {size(memory_bytes)}")
+            return _chosen(section, form, f"it needs {size(needed)} of {size(memory_bytes)}")
     least = _needed(section, able[-1], newest)
-    return _chosen(section, able[-1], f"even so {size(least)}, of {size(memory_bytes)}, which may be too little")
+    return _chosen(section, able[-1], f"it needs {size(least)} of {size(memory_bytes)}, which may be too little")
 
 
 def memory_for(section: EngineSection, limits: LimitsSection) -> int | None:
-    """What the engine may hold its weights in: its GPU's memory, or the machine's; None where that cannot be read."""
+    """Return the bytes in which the engine may hold its weights, on its GPU or in the machine; None if unknown."""
     if section.device.startswith("cuda") or (section.device == AUTO and has_gpu()):
         number = section.device.partition(":")[2]
         found = gpu_memory_bytes(int(number) if number.isdigit() else 0)
@@ -75,8 +77,8 @@ def memory_for(section: EngineSection, limits: LimitsSection) -> int | None:
 
 
 def in_force_with(config: NodeConfig, terms: TellTerms | None, newest: SignedManifest | None) -> FormatChoice:
-    """The same for a node with this configuration, whose `kind` was chosen, by what its learner tells; the reason is
-    empty where nothing was left open."""
+    """Resolve "auto" for a node with this configuration, whose `kind` is final, and its learner's terms. The reason is
+    empty if nothing was left open."""
     if config.engine.quantization != AUTO:
         return FormatChoice(section=config.engine, why="")
     taken = (STORED,) if terms is None else taken_formats(terms.ext)

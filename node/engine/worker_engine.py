@@ -1,8 +1,10 @@
-"""An engine whose weights live in a worker: `PolicyEngine` as a child process that `common_worker` started.
+"""Run an engine whose weights are in a worker: `PolicyEngine` as a child process that `common_worker` started.
 
-What always holds: what `installed` says is what the worker last said it had installed, also when the caller of
-`install` was cancelled; after a crash the worker gets that version again before any other call reaches it. If the
-version's directory is gone by then, nothing is installed until the next `install`.
+Invariants:
+
+- `installed` is the version that the worker last reported as installed, even if the caller of `install` was cancelled.
+- After a crash the worker loads that version again before any other call reaches it. If the version's directory is
+  gone, nothing is installed until the next `install`.
 """
 
 from __future__ import annotations
@@ -43,23 +45,24 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 
 HANG_S = 900.0
-"""A worker that generates or scores says that it lives before every step, at most every ALIVE_S of its own. A step
-takes milliseconds; the longest, a full prefill of a large model on a slow processor, minutes."""
+"""Seconds without a sign of life after which a generating or scoring worker has hung. It sends one before every step,
+at most every ALIVE_S. A step takes milliseconds; the longest, a full prefill of a large model on a slow processor,
+takes minutes."""
 INSTALL_S = 3600.0
-"""The same for an install, during which a worker is silent: the largest models from the slowest disks."""
+"""The same for an install, in which a worker sends nothing: the largest models, read from the slowest disks."""
 
 LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """How to run WORKER, the worker in the directory of that name beside this file, which errors call `name`.
+    """How to run the worker in the directory WORKER beside this file; errors call it `name`.
 
-    `python` of any environment with what the worker needs; `compute_dtype` auto|float32|bfloat16|float16, where auto is
-    float32 on a CPU and as stored elsewhere; `max_batch` completions at a time; `kv_cache_bytes` that they may fill, 0
-    for what the worker finds free. All of its processes together may hold `ram_bytes` of memory; None: no bound.
-    `on_new_version`: what becomes of completions under way, where a worker can choose. `scratch` as in `ChildSpec`, and
-    `hang_s` as its `silence_s`.
+    `python`: interpreter of an environment with everything that the worker needs. `compute_dtype`:
+    auto|float32|bfloat16|float16; auto is float32 on a CPU and the stored type elsewhere. `max_batch`: completions at a
+    time. `kv_cache_bytes`: memory for their caches; 0 for what the worker finds free. `ram_bytes`: bound on the memory
+    of all its processes together; None for no bound. `on_new_version`: what happens to unfinished completions, where a
+    worker can choose. `scratch`: as in `ChildSpec`. `hang_s`: its `silence_s`.
     """
 
     WORKER: ClassVar[str]
@@ -79,16 +82,16 @@ class WorkerConfig:
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
     def settings(self) -> dict[str, object]:
-        """What the worker is told, as JSON has it."""
+        """Return the worker's settings as JSON values."""
         names = ("device", "compute_dtype", "threads", "max_batch", "kv_cache_bytes")
         return {name: getattr(self, name) for name in names}
 
     def environment(self) -> Mapping[str, str]:
-        """What is added to the environment of the worker."""
+        """Return the variables that are added to the worker's environment."""
         return {}
 
     def spec(self) -> ChildSpec:
-        # -I: neither the launcher's folder nor our PYTHONPATH leaks into an environment that is not ours.
+        # -I: neither the launcher's folder nor our PYTHONPATH may leak into an environment that is not ours.
         ours = Path(protocol.__file__).parent.parent
         settings = json.dumps(self.settings())
         return ChildSpec(
@@ -107,7 +110,8 @@ class WorkerConfig:
 
 
 class WorkerEngine:
-    """See `PolicyEngine`; obtained from `open_worker_engine`. Every install follows `on_new_version` as it then is."""
+    """A `PolicyEngine` in a worker; obtained from `open_worker_engine`. Each install uses the current
+    `on_new_version`."""
 
     def __init__(self, on_new_version: OnNewVersion) -> None:
         self.on_new_version = on_new_version
@@ -145,7 +149,7 @@ class WorkerEngine:
 
     async def interrupt(self) -> None:
         if self.pid is None:
-            return  # a process that is gone generates nothing
+            return  # a process that has ended generates nothing
         with _as_engine_errors():
             await self._service.call("interrupt")
 
@@ -164,7 +168,7 @@ class WorkerEngine:
 
     async def release(self) -> None:
         if self.pid is None:
-            return  # a process that is gone holds nothing, and the next one nothing yet
+            return  # a process that has ended holds no memory, and the next one holds none yet
         with _as_engine_errors():
             await self._service.call("release")
 
@@ -212,7 +216,7 @@ class WorkerEngine:
         return self._child
 
     async def _prepare(self, worker: ChildProcess) -> None:
-        """Bring a restarted worker to the version that its predecessor had."""
+        """Make a restarted worker load the version that its predecessor had."""
         if self._installed is None or self._directory is None:
             return
         try:
@@ -232,9 +236,9 @@ class WorkerEngine:
 async def open_worker_engine(
     config: WorkerConfig, *, on_event: OnEvent = lambda event: None
 ) -> AsyncIterator[WorkerEngine]:
-    """Start a worker and yield the engine once it is ready, some seconds later; end the worker with the scope.
+    """Start a worker and yield the engine when it is ready, some seconds later. End the worker with the scope.
 
-    Raises EngineCrashed when it cannot start, with what it said.
+    Raises EngineCrashed, with the worker's output, if it cannot start.
     """
     engine = WorkerEngine(config.on_new_version)
     opened = open_child(config.spec(), prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event)
@@ -257,7 +261,7 @@ def _as_engine_errors() -> Iterator[None]:
 
 
 def _given(sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperatures: Sequence[float]) -> Arrays:
-    """(prompt, completion) by sequence, as workers take them."""
+    """Return (prompt, completion) of all sequences as the arrays that workers accept."""
     return {
         "tokens": np.array([token for prompt, tokens in sequences for token in prompt + tokens], np.int32),
         "prompt_lengths": np.array([len(prompt) for prompt, _ in sequences], np.int32),
@@ -288,7 +292,7 @@ def _version(header: Header) -> InstalledVersion:
 
 
 def _generate_request(requests: Sequence[GenerationRequest]) -> tuple[Header, Arrays]:
-    """Each distinct prompt and set of stop ids travels once: a group has one of each."""
+    """Return a request in which each distinct prompt and set of stop ids occurs once: a group has one of each."""
     prompts = {prompt: i for i, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
     stop_sets = {stops: i for i, stops in enumerate(dict.fromkeys(r.stop_ids for r in requests))}
     asks = [request.experts for request in requests]
@@ -353,7 +357,7 @@ def _finish(stopped: bool, tokens: int, request: GenerationRequest) -> FinishRea
 
 
 def _experts(arrays: Arrays) -> list[np.ndarray[Any, Any] | None]:
-    """Of each completion the experts that made its tokens; None where they were not asked for."""
+    """Return the experts of each completion's tokens; None where they were not requested."""
     if "experts" not in arrays:
         return [None] * len(arrays["lengths"])
     routed = arrays["routed"].astype(bool)
@@ -364,7 +368,8 @@ def _experts(arrays: Arrays) -> list[np.ndarray[Any, Any] | None]:
 def _spans(
     rows: Sequence[tuple[int, int, int]], versions: Sequence[InstalledVersion], count: int
 ) -> list[tuple[GeneratedSpan, ...]]:
-    """`rows` (completion, end, version) by completion: each span begins where the one before it ends."""
+    """Return the spans of each completion from `rows` (completion, end, version). A span begins where the one before it
+    ends."""
     spans: list[list[GeneratedSpan]] = [[] for _ in range(count)]
     for completion, end, version in rows:
         start = spans[completion][-1].end if spans[completion] else 0

@@ -71,10 +71,10 @@ def require_limit(tried: Tried, directory: Path, limit: int) -> None:
     """Within the limit all agree, in any company and whatever was computed before; beyond it all refuse."""
     assert not apart(tried, tried.engine.generate(PROMPTS, [limit - 3, 7, 4, 9]))
     assert not apart(tried, tried.engine.generate([(5, 6, 7)], [2]))
-    with pytest.raises(Refused, match=f"3 prompt and {limit - 2} new tokens are over the model's {limit} positions"):
+    with pytest.raises(Refused, match=f"3 prompt and {limit - 2} new tokens exceed the model's {limit} positions"):
         tried.engine.generate([(5, 6, 7)], [limit - 2])
     long = Said(prompts=[(5, 6, 7)], completions=[list(range(limit - 2))], logprobs=np.zeros(limit - 2))
-    with pytest.raises(Refused, match=f"{limit + 1} tokens are over the model's {limit} positions"):
+    with pytest.raises(Refused, match=f"{limit + 1} tokens exceed the model's {limit} positions"):
         tried.engine.audit(long)
     arrays = {
         "tokens": np.arange(limit + 1, dtype=np.int32),

@@ -160,7 +160,7 @@ def test_an_engine_that_is_killed_comes_back(serve: Callable[..., Served], weigh
         said += chunk.choices[0].text if chunk.choices else ""
     assert said
     assert words(served.client, "model-1") == before
-    served.said("is started again")
+    served.said("is being restarted")
 
 
 def test_newer_versions_are_served_and_older_ones_are_not_there(

@@ -114,5 +114,5 @@ async def test_bytes_that_are_no_experts_are_refused(directories: list[Path], au
             prompt=(1, 2), tokens=(3,), logprobs=(-1.0,), parts=((0, 1),), seed=1, temperature=1.0,
             version=VERSION.name, manifest=VERSION.manifest, experts=raw,
         )  # fmt: skip
-        with pytest.raises(EngineRefused, match="the experts are none of this model"):
+        with pytest.raises(EngineRefused, match="these experts do not fit the model"):
             await audit(auditor, directories[0], [one])

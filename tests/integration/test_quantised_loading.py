@@ -142,7 +142,7 @@ def test_a_model_that_does_something_else_with_its_weights_is_refused(
         return rows @ self.weight.t()
 
     monkeypatch.setattr(nn.Linear, "forward", forward)
-    with pytest.raises(Refused, match="a weight that is quantised, which knows linear layers and embeddings only"):
+    with pytest.raises(Refused, match="a quantised weight, which only supports linear layers and embeddings"):
         loaded(models.first, "int8")
 
 

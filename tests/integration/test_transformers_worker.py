@@ -202,7 +202,7 @@ class TestInstall:
     def test_a_swap_that_fails_halfway_is_no_refusal(self, policy: Policy, models: Models) -> None:
         """The version before would go on to be signed with half of the new weights."""
         policy.model.model.norm.weight = torch.nn.Parameter(torch.ones(1).expand(96))  # nothing can be copied there
-        with pytest.raises(Broken, match="passed every check, and then"):
+        with pytest.raises(Broken, match="passed every check, but loading it"):
             policy.install(models.second, {"version": 2})
 
     @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ class TestInstall:
     [
         (0, False, "auto", "cpu"), (0, True, "auto", "mps"), (2, True, "auto", "cuda"), (2, False, "cuda:1", "cuda:1"),
         (2, False, "cpu", "cpu"), (0, True, "mps", "mps"),
-        (0, False, "cuda", 'device = "cuda" is not there: of GPUs torch finds none'),
+        (0, False, "cuda", 'device = "cuda" is not available: GPUs that torch finds: none'),
         (2, False, "cuda:2", "torch finds 2 of CUDA, numbered from 0; name another"),
         (1, False, "mps", "torch finds 1 of CUDA"), (0, True, "cuda:0", "one of Apple's, mps"),
     ],

@@ -73,7 +73,7 @@ def findings(**changes: Any) -> Findings:
         clock=ClockOffset(ahead_s=0.002, error_s=0.01, round_trip_s=0.02),
         down=Rate(size_bytes=8 << 20, seconds=2.0, is_coarse=False),
         up=Rate(size_bytes=2 << 20, seconds=1.0, is_coarse=False),
-        engine=EngineFinding(kind="transformers", device="auto", why="there is no GPU of NVIDIA's here"),
+        engine=EngineFinding(kind="transformers", device="auto", why="there is no NVIDIA GPU here"),
         speed=NotKnown(why="no version is here"),
         disk=Disk(place="/home/me/volery", free_bytes=10 << 30, quota_bytes=64_000_000_000),
         is_with_invite=True,

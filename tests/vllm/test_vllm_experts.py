@@ -100,5 +100,5 @@ async def test_the_experts_of_a_token_are_those_that_made_it(vllm_python: Path, 
         await require_swap(engine, reference, models)
         await require_part(engine, models)
         await engine.install(FIRST, models.first)
-        with pytest.raises(EngineRefused, match="the experts of a qwen3 were asked for"):
+        with pytest.raises(EngineRefused, match="the experts of a qwen3 were requested"):
             await engine.generate(requests(1, room=8, experts=True))

@@ -1,8 +1,10 @@
-"""Starts an engine worker: all that it loads of ours found by paths, its standard output kept for frames.
+"""Start an engine worker: load our modules by their paths, and keep its standard output for frames.
 
-What always holds: processes that the worker's libraries spawn find the same modules under the same names, so a library
-may be given one by name (multiprocessing runs this file again in each, with the same arguments), and end with the
-process that spawned them.
+Invariants:
+
+- Processes that the worker's libraries spawn find the same modules under the same names, so a library may be given one
+  by name. (multiprocessing runs this file again in each of them, with the same arguments.)
+- Spawned processes end with the process that spawned them.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from types import ModuleType
 from typing import BinaryIO
 
 ROOT = "volery_engine"
-"""What the folder of the workers is called in their processes, where `node` may be missing, or another version's."""
+"""Name of the workers' folder in their processes, where `node` may be missing, or another version's."""
 SHARED = ("protocol", "protocol.core", "learner", "learner.artifacts", "learner.trainer_api")
-"""Packages of which a worker loads single files, which stand alone: their `__init__` is not run."""
+"""Packages from which a worker loads single files that stand alone: their `__init__` is not run."""
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2)."""
+"""The constant of Linux's prctl(2)."""
 
 _kept: list[BinaryIO] = []
-"""Open until the process has ended. If the pipe closed while `sys.exit` is under way, the node would close its own, and
-the thread that reads that would end the process first, with another exit code."""
+"""Pipes that stay open until the process has ended. If one closed during `sys.exit`, the node would close its own end.
+The thread that reads it would then end the process first, with another exit code."""
 
 
 def name_packages(ours: Path) -> None:
@@ -50,7 +52,7 @@ def take_stdout() -> BinaryIO:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when the thread that spawned it ends; elsewhere than on Linux, nothing."""
+    """Have the kernel end this process when the thread that spawned it ends. Only Linux can do this."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -59,12 +61,12 @@ def main(argv: Sequence[str]) -> None:
     output = take_stdout()
     worker, ours, settings_json = argv
     name_packages(Path(ours))
-    importlib.import_module("learner.trainer_api.last_resort_exit").tell_deaths()  # also in what is imported later
+    importlib.import_module("learner.trainer_api.last_resort_exit").tell_deaths()  # before the imports that can fail
     importlib.import_module(f"{ROOT}.{worker}.server").run(json.loads(settings_json), output)
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-elif __name__ == "__mp_main__":  # multiprocessing's name for it in what was spawned
+elif __name__ == "__mp_main__":  # the name that multiprocessing gives it in a spawned process
     end_with_parent()
     name_packages(Path(sys.argv[2]))

@@ -1,10 +1,10 @@
-"""What a request is answered with that cannot be done, and what ends the process instead of an answer."""
+"""Define the refusal of a request, and the error that ends the process."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """A request that cannot be done, for a reason that the other end can act on; the worker goes on."""
+    """A request cannot be done, for a reason that the node can act on; the worker goes on."""
 
     def __init__(self, kind: str, error: str) -> None:
         super().__init__(error)

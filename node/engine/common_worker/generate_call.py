@@ -1,4 +1,4 @@
-"""A `generate` request: its completions as rows, from what was asked to the reply."""
+"""Turn a `generate` request into rows, one for each completion, and the finished rows into the reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .errors import Refused
 
 @dataclass(eq=False, kw_only=True)
 class Row:
-    """One completion: what was asked, and once it is done, what came out."""
+    """One completion: the request, and when it is done, the result."""
 
     call: Call
     prompt: tuple[int, ...]
@@ -26,17 +26,17 @@ class Row:
     budget: int
     stop_ids: tuple[int, ...]
     number: int = 0  # within its call
-    start: int = 0  # position of the first token: the prompt ends with so many of the same completion
+    start: int = 0  # position of the first token: the prompt ends with this many tokens of the same completion
     with_experts: bool = False
     length: int = 0
     seconds: float = 0.0
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.float32))
-    experts: np.ndarray[Any, Any] | None = None  # (length, layers, top_k) unsigned, where they were asked for
+    experts: np.ndarray[Any, Any] | None = None  # (length, layers, top_k) unsigned, if they were requested
     spans: list[tuple[int, Header]] = field(default_factory=list)  # (end, version), in order; the last end is `length`
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[float], spans: Sequence[tuple[int, Header]]) -> None:
-        """Fill in what came out: each token's logprob, and up to which token which version made them."""
+        """Fill in the result: each token's logprob, and up to which token each version produced them."""
         self.tokens, self.logprobs = np.array(tokens, np.int32), np.array(logprobs, np.float32)
         self.length, self.spans = len(tokens), list(spans)
 
@@ -49,7 +49,7 @@ class Row:
 class Call:
     """One `generate` request; answered when its last row is done, or refused as a whole.
 
-    `stream`: the name under which its caller hears of tokens as they are drawn (`token_events`); None: it does not.
+    `stream`: the name of the events that carry its tokens as they are drawn (`token_events`); None for no events.
     """
 
     id: int
@@ -57,13 +57,13 @@ class Call:
     num_left: int = 0
     answered: bool = False
     stream: int | None = None
-    interrupted: bool = False  # its rows end where they are
+    interrupted: bool = False  # its rows end with the tokens that they have
 
     @classmethod
     def parse(cls, header: Header, arrays: Arrays) -> Call:
         """Read a request: `prompts` int32 flat, `prompt_lengths`; by row `prompt`, `seeds` u64, `temperatures`,
         `greedy`, `budgets`, `stop_set`, `starts`, and `with_experts` or not; header `stop_sets`, perhaps `stream`.
-        Refused("bad_request") when no model could generate it."""
+        Raises Refused("bad_request") if no model could generate it."""
         call = cls(header["id"], stream=header.get("stream"))
         ends = np.cumsum(arrays["prompt_lengths"]).tolist()
         flat = arrays["prompts"].tolist()
@@ -74,7 +74,7 @@ class Call:
         columns.append(arrays.get("with_experts", np.zeros(len(seeds), np.uint8)).tolist())
         for seed, prompt, temperature, greedy, budget, stop_set, start, experts in zip(seeds, *columns, strict=True):
             if not prompts[prompt]:
-                raise Refused("bad_request", "an empty prompt: a model needs at least one token to go on from")
+                raise Refused("bad_request", "the prompt is empty: a model needs at least one token to continue")
             if budget < 1 or not (greedy or (temperature > 0 and math.isfinite(temperature))):
                 raise Refused("bad_request", f"max_new_tokens {budget} and temperature {temperature} must be positive")
             call.rows.append(
@@ -95,9 +95,9 @@ class Call:
         return call
 
     def reply(self) -> tuple[Header, Arrays]:
-        """`lengths`, `stopped`, `seconds` by row; `tokens`, `logprobs` flat; `spans` (N, 3): row, end, and
-        index into the header's `versions`; where some rows have experts, `routed` says which, and `experts` has these,
-        flat."""
+        """Return the reply: `lengths`, `stopped`, `seconds` by row; `tokens`, `logprobs` flat; `spans` (N, 3): row,
+        end, and index into the header's `versions`. If some rows have experts, `routed` says which, and `experts` holds
+        them, flat."""
         versions: list[Header] = []
         for _, version in (span for row in self.rows for span in row.spans):
             if version not in versions:

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) as peft writes them, merged into a model's weights without peft."""
+"""Merge low-rank adapters (LoRA), as peft writes them, into a model's weights, without peft."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .weight_files import PLAIN_DTYPES
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_PREFIX = "base_model.model."
-"""What peft puts before the names of a model's modules."""
+"""The prefix that peft puts before the names of a model's modules."""
 ADAPTER_OPTIONS = ("use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "modules_to_save")
-"""Kinds of adapters that are more than W + scale B A."""
+"""Options of adapters that are more than W + scale B A."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """A low-rank adapter (LoRA) as peft writes it: to the weight of each of `modules` belongs `scale` * B @ A."""
+    """A low-rank adapter (LoRA) as peft writes it: it adds `scale` * B @ A to the weight of each of `modules`."""
 
     reader: Any
     scale: float
     modules: tuple[str, ...]
 
     def require_fits(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raise Refused when the model's weights, name -> shape, have none of a module's, or of another shape."""
+        """Raise Refused if a module's weight is missing from `shapes` (name -> shape), or does not fit the adapter."""
         for module in self.modules:
             down, up = (self.reader.get_slice(name).get_shape() for name in self._names(module))
             shape = shapes.get(f"{module}.weight")
@@ -43,14 +43,14 @@ class Adapter:
 
     @torch.no_grad()
     def merge_into(self, model: Any) -> None:
-        """Add it to the weights of `model`, which are the base model's; in float32, rounded once."""
+        """Add the adapter to the weights of `model`, its base model, in float32 and rounded once."""
         for module in self.modules:
             weight = model.get_parameter(f"{module}.weight")
             weight.copy_(self.merge(f"{module}.weight", weight))
 
     def merge(self, name: str, weight: torch.Tensor, first: int = 0) -> torch.Tensor:
-        """The base model's `weight`, called `name`, or some of its rows from `first` on, with what this adds to it, in
-        float32; as it is if nothing."""
+        """Return the base model's `weight`, called `name`, or its rows from `first` on, plus what this adapter adds, in
+        float32; unchanged if it adds nothing."""
         module = name.removesuffix(".weight")
         if module == name or module not in self.modules:
             return weight
@@ -62,12 +62,12 @@ class Adapter:
 
 
 def open_adapter(directory: Path) -> Adapter | None:
-    """The adapter in `directory`, or None. Refused("bad_model") when it is of a kind that cannot be merged here."""
+    """Return the adapter in `directory`, or None. Raises Refused("bad_model") for a kind that cannot be merged here."""
     if not (directory / ADAPTER_CONFIG).is_file():
         return None
     config = json.loads((directory / ADAPTER_CONFIG).read_text())
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise Refused("bad_model", f"{directory / ADAPTER_CONFIG} describes no LoRA adapter")
+        raise Refused("bad_model", f"{directory / ADAPTER_CONFIG} does not describe a LoRA adapter")
     other = [key for key in ADAPTER_OPTIONS if config.get(key)]
     if other or config.get("bias", "none") != "none":
         raise Refused("bad_model", f"{directory / ADAPTER_CONFIG} uses {other or ['bias']}, which are not merged here")
@@ -76,7 +76,7 @@ def open_adapter(directory: Path) -> Adapter | None:
     modules = {name.removeprefix(ADAPTER_PREFIX).split(".lora_")[0] for name in names}
     adapter = Adapter(reader=reader, scale=config["lora_alpha"] / config["r"], modules=tuple(sorted(modules)))
     if names != {name for module in modules for name in adapter._names(module)} or not math.isfinite(adapter.scale):
-        raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds tensors that are no pairs of A and B")
+        raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds tensors that are not pairs of A and B")
     if odd := sorted(name for name in names if reader.get_slice(name).get_dtype() not in PLAIN_DTYPES):
         raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds {odd[0]} in a format that is not read here")
     return adapter
@@ -84,7 +84,7 @@ def open_adapter(directory: Path) -> Adapter | None:
 
 @contextmanager
 def without_adapter(directory: Path) -> Iterator[Path]:
-    """A view of `directory` without its adapter: libraries that see one look for its base model elsewhere."""
+    """Yield a view of `directory` without its adapter: libraries that see one look for its base model elsewhere."""
     if not (directory / ADAPTER_CONFIG).is_file():
         yield directory
         return

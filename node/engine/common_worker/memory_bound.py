@@ -1,6 +1,6 @@
-"""How much memory this process may have: a cgroup's limit, as containers have it, or the machine's.
+"""Find how much memory this process may use: a cgroup's limit, as in containers, or the machine's memory.
 
-Of a cgroup that is ours the kernel drops pages of files before it ends anybody; all else counts against the limit.
+In our cgroup the kernel drops pages of files before it ends a process; all other memory counts against the limit.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 
 PROCESS_BYTES = 300_000_000
-"""What torch and transformers take of the memory before there is a model."""
+"""Bytes that torch and transformers take before there is a model."""
 
 NO_LIMIT = 1 << 60
-"""Version 1 says so by a number near 2^63."""
+"""Bytes. Version 1 of cgroups expresses "no limit" as a number near 2^63."""
 
 
 def memory_bound(own: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int | None:
-    """The least limit of the cgroups that this process is in, in bytes; None where there is none."""
+    """Return the smallest limit of the cgroups that this process is in, in bytes; None if there is none."""
     limits = []
-    with suppress(OSError, ValueError):  # the latter: a line of another form
+    with suppress(OSError, ValueError):  # ValueError: a line of another form
         for line in own.read_text(encoding="ascii", errors="replace").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
@@ -34,7 +34,7 @@ def memory_bound(own: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) ->
 
 
 def whole_memory() -> int | None:
-    """The machine's memory, or the cgroup's where that is less; None where neither can be read."""
+    """Return the machine's memory, or the cgroup's limit if that is smaller; None if neither can be read."""
     with suppress(ValueError, OSError, AttributeError):
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return min(machine, memory_bound() or machine)

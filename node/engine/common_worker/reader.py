@@ -1,4 +1,4 @@
-"""What arrives from the node, read by a thread of its own, with which the process ends: well, or saying why."""
+"""Read what the node sends, in a thread. The process ends with it: normally at the stream's end, else with a reason."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from protocol.core.pipe import Arrays, Header, read_frame
 
 
 def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], object], end: Callable[[], None]) -> None:
-    """Call `take` with every frame of an unbuffered `stream`, then `end`, in a thread that outlives nothing.
+    """Call `take` with every frame of an unbuffered `stream`, then `end`, in a daemon thread.
 
-    `end` must end the process: nobody listens any more, and whatever the other threads do is not worth outliving the
-    node. An error here ends it, too: nobody would be heard any more.
+    `end` must end the process: the node no longer listens, and no work of the other threads is worth outliving it. An
+    error here also ends the process, which could not receive anything any more.
     """
 
     def read() -> None:
         try:
             while (frame := read_frame(stream)) is not None:
                 take(*frame)
-        except BaseException as error:  # whatever ends this thread ends the process, and is told
+        except BaseException as error:  # every error of this thread ends the process, and is reported
             die_of(error)
         end()
 

@@ -1,4 +1,4 @@
-"""What a worker says to the node: events, and for each request one reply or one refusal."""
+"""Write to the node: events, and one reply or one refusal for each request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .token_events import Drawn, token_events
 
 
 class Replies:
-    """Writes to `output`. `calls` are the `generate` requests that have no answer yet, by their id."""
+    """Writes to `output`. `calls`: the `generate` requests that have no answer yet, by their id."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
@@ -30,13 +30,13 @@ class Replies:
         self.send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
 
     def tell(self, drawn: Sequence[Drawn]) -> None:
-        """Say which tokens were drawn, to callers that listen."""
+        """Send the tokens that were drawn, to callers that listen."""
         for event, arrays in token_events(drawn):
             self.send(event, arrays)
 
     def admit(self, header: Header, arrays: Arrays) -> list[Row]:
-        """The rows of a `generate` request, which is refused here when no model could generate it, and answered when it
-        has none."""
+        """Return the rows of a `generate` request. Refuse it if no model could generate it; answer it if it has no
+        rows."""
         try:
             call = Call.parse(header, arrays)
         except Refused as refusal:
@@ -48,13 +48,13 @@ class Replies:
         return call.rows
 
     def finish_row(self, row: Row) -> None:
-        """Answer the row's call, when this was the last of its rows to be done."""
+        """Answer the row's call if this was its last unfinished row."""
         row.call.num_left -= 1
         if row.call.num_left == 0 and not row.call.answered:
             self._finish(row.call)
 
     def interrupt(self) -> None:
-        """Have all calls end with what they have."""
+        """Make all calls end with the tokens that they have."""
         for call in self.calls.values():
             call.interrupted = True
 
@@ -63,7 +63,7 @@ class Replies:
         self.answer(call.id, *call.reply())
 
     def refuse_call(self, call: Call, refusal: Refused) -> bool:
-        """Refuse a call as a whole; False, and nothing happens, where it was answered before."""
+        """Refuse a call as a whole. Return False, and do nothing, if it was answered before."""
         if call.answered:
             return False
         self._close(call)

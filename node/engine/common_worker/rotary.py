@@ -1,5 +1,6 @@
-"""Where rotary embeddings change to other factors for a whole sequence: the rule of `learner.artifacts.model_limits`,
-which see. A test holds the two together.
+"""Find the length at which rotary embeddings change their factors for a whole sequence.
+
+The rule is that of `learner.artifacts.model_limits`. A test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ LONGROPE = ("longrope", "su")
 
 
 def original_lengths(config: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the lengths of a config.json, or of its part about text, that no sequence may exceed: a cache holds keys
-    that were rotated by the factors of short ones."""
+    """Yield the lengths in a config.json, or in its part about text, that no sequence may exceed. The cache holds keys
+    that were rotated by the factors of short sequences."""
     text = config.get("text_config")
     config = text if isinstance(text, Mapping) else config
     for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling")):
@@ -27,7 +28,7 @@ def original_lengths(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _ropes(rope: Any) -> Iterator[Mapping[str, Any]]:
-    """One set of parameters, or one for each kind of layer."""
+    """Yield the one set of parameters, or the set of each kind of layer."""
     if isinstance(rope, Mapping):
         yield rope
         yield from (inner for inner in rope.values() if isinstance(inner, Mapping))

@@ -1,13 +1,14 @@
-"""Tokens handed on as they are drawn, to callers that asked for them with their `generate` request.
+"""Send tokens as they are drawn, to callers that asked for them with their `generate` request.
 
-A call that names a `stream` hears of its tokens in events before its reply comes, which is the same as without:
+A call that names a `stream` receives its tokens in events before its reply, which is the same as without them:
 
     {"event": "tokens", "stream": name}   arrays: by row `rows`, `starts`, `lengths` int32; `tokens`, `logprobs` flat
 
 Invariants:
-- a row's tokens come in order; a row that is begun again is told again from an earlier start, so a listener goes by
-  `starts`;
-- nothing is told of a call that was answered, or that named no stream.
+
+- A row's tokens come in order. A row that is restarted is sent again from an earlier start, so a listener must heed
+  `starts`.
+- Nothing is sent for a call that was answered, or that named no stream.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Drawn:
 
 
 def listens(row: Row) -> bool:
-    """Whether somebody waits for this row's tokens as they come."""
+    """Return whether a caller waits for this row's tokens as they come."""
     return row.call.stream is not None and not row.call.answered
 
 
 def token_events(drawn: Sequence[Drawn]) -> Iterator[tuple[Header, Arrays]]:
-    """One event for each call among `drawn`."""
+    """Yield one event for each call among `drawn`."""
     calls: dict[int, list[Drawn]] = {}
     names: dict[int, Call] = {}
     for one in drawn:

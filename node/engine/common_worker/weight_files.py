@@ -1,4 +1,4 @@
-"""Which files of a model directory hold its weights. What always holds: they are safetensors, and in that directory."""
+"""Find the files of a model directory that hold its weights: only safetensors files, and only in that directory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from .errors import Refused
 
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-"""Whose tensors have the shapes that a file's header says, and can be read and copied: packed ones want a full load."""
+"""Types whose tensors have the shapes in the file's header, and can be copied. Packed types need a full load."""
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has
-    neither, or there is no such directory.
+    """Return the safetensors files of a model directory, by its index if it has one. Raises Refused("bad_model") if it
+    has neither, or does not exist.
 
     The index comes from the network: a name in it that leaves the directory is refused here, before any library
     follows it.

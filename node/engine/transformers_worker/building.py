@@ -1,10 +1,11 @@
-"""Bound what a library builds of a config while it builds it: modules, and the elements of parameters and buffers.
+"""Bound what a library builds of a config while it builds it: modules, and elements of parameters and buffers.
 
 No list of names says what a config of any architecture asks for (experts, heads, widths, vocabularies, and products of
-them), so what is built is counted, and building ends where it is more than the weight files can hold. Models are built
-on the meta device, where a tensor takes no memory.
+them). So the modules are counted while they are built, and building ends when there are more than the weight files can
+hold. Models are built on the meta device, where a tensor takes no memory.
 
-Invariant: an honest model is never refused. A module has a share of a tensor, a parameter at least a bit of the files.
+Invariant: an honest model is never refused. A module has a share of a tensor, and a parameter at least one bit of the
+files.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from ..common_worker.errors import Refused
 from ..common_worker.sizes import Stored
 
 MODULES_PER_TENSOR = 32
-"""Models have one to three; those that store their experts as one tensor and build each have as many as a layer has."""
+"""Models have one to three; those that store a layer's experts as one tensor but build each have one per expert."""
 
 MODULES = 16_384
-"""So many are always allowed: building them takes a second."""
+"""Number of modules that is always allowed: building them takes a second."""
 
 PARAMETERS_PER_BYTE = 16
-"""Eight of a bit each, and twice that for those that are registered under two names."""
+"""Eight of one bit each, and twice that for parameters that are registered under two names."""
 
 PARAMETERS = 1 << 24
-"""So many are always allowed."""
+"""Number of parameters that is always allowed."""
 
 BUFFERS = 1 << 30
-"""Elements of buffers, beside what parameters may have: causal masks of old models are positions squared, in each
-layer, and have 0.2 * 10^9 in the largest."""
+"""Elements of buffers, in addition to the bound on parameters. In each layer old models have causal masks of positions
+squared, 0.2 * 10^9 elements in the largest."""
 
 
 @contextmanager
 def bound_building(stored: Stored) -> Iterator[None]:
-    """While inside, modules and their tensors are counted; Refused("bad_model") from within when there are too many."""
+    """Count modules and their tensors while inside; Refused("bad_model") is raised within if there are too many."""
     count = _Count(stored)
     begin: Any = nn.Module.__init__
     parameter, buffer = nn.Module.register_parameter, nn.Module.register_buffer
@@ -70,7 +71,7 @@ def bound_building(stored: Stored) -> Iterator[None]:
 
 
 class _Count:
-    """What was built so far, and how much may be."""
+    """What was built so far, and how much is allowed."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
@@ -83,7 +84,7 @@ class _Count:
             raise self._too_many(f"more than {most} modules, the last a {type(module).__name__}")
 
     def parameter(self, module: nn.Module, name: str, value: torch.Tensor | None) -> None:
-        if value is None or not value.is_meta:  # what is loaded replaces what was built
+        if value is None or not value.is_meta:  # loaded tensors replace built ones
             return
         self._parameters += value.numel()
         most = PARAMETERS + PARAMETERS_PER_BYTE * self._stored.num_bytes
@@ -100,7 +101,7 @@ class _Count:
 
     def _too_many(self, what: str) -> Refused:
         held = f"{self._stored.num_tensors} tensors and {self._stored.num_bytes} bytes"
-        return Refused("bad_model", f"config.json asks for {what}; the weights have {held}")
+        return Refused("bad_model", f"config.json asks for {what}, but the weights have {held}")
 
 
 def _named(module: nn.Module, name: str, value: torch.Tensor) -> str:

@@ -1,9 +1,12 @@
-"""Matrix products of a model on a CPU: by oneDNN where torch's own choice is slow.
+"""Compute a model's matrix products on a CPU with oneDNN where torch's own choice is slow.
 
-torch gives float32 products to MKL, which keeps to AVX2 on processors that are not Intel's: 107 GFLOP/s for 64 rows on
-one core of an AMD EPYC, where oneDNN's AVX-512 comes to 190 to 220 with the very same weights, unpacked. What always
-holds: which of the two is taken depends on machine and shapes alone, so a restarted worker computes the same bits;
-weights stay where they are, so they can be swapped in place.
+torch gives float32 products to MKL, which uses only AVX2 on processors that are not Intel's: 107 GFLOP/s for 64 rows on
+one core of an AMD EPYC. oneDNN's AVX-512 reaches 190 to 220 with the same weights, unpacked.
+
+Invariants:
+
+- The choice depends on machine and shapes alone, so a restarted worker computes the same bits.
+- Weights stay where they are, so they can be swapped in place.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 ROWS_FROM = 16
-"""With fewer rows than these oneDNN wins nothing, and with one it loses half."""
+"""With fewer rows than this oneDNN is no faster, and with one it has half the speed."""
 
 WEIGHTS_FROM = 1 << 18
-"""A layer of fewer weights keeps torch's own way: a call of oneDNN's costs 12 us more, which a small product never wins
-back; from 512 x 512 on it does."""
+"""Layers with fewer weights keep torch's own way: a call of oneDNN costs 12 us more, which a small product never
+recovers; from 512 x 512 on it does."""
 
 
 def quicken(model: nn.Module) -> None:
-    """Have every linear layer of `model` take the faster way from now on, if there is one here for it."""
+    """Make every linear layer of `model` use the faster way from now on, if there is one here for it."""
     if not has_faster_products():
         return
     for module in model.modules():
@@ -34,7 +37,7 @@ def quicken(model: nn.Module) -> None:
 
 
 def has_faster_products() -> bool:
-    """Whether oneDNN is there, and is quicker than MKL on this processor."""
+    """Return whether oneDNN is available and faster than MKL on this processor."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -44,7 +47,7 @@ def has_faster_products() -> bool:
 
 
 def product(rows: Tensor, weight: Tensor) -> Tensor:
-    """x W^T for x (B, K) and W (N, K), which is no layer's own: (B, N), by the faster way."""
+    """Return x W^T (B, N) for x (B, K) and a W (N, K) that belongs to no layer, by the faster way."""
     if len(rows) < ROWS_FROM or not _is_worth_it(weight) or torch.is_grad_enabled() or not _has_faster_products():
         return nn.functional.linear(rows, weight)
     made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
@@ -60,7 +63,7 @@ def _is_worth_it(weight: Tensor) -> bool:
 
 
 def _linear(module: nn.Linear, rows: Tensor) -> Tensor:
-    """x W^T + b for x (..., in): (..., out)."""
+    """Return x W^T + b (..., out) for x (..., in)."""
     if rows.numel() < ROWS_FROM * module.in_features or torch.is_grad_enabled():
         return nn.functional.linear(rows, module.weight, module.bias)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, module.weight, module.bias, "none", [], "")
@@ -68,7 +71,7 @@ def _linear(module: nn.Linear, rows: Tensor) -> Tensor:
 
 
 def _vendor() -> str:
-    """The processor's vendor as it names itself; "" where that cannot be read."""
+    """Return the name by which the processor's vendor identifies it; "" if it cannot be read."""
     if platform.system() != "Linux":
         return ""
     try:

@@ -1,11 +1,12 @@
-"""Records which experts the routers of a mixture of experts choose, at the last position of each row of a pass.
+"""Record which experts the routers of a mixture of experts choose, at the last position of each row of a pass.
 
-That is the position whose logits the next token is drawn from: of a prompt its last token, later the token before. The
+The logits at this position decide the next token: it is the last token of a prompt, and later the token before. The
 trainer replays these choices (`protocol.experts`).
 
 Invariants:
-- recording changes nothing that a model computes;
-- outside `recording` nothing is attached, so engines that are not asked pay nothing.
+
+- Recording changes nothing that a model computes.
+- Outside `recording` nothing is attached, so engines that need not record lose no time.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ..common_worker.generate_call import Row
 
 
 class Recorder:
-    """Listens to `routers` from its beginning until `close`. After each pass whose logits a token is drawn from, `note`
-    keeps what was chosen."""
+    """Listens to `routers` from its creation until `close`. After each pass whose logits a token is drawn from, `note`
+    keeps the choices."""
 
     def __init__(self, routers: list[Any], routing: Routing) -> None:
         self._top_k = routing.top_k
@@ -38,11 +39,11 @@ class Recorder:
         self._handles = [router.register_forward_hook(self._hook(place)) for place, router in enumerate(routers)]
 
     def share(self, owner: torch.Tensor) -> None:
-        """Row i goes on from row `owner[i]` of the pass that has just been."""
+        """Let row i continue from row `owner[i]` of the latest pass."""
         self._owner = owner
 
     def note(self, order: torch.Tensor) -> None:
-        """The next tokens of the rows `order` (B,) are drawn from the pass that has just been."""
+        """Note that the next tokens of the rows `order` (B,) are drawn from the latest pass."""
         owner, self._owner = self._owner, None
         passed = len(order) if owner is None else int(owner.max()) + 1
         chosen = torch.stack([one.reshape(passed, -1, self._top_k)[:, -1] for one in self._chosen], dim=1)
@@ -51,7 +52,7 @@ class Recorder:
         self._noted.append((order, chosen.to(self._dtype)))
 
     def fill(self, rows: Sequence[Row]) -> None:
-        """Give each row that asked for them the experts (length, layers, top_k) of its tokens."""
+        """Set the experts (length, layers, top_k) of each row that requested them."""
         for row in rows:
             if row.with_experts:
                 row.experts = np.zeros((row.length, len(self._chosen), self._top_k), self._ids)
@@ -62,13 +63,13 @@ class Recorder:
                     found[step] = experts
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         for handle in self._handles:
             handle.remove()
 
     def _hook(self, place: int) -> Any:
         def hear(router: Any, inputs: Any, output: Any) -> None:
-            # Routers of transformers before 5.0 are linear layers, of whose logits the largest are chosen.
+            # Routers of transformers before 5.0 are linear layers; the experts with the largest logits are chosen.
             chosen = output[2] if isinstance(output, tuple) else output.topk(self._top_k, dim=-1).indices
             self._chosen[place] = chosen
 
@@ -77,12 +78,12 @@ class Recorder:
 
 @contextmanager
 def recording(model: Any) -> Iterator[Recorder]:
-    """Listen to the routers of `model`. Refused("bad_request") when it has none that are known here."""
+    """Listen to the routers of `model`. Raises Refused("bad_request") if it has none that are known here."""
     routing = routing_in(model.config.to_dict())
     routers = routers_of(model) if routing is not None else []
     if routing is None or len(routers) != routing.layers:
         name = getattr(model.config, "model_type", type(model).__name__)
-        raise Refused("bad_request", f"the experts of a {name} were asked for, and its routers are not known here")
+        raise Refused("bad_request", f"the experts of a {name} were requested, but its routers are not known here")
     recorder = Recorder(routers, routing)
     try:
         yield recorder

@@ -1,16 +1,17 @@
-"""Sends the tokens of a pass through the experts that another engine chose for them, where the model nearly did.
+"""Send the tokens of a pass through the experts that another engine chose, where the model's own choice is close.
 
-An audit needs this. Two engines round differently, so now and then a router of the one chooses other experts than the
-router of the other. The token's log probability then moves by far more than rounding explains, and so do those after
-it. With the choices of the engine that is audited, what is left is rounding, as in a model without experts.
+An audit needs this. Two engines round differently, so now and then their routers choose different experts. The token's
+log probability then moves by far more than rounding explains, and so do those after it. With the choices of the audited
+engine, only rounding differences remain, as in a model without experts.
 
-The choices come from strangers. One is followed only if the live router gives its least likely expert at least
-AUDITED_SHARE (`learner.artifacts.expert_routing`) of what it gives the least likely of its own. The sum over a choice
-would not do: where a token asks eight experts, the last has little of it, and any other could stand there.
+The choices come from strangers. A choice is followed only if the live router gives its least likely expert at least
+AUDITED_SHARE (`learner.artifacts.expert_routing`) of what it gives the least likely expert of its own choice. The sum
+over a choice would not suffice: if a token uses eight experts, the last has a small share, and could be any other.
 
 Invariants:
-- a position without experts, or whose experts are not followed, is routed as if nothing was attached;
-- outside `replaying` nothing is attached.
+
+- A position without experts, or whose experts are not followed, is routed as if nothing was attached.
+- Outside `replaying` nothing is attached.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from protocol.experts import Routing
 from ..common_worker.errors import Refused
 
 NOBODY = -1
-"""In place of an expert: the position routes itself."""
+"""In place of an expert id: the router chooses at this position itself."""
 
 
 class Replay:
-    """Attached to the `routers` of a model. `force` says what the next pass follows."""
+    """Attached to the `routers` of a model. `force` sets the experts that the next pass follows."""
 
     def __init__(self, routers: list[Any], routing: Routing, *, shares: bool) -> None:
         self.routing = routing
@@ -40,18 +41,18 @@ class Replay:
         self._handles = [router.register_forward_hook(self._hook(layer)) for layer, router in enumerate(routers)]
 
     def force(self, experts: torch.Tensor | None) -> None:
-        """Follow `experts` (P, layers, top_k) int64 at the P positions of the next pass, NOBODY where a position has
-        none; None: every position routes itself."""
+        """Follow `experts` (P, layers, top_k) int64 at the P positions of the next pass. NOBODY marks a position
+        without experts. None: the router chooses at every position itself."""
         self._forced = experts
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Detach from the model."""
         for handle in self._handles:
             handle.remove()
 
     def _hook(self, layer: int) -> Any:
         def replay(router: Any, inputs: Any, output: Any) -> Any:
-            """The router's logits (P, E), weights (P, k) and experts (P, k), those that are followed among them."""
+            """Return the logits (P, E), weights (P, k) and experts (P, k), including the followed ones."""
             if self._forced is None:
                 return None
             if not isinstance(output, tuple):
@@ -77,13 +78,13 @@ def _followed(
 
 @contextmanager
 def replaying(model: Any) -> Iterator[Replay]:
-    """Attach to `model`. Refused("bad_request") when it has no routers that are known here."""
+    """Attach to `model`. Raises Refused("bad_request") if it has no routers that are known here."""
     config = model.config.to_dict()
     routing = routing_in(config)
     routers = routers_of(model) if routing is not None else []
     if routing is None or len(routers) != routing.layers:
         name = getattr(model.config, "model_type", type(model).__name__)
-        raise Refused("bad_request", f"experts of a {name} are to be followed, and its routers are not known here")
+        raise Refused("bad_request", f"the experts of a {name} must be followed, but its routers are not known here")
     replay = Replay(routers, routing, shares=shares_weights(config))
     try:
         yield replay

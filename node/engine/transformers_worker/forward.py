@@ -1,4 +1,4 @@
-"""One pass of a model over the next tokens of a batch."""
+"""Run one pass of a model over the next tokens of a batch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def read_on(
     memory: Memory,
     first_position: int,
 ) -> torch.Tensor:
-    """Read `ids` (B, T), which go on from what is in `memory`; return the logits (B, V) after the last of them.
+    """Read `ids` (B, T), which follow the tokens in `memory`; return the logits (B, V) after the last of them.
 
-    `mask` (B, all columns) is 0 where prompts are padded, None where none is. `positions` (B, T) count from 0. They are
-    always told: left to itself a model counts what its first layer keeps, and recurrent layers keep no count.
+    `mask` (B, all columns) is 0 where prompts are padded, or None without padding. `positions` (B, T) count from 0.
+    They are always passed: a model alone counts what its first layer keeps, and recurrent layers keep no count.
     """
     told: dict[str, Any] = {} if mask is None else {"attention_mask": mask}
     told["position_ids"] = positions + first_position

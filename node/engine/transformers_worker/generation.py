@@ -1,7 +1,9 @@
-"""Batches decoded: each distinct prompt prefilled once, then one token for all rows at a time.
+"""Decode batches: prefill each distinct prompt once, then draw one token at a time for all rows.
 
-What always holds: a completion is a function of the installed weights, the prompt and the seed, whatever else is in its
-batch, up to float rounding. Prompts are padded on the left where the model heeds that; rows are dropped as they finish.
+Prompts are padded on the left if the model heeds padding. Rows are dropped as they finish.
+
+Invariant: a completion is a function of the installed weights, the prompt and the seed, up to float rounding. It does
+not depend on the rest of its batch.
 """
 
 from __future__ import annotations
@@ -25,27 +27,27 @@ from .kv_cache import Memory
 from .policy import Policy
 
 COMPACT_BELOW = 0.75
-"""Finished rows are dropped once fewer than this share of a batch is unfinished: dropping copies the KV cache once,
-about what a step costs, and then saves that share of every later step."""
+"""Finished rows are dropped when less than this fraction of a batch is unfinished. Dropping copies the KV cache once,
+which costs about one step, and then saves the dropped fraction of every later step."""
 NO_STOP = -2
-"""Fills the table of stop ids; the sampler's NO_TOKEN is -1 and real ids are not negative."""
+"""Fills the table of stop ids. The sampler's NO_TOKEN is -1, and real ids are not negative."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Live:
-    """The rows still decoded, B of them; on the sampler's device but for `positions` and `mask`, which the model
-    reads."""
+    """The rows that are still decoded, B of them. They are on the sampler's device; `positions` and `mask`, which the
+    model reads, are on the model's."""
 
-    order: torch.Tensor  # (B,) index of the row in the batch as it began
+    order: torch.Tensor  # (B,) index of the row in the original batch
     seeds: torch.Tensor  # (B,)
     starts: torch.Tensor  # (B,) position of the first token within its completion
     temperatures: torch.Tensor  # (B, 1)
     greedy: torch.Tensor  # (B,) bool
     budgets: torch.Tensor  # (B,)
     stops: torch.Tensor  # (B, S), filled up with NO_STOP
-    done: torch.Tensor  # (B,) bool: finished, but not worth dropping yet
-    positions: torch.Tensor  # (B, 1) of the next token within its sequence
-    mask: torch.Tensor | None  # (B, T + budget): 0 where the prompt was padded; None when none was
+    done: torch.Tensor  # (B,) bool: finished, but not dropped yet
+    positions: torch.Tensor  # (B, 1) position of the next token within its sequence
+    mask: torch.Tensor | None  # (B, T + budget): 0 where the prompt was padded; None without padding
 
     def keep(self, rows: torch.Tensor) -> None:
         for name, value in vars(self).items():
@@ -54,8 +56,8 @@ class Live:
 
 
 class Generator:
-    """Decodes batches under one policy. `poll` is asked before every step whether some calls have been answered, or
-    interrupted, meanwhile; `tell` hears of the tokens of rows whose callers listen."""
+    """Decodes batches with one policy. `poll` is called before every step and returns whether calls have been answered
+    or interrupted meanwhile. `tell` receives the tokens of rows whose callers listen."""
 
     def __init__(
         self, policy: Policy, poll: Callable[[], bool], tell: Callable[[Sequence[Drawn]], None] = lambda drawn: None
@@ -68,8 +70,8 @@ class Generator:
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> None:
-        """Generate `rows` and fill in their results, but for those whose call was answered meanwhile. Their prompts
-        have one length where the model `pads` none."""
+        """Generate `rows` and fill in their results, except rows whose call was answered meanwhile. If the model cannot
+        pad prompts, all prompts must have one length."""
         if not any(row.with_experts for row in rows):
             self._run(rows, None)
             return
@@ -170,7 +172,7 @@ class Generator:
         return torch.where(live.greedy, likely[0], drawn[0]), torch.where(live.greedy, likely[1], drawn[1])
 
     def _decode(self, chosen: torch.Tensor, live: Live, length: int, memory: Memory) -> torch.Tensor:
-        """Append one token to every row, which then has `length` columns; return the logits of the next (B, V)."""
+        """Append one token to every row, which then has `length` columns; return the next logits (B, V)."""
         mask = None if live.mask is None else live.mask[:, :length]
         logits = self._step(chosen.clamp(min=0)[:, None], mask, live.positions, memory)
         live.positions += 1
@@ -185,7 +187,7 @@ class Generator:
 
 
 def _drawn(rows: Sequence[Row], live: Live, step: int, chosen: torch.Tensor, logprobs: torch.Tensor) -> list[Drawn]:
-    """The tokens of this step, of rows whose callers listen."""
+    """Return the tokens of this step that belong to rows whose callers listen."""
     columns = zip(live.order.tolist(), live.done.tolist(), chosen.tolist(), logprobs.tolist(), strict=True)
     return [
         Drawn(row=rows[index], start=step, tokens=[token], logprobs=[logprob])
@@ -195,7 +197,7 @@ def _drawn(rows: Sequence[Row], live: Live, step: int, chosen: torch.Tensor, log
 
 
 def _store(rows: Sequence[Row], tokens: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any]) -> None:
-    """Cut the results (B, budget) to each row's length. Refused("not_finite") when a row had no distribution."""
+    """Cut the results (B, budget) to each row's length. Raises Refused("not_finite") if a row had no distribution."""
     for row, row_tokens, row_logprobs in zip(rows, tokens, logprobs, strict=True):
         row.tokens = row_tokens[: row.length].astype(np.int32)
         row.logprobs = row_logprobs[: row.length].copy()
@@ -205,8 +207,8 @@ def _store(rows: Sequence[Row], tokens: np.ndarray[Any, Any], logprobs: np.ndarr
 
 
 def _share_time(rows: Sequence[Row], seconds: float) -> None:
-    """Divide a batch's time among its rows by their tokens, so that the shares add up to the time the engine was
-    busy."""
+    """Divide a batch's time among its rows by their tokens, so that the shares add up to the time in which the engine
+    was busy."""
     num_tokens = sum(row.length for row in rows)
     for row in rows:
         row.seconds = seconds * row.length / max(1, num_tokens)

@@ -1,12 +1,13 @@
-"""What an engine must know of an architecture: how it keeps what it has read, how it counts positions, and whether it
-heeds padding. Found out by trying it on a few tokens, since transformers' models take arguments that they do not know
-without a word.
+"""Find out how an architecture keeps what it has read, counts positions and treats padding.
+
+This is tried on a few tokens, since transformers' models silently accept arguments that they do not know.
 
 Invariants:
-- a model that cannot generate token by token, or remembers other sequences, is refused here, with its reason, and not
-  at the first lease;
-- prompts are padded only if that leaves a prompt's logits as they are, also when the padding is of other tokens;
-- sequences share a batch only if each has the logits then that it has alone, also when others come and go.
+
+- A model that cannot generate token by token, or remembers other sequences, is refused here with the reason, and not at
+  the first lease.
+- Prompts are padded only if that leaves a prompt's logits unchanged, whichever tokens are used for padding.
+- Sequences share a batch only if each then has the logits that it has alone, even when others come and go.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from .kv_cache import Keeping, ways_of_keeping
 from .memory import is_out_of_memory
 
 SAME_LOGITS = {torch.float32: 1e-4}
-"""Two ways to the same logits differ by rounding, about 1e-6 of the largest in float32."""
+"""Two ways to compute the same logits differ by rounding, by about 1e-6 of the largest logit in float32."""
 SAME_ROUNDED = 5e-2
-"""The same in bfloat16 and float16: about 1e-2."""
+"""The same in bfloat16 and float16, where the difference is about 1e-2."""
 
 SHORT, LONG = 3, 7
 """Tokens of the two prompts that are tried together."""
 STEPS = 2
-"""Tokens that go on from each."""
+"""Tokens that are appended to each prompt."""
 
 POSITIONS = ("max_position_embeddings", "max_target_positions", "max_seq_len")
-"""What configs call the number of tokens of the longest sequence; transformers maps more names to the first."""
+"""Names under which configs give the length of the longest sequence; transformers maps more names to the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
-    """`keeping`: how the model keeps what it has read. `shares`: whether sequences may share a batch; `pads`: whether
-    prompts of several lengths may, too.
-    `first_position`: the position of a sequence's first token. `positions`: tokens of the longest sequence, or None."""
+    """`keeping`: how the model keeps what it has read. `shares`: whether sequences may share a batch. `pads`: whether
+    prompts of several lengths may share one. `first_position`: the position of a sequence's first token. `positions`:
+    tokens of the longest sequence, or None."""
 
     keeping: Keeping
     shares: bool
@@ -50,7 +51,7 @@ class Habits:
 
 
 def habits_of(model: Any) -> Habits:
-    """Try `model` on a few tokens. Refused("bad_model") when it cannot generate."""
+    """Try `model` on a few tokens. Raises Refused("bad_model") if it cannot generate."""
     first = _first_position(model)
     keeping, alone = _keeping(model, first)
     _require_forgetting(model, keeping, first)
@@ -66,12 +67,12 @@ def habits_of(model: Any) -> Habits:
 
 @torch.inference_mode()
 def _keeping(model: Any, first: int) -> tuple[Keeping, torch.Tensor]:
-    """The first way of keeping that works, and the logits (STEPS + 1, V) of the short prompt by it."""
-    why = "it keeps nothing of what it has read that its next pass would take"
+    """Return the first way of keeping that works, and the logits (STEPS + 1, V) of the short prompt with it."""
+    why = "it keeps nothing of what it has read for its next pass"
     for keeping in ways_of_keeping(model):
         try:
             return keeping, _logits(model, keeping, first, [_prompt(model, SHORT)])
-        except Exception as error:  # of a stranger's code, which raises anything
+        except Exception as error:  # third-party code may raise anything
             if is_out_of_memory(error):
                 raise
             why = " ".join(str(error).split())[:400] or type(error).__name__
@@ -80,8 +81,8 @@ def _keeping(model: Any, first: int) -> tuple[Keeping, torch.Tensor]:
 
 @torch.inference_mode()
 def _require_forgetting(model: Any, keeping: Keeping, first: int) -> None:
-    """Refuse a model that says something else of a sequence after another one, as RecurrentGemma does of one that
-    begins with one token: its layers still hold the last. Raises Refused("bad_model")."""
+    """Raise Refused("bad_model") if an earlier sequence changes the logits of the next one. RecurrentGemma does this to
+    a sequence that begins with one token: its layers still hold the last one."""
     ids = torch.tensor([[2]], device=model.get_input_embeddings().weight.device)
     said = []
     for before in (_prompt(model, SHORT), _prompt(model, LONG)):
@@ -91,14 +92,14 @@ def _require_forgetting(model: Any, keeping: Keeping, first: int) -> None:
     if not _share(*said) <= SAME_LOGITS.get(said[0].dtype, SAME_ROUNDED):
         raise Refused(
             "bad_model",
-            f"{type(model).__name__} keeps what it has read in its layers, so one sequence changes what it says of the "
-            "next; take a model of another architecture",
+            f"{type(model).__name__} keeps what it has read in its layers, so one sequence changes the logits of the "
+            "next. Use a model of another architecture",
         )
 
 
 @torch.inference_mode()
 def _tells_rows_apart(model: Any, keeping: Keeping, first: int) -> bool:
-    """Whether a prompt goes on beside others as it does alone. RWKV's decoding mixes the rows of a batch."""
+    """Return whether a prompt continues in a batch as it does alone. RWKV's decoding mixes the rows of a batch."""
     one, other = _prompt(model, SHORT), _prompt(model, SHORT)[::-1]
     columns = torch.arange(SHORT + STEPS, device=model.get_input_embeddings().weight.device)[None]
 
@@ -115,7 +116,7 @@ def _tells_rows_apart(model: Any, keeping: Keeping, first: int) -> bool:
         beside.append(read([[3], [4], [2]], SHORT)[2:])
         memory.select(torch.tensor([2], device=columns.device))
         beside.append(read([[3]], SHORT + 1))
-    except Exception as error:  # of a stranger's code, which raises anything
+    except Exception as error:  # third-party code may raise anything
         if is_out_of_memory(error):
             raise
         return False
@@ -124,15 +125,15 @@ def _tells_rows_apart(model: Any, keeping: Keeping, first: int) -> bool:
 
 @torch.inference_mode()
 def _heeds_padding(model: Any, keeping: Keeping, first: int, alone: torch.Tensor) -> bool:
-    """Whether the short prompt has the logits `alone` also beside a long one, whatever it is padded with."""
+    """Return whether the short prompt beside a long one still has the logits `alone`, with any padding token."""
     prompts = [_prompt(model, SHORT), _prompt(model, LONG)]
     try:
         padded, otherwise = (_logits(model, keeping, first, prompts, pad) for pad in (0, 1))
-    except Exception as error:  # of a stranger's code, which raises anything
+    except Exception as error:  # third-party code may raise anything
         if is_out_of_memory(error):
             raise
         return False
-    # What does not see the padding is the same number, bit for bit, unless experts group the tokens of a batch anew.
+    # A model that ignores padding gives the same bits, unless experts group the tokens of a batch differently.
     has_experts = any("expert" in name for name, _ in model.named_parameters())
     rounding = SAME_LOGITS.get(alone.dtype, SAME_ROUNDED)
     exactly = rounding if has_experts else SAME_LOGITS[torch.float32]
@@ -140,8 +141,8 @@ def _heeds_padding(model: Any, keeping: Keeping, first: int, alone: torch.Tensor
 
 
 def _logits(model: Any, keeping: Keeping, first: int, prompts: list[list[int]], pad: int = 0) -> torch.Tensor:
-    """The logits (STEPS + 1, V) of the first prompt, padded on the left with token `pad` to the longest, and of what
-    goes on from it; the rows are doubled after the prompts, and the second of them is dropped, as in a batch."""
+    """Return the logits (STEPS + 1, V) of the first prompt, padded on the left with token `pad`, and of the tokens
+    after it. The first prompt's row is doubled after the prefill, and the copy is dropped, as happens in a batch."""
     device = model.get_input_embeddings().weight.device
     longest = max(map(len, prompts))
     columns = torch.arange(longest + STEPS, device=device)[None]
@@ -169,8 +170,7 @@ def _prompt(model: Any, length: int) -> list[int]:
 
 
 def _share(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference as a share of the largest expected logit, 0 where all are equal, which infinite ones may
-    be."""
+    """Return the largest difference divided by the largest expected logit; 0 where all are equal, even if infinite."""
     logits, expected = logits.float(), expected.float()
     apart = torch.where(logits == expected, 0.0, (logits - expected).abs())
     finite = expected[expected.isfinite()]
@@ -179,8 +179,8 @@ def _share(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _first_position(model: Any) -> int:
-    """Descendants of fairseq's models (RoBERTa) begin behind the id of the padding token. Left to themselves they pass
-    over every token of that id as well, which a cache does not."""
+    """Return the position of the first token. Descendants of fairseq's models (RoBERTa) begin after the id of the
+    padding token. By default they also skip every token with that id, which a cache does not."""
     for module in model.modules():
         if hasattr(type(module), "create_position_ids_from_input_ids") and hasattr(module, "position_embeddings"):
             return int(module.padding_idx) + 1
@@ -188,8 +188,8 @@ def _first_position(model: Any) -> int:
 
 
 def _positions(config: Any, first: int) -> int | None:
-    """Tokens of the longest sequence, None when nothing says so (`learner.artifacts.model_limits` reads it from
-    config.json).
+    """Return the tokens of the longest sequence, None if the config names no limit (`learner.artifacts.model_limits`
+    reads it from config.json).
     """
     config = config.get_text_config(decoder=True)
     named = (getattr(config, name, None) for name in POSITIONS)
@@ -198,5 +198,6 @@ def _positions(config: Any, first: int) -> int | None:
 
 
 def _counts_columns(config: Any) -> bool:
-    """Whether attention sees chunks that begin at certain columns, which padding shifts; no short prompt shows that."""
+    """Return whether attention sees chunks that begin at fixed columns, which padding shifts. A short prompt cannot
+    show this."""
     return bool(getattr(config.get_text_config(decoder=True), "attention_chunk_size", None))

@@ -1,10 +1,12 @@
-"""What a model keeps of a batch from one step to the next: a KV cache that a step appends to instead of copying all
-that came before, or whatever else the architecture has (the states of recurrent layers).
+"""Keep a batch's memory from one step to the next: a KV cache that a step appends to, or whatever the architecture has.
+
+Appending avoids copying all earlier tokens at every step. Recurrent layers have states instead of a KV cache.
 
 Invariants:
-- a model is given its memory under the name that its forward pass has for it: transformers' models take any other name
-  without a word, and would begin anew at every step;
-- rows are dropped and doubled in all that is kept, or the memory says that it cannot.
+
+- A model receives its memory under the name that its forward pass uses. transformers' models silently accept any other
+  name, and would start from nothing at every step.
+- Rows are dropped and doubled in everything that is kept, or the memory says that it cannot do so.
 """
 
 from __future__ import annotations
@@ -17,16 +19,14 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 MIN_CAPACITY = 64
-"""First size of a KV buffer beyond the prompt, in tokens; it grows by half, so that a long budget that is rarely used
+"""First size of a KV buffer beyond the prompt, in tokens. It grows by half, so that a long budget that is rarely used
 costs little."""
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]  # transformers leaves it untyped
-    """A KV layer in a buffer with room to grow, so that a step appends one token instead of copying all those before
-    it.
+    """A KV layer in a buffer with room to grow, so that a step appends one token instead of copying all earlier ones.
 
-    `keys` and `values` stay views (B, heads, length, head dim) of what is filled, which is all that the library looks
-    at.
+    `keys` and `values` stay views (B, heads, length, head dim) of the filled part, and the library looks only at these.
     """
 
     def __init__(self, room: int) -> None:
@@ -49,7 +49,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]  # transformers leaves i
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Keep rows `beam_idx` (B',), in that order; a row may be named any number of times."""
+        """Keep rows `beam_idx` (B',), in that order; a row may occur any number of times."""
         length = self.get_seq_length()
         if length:
             self._buffers = [_select_rows(buffer, beam_idx, length) for buffer in self._buffers]
@@ -73,16 +73,16 @@ def _select_rows(buffer: torch.Tensor, rows: torch.Tensor, length: int) -> torch
 
 
 def new_cache(config: Any, room: int) -> DynamicCache:
-    """Return an empty cache with the layers the architecture asks for, plain attention layers replaced by growing
-    ones."""
+    """Return an empty cache with the layers of the architecture, in which growing layers replace plain attention
+    layers."""
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
 KEPT_AS = ("past_key_values", "cache_params", "state")
-"""What forward passes call it, as transformers' generation knows them (`ALL_CACHE_NAMES`): attention, Mamba, RWKV.
-XLNet and Reformer keep something that two passes do not agree on."""
+"""Names that forward passes use for it, as transformers' generation knows them (`ALL_CACHE_NAMES`): attention, Mamba,
+RWKV. XLNet and Reformer keep something that does not agree between two passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Keeping:
 
 
 def ways_of_keeping(model: Any) -> list[Keeping]:
-    """Return how `model` may be given a memory, ours first: appending to it copies nothing."""
+    """Return how `model` may be given a memory. Our cache comes first: appending to it copies nothing."""
     taken = inspect.signature(model.forward).parameters
     name = next((name for name in KEPT_AS if name in taken), None)
     if name is None:
@@ -108,32 +108,32 @@ def ways_of_keeping(model: Any) -> list[Keeping]:
 
 
 class Memory:
-    """What is kept of a batch: nothing before the first pass, unless a cache of ours is filled."""
+    """The memory of a batch. It is empty before the first pass, unless it is a cache of ours."""
 
     def __init__(self, name: str, kept: Any) -> None:
         self._name = name
         self._kept = kept
 
     def arguments(self) -> dict[str, Any]:
-        """Return what a forward pass is given."""
+        """Return the arguments of a forward pass."""
         return {"use_cache": True} if self._kept is None else {"use_cache": True, self._name: self._kept}
 
     def take(self, output: Any) -> None:
-        """Keep what a forward pass gave back, or else what it was given. Raises TypeError if that is nothing."""
+        """Keep the memory that a forward pass returned, or else the old one. Raises TypeError if there is none."""
         kept = getattr(output, self._name, None)
         self._kept = self._kept if kept is None else kept
         if self._kept is None:
-            raise TypeError(f"{type(output).__name__} has no {self._name} to go on with")
+            raise TypeError(f"{type(output).__name__} has no {self._name} to continue with")
 
     def select(self, rows: torch.Tensor) -> None:
-        """Keep `rows` (B',), in that order; a row may be named any number of times. Raises TypeError where rows cannot
-        be told apart."""
+        """Keep `rows` (B',), in that order; a row may occur any number of times. Raises TypeError if the memory has no
+        separate rows."""
         match self._kept:
             case list():
                 self._kept = [state.index_select(0, rows) for state in self._kept]
             case Cache() if "batch_select_indices" in vars(type(self._kept)):
-                self._kept.batch_select_indices(rows)  # it has more than layers, and says so here alone
+                self._kept.batch_select_indices(rows)  # it has more than layers, and only this method shows it
             case Cache():
                 self._kept.reorder_cache(rows)
             case kept:
-                raise TypeError(f"no rows can be dropped from a {type(kept).__name__}")
+                raise TypeError(f"rows cannot be dropped from a {type(kept).__name__}")

@@ -1,4 +1,4 @@
-"""How much there is of a device's memory, and how its end is told."""
+"""Measure and bound a device's memory, and recognise that it is exhausted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GIB = 1024 * 1024 * 1024
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """CUDA has a class for it; a CPU and MPS say so in words."""
+    """Return whether memory ran out. CUDA has an error class for this; a CPU and MPS only have messages."""
     words = ("out of memory", "can't allocate memory", "cannot allocate memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error).lower() for word in words)
 
@@ -21,8 +21,8 @@ def release_memory(device: torch.device) -> None:
 
 
 def bound_memory(device: torch.device, share: float | None) -> None:
-    """From now on this process gets at most `share` of the GPU's memory, beyond which an allocation fails as one beyond
-    the whole does. None: no bound. CUDA's own context, some hundred MB, is not counted."""
+    """Let this process use at most `share` of the GPU's memory; a larger allocation fails as if the memory were full.
+    None: no bound. CUDA's own context, some hundred MB, is not counted."""
     if share is None:
         return
     if device.type == "cuda":
@@ -32,8 +32,8 @@ def bound_memory(device: torch.device, share: float | None) -> None:
 
 
 def default_kv_cache_bytes(device: torch.device, ram_bytes: int | None, vram_share: float | None) -> int:
-    """Return how much KV cache one batch may fill: half of what a GPU has free for us, or a GiB, which no volunteer's
-    machine will miss, but no more than a quarter of what we may hold."""
+    """Return how many bytes of KV cache one batch may fill: half of the GPU memory that is free for us, or without CUDA
+    a GiB, which every volunteer's machine can spare, but at most a quarter of what we may use."""
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
         ours = whole if vram_share is None else int(vram_share * whole)

@@ -1,8 +1,10 @@
-"""The model in service: loaded from a directory, replaced by the next.
+"""Hold the active model: load it from a directory, and replace it by the next version.
 
-What always holds: weights change only after everything about the new ones was checked; a swap that fails all the same
-ends the process (`Broken`), so that nothing is made with half of it; nothing from a model directory is executed
-(safetensors only, no remote code).
+Invariants:
+
+- Weights change only after everything about the new ones was checked.
+- A swap that fails all the same ends the process (`Broken`), so that nothing is generated with half of it.
+- Nothing from a model directory is executed (safetensors only, no remote code).
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from .quantised_weights import SCHEMES, Scheme
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`device` auto|cpu|cuda|cuda:N|mps; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but
-    float32 on a CPU, where bf16 is both slow and differently rounded from machine to machine; `max_batch` rows;
-    `kv_cache_bytes` of one batch, 0 = by device. `vram_share` of its GPU, 0 < share <= 1, and `ram_bytes` of memory are
-    all that the process may take, None = no bound; who sees to the latter is the node. `quantization` int8|int4, or ""
-    for weights as they are stored."""
+    """`device`: auto|cpu|cuda|cuda:N|mps. `compute_dtype`: auto|float32|bfloat16|float16; auto is the stored type, but
+    float32 on a CPU, where bf16 is slow and rounded differently on each machine. `max_batch`: rows. `kv_cache_bytes`:
+    of one batch, 0 for the device's default. `vram_share`: share of its GPU's memory that the process may use,
+    0 < share <= 1. `ram_bytes`: memory that it may use; the node enforces this. None is no bound for both.
+    `quantization`: int8|int4, or "" for weights as they are stored."""
 
     device: str = "auto"
     compute_dtype: str = "auto"
@@ -50,8 +52,8 @@ class Settings:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device named, or for "auto" the best there is: CUDA, then MPS, then CPU. Refused("bad_request") when
-    it is not there."""
+    """Return the named device, or for "auto" the best one available: CUDA, then MPS, then CPU. Raises
+    Refused("bad_request") if the device is not available."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
     if wanted == "auto":
@@ -59,7 +61,7 @@ def choose_device(wanted: str) -> torch.device:
     device = torch.device(wanted)
     if (device.type == "cuda" and not 0 <= (device.index or 0) < gpus) or (device.type == "mps" and not has_mps):
         there = f"{gpus} of CUDA, numbered from 0" if gpus else "one of Apple's, mps" if has_mps else "none"
-        error = f'device = "{wanted}" is not there: of GPUs torch finds {there}; name another, or "cpu" or "auto"'
+        error = f'device = "{wanted}" is not available: GPUs that torch finds: {there}. Use another, or "cpu" or "auto"'
         raise Refused("bad_request", error)
     return device
 
@@ -69,7 +71,7 @@ STORED = "stored"
 
 
 class Policy:
-    """The model in service: its weights, and the version they are."""
+    """The active model: its weights, and their version."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -89,9 +91,9 @@ class Policy:
 
     @property
     def habits(self) -> Habits:
-        """How the installed architecture is used."""
+        """Return how the installed architecture is used."""
         _ = self.model
-        assert self._habits is not None, "they come with the model"
+        assert self._habits is not None, "they are set together with the model"
         return self._habits
 
     @property
@@ -100,8 +102,8 @@ class Policy:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Bytes that one token of one row keeps in the KV cache; an upper estimate for architectures that store
-        less. 0 where the config names no attention heads: states of recurrent layers do not grow with a sequence."""
+        """Return the bytes that one token of one row keeps in the KV cache. This is an upper estimate for architectures
+        that store less. 0 if the config names no attention heads: recurrent layers' states do not grow."""
         config = self.model.config.get_text_config(decoder=True)
         heads = _number(config, "num_key_value_heads") or _number(config, "num_attention_heads")
         queries = _number(config, "num_attention_heads") or heads
@@ -111,30 +113,30 @@ class Policy:
         return int(2 * _number(config, "num_hidden_layers") * heads * head_dim * self.model.dtype.itemsize)
 
     def require_generable(self, prompt: Sequence[int], budget: int) -> None:
-        """Raise Refused when the installed model cannot go on from `prompt` for `budget` tokens."""
+        """Raise Refused if the installed model cannot continue `prompt` for `budget` tokens."""
         self.require_known(min(prompt), max(prompt))
         self.require_length(len(prompt) + budget, f"{len(prompt)} prompt and {budget} new tokens")
 
     def require_known(self, least: int, largest: int) -> None:
-        """Raise Refused when ids from `least` to `largest` are not all the model's."""
-        # On a GPU an id outside the table would end the process, not the request.
+        """Raise Refused if ids from `least` to `largest` are not all in the model's vocabulary."""
+        # On a GPU an id outside the table would end the process, not only the request.
         if not 0 <= least <= largest < self.vocab_size:
             odd = least if least < 0 else largest
             error = f"token id {odd} is outside the model's vocabulary: its embedding has {self.vocab_size} rows"
             raise Refused("bad_request", error)
 
     def require_length(self, length: int, of_what: str) -> None:
-        """Raise Refused when a sequence of `length` tokens, which are those `of_what`, is too long for the model."""
+        """Raise Refused if a sequence of `length` tokens, described by `of_what`, is too long for the model."""
         limit = self.habits.positions
         if limit is not None and length > limit:
-            raise Refused("bad_request", f"{of_what} are over the model's {limit} positions")
+            raise Refused("bad_request", f"{of_what} exceed the model's {limit} positions")
 
     def install(self, directory: Path, version: Header) -> bool:
-        """Load a model directory; returns whether the weights went into the model already there. A `version` that
-        names its "weights" is held in that format, "stored" being its own; else in that of the settings.
+        """Load a model directory; return whether the weights went into the existing model. If `version` names its
+        "weights", they are held in that format ("stored" for their own), else in the format of the settings.
 
-        Refused("bad_model") when anything is missing, unexpected or of the wrong shape; what was in service then still
-        is. Broken.
+        Raises Refused("bad_model") if anything is missing, unexpected or of the wrong shape, and the version before
+        stays active. Raises Broken, too.
         """
         form = version.get("weights") or self.settings.quantization or STORED
         try:
@@ -161,7 +163,7 @@ class Policy:
                 self._format = form
         except Refused:
             raise
-        except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
+        except Exception as error:  # third-party libraries may raise anything over a directory from the network
             kind = "out_of_memory" if is_out_of_memory(error) else "bad_model"
             raise Refused(kind, f"{directory} cannot be loaded on {self.device}: {error}") from error
         if sources is not None:
@@ -180,7 +182,7 @@ class Policy:
     def _load_quantised(
         self, directory: Path, config: Any, stored: Stored, adapter: Adapter | None, scheme: Scheme
     ) -> Any:
-        """Without ever holding all of it, if the files have the model's own names."""
+        """Load without ever holding all weights in full, if the files use the model's own names."""
         model = build_quantised(config, scheme, self._dtype(config), self.device, stored, self.settings.ram_bytes)
         if (sources := _sources(model, weight_files(directory))) is None:
             del model
@@ -202,7 +204,7 @@ class Policy:
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below with their names, instead of raised without
+                ignore_mismatched_sizes=True,  # they are refused below with their names
             )
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             if found := report.get(fault):
@@ -219,7 +221,7 @@ class Policy:
 
     @torch.no_grad()
     def _swap(self, directory: Path, sources: Mapping[str, Any], adapter: Adapter | None) -> None:
-        """Copy the tensors into the model, where they are. Raises Broken: half of them may be there by then."""
+        """Copy the tensors into the existing model. Raises Broken, since half of them may have been copied by then."""
         targets: dict[str, torch.Tensor] = self._model.state_dict()
         try:
             if self._format != STORED:
@@ -229,8 +231,8 @@ class Policy:
                 targets[name].copy_(reader.get_tensor(name))
             if adapter is not None:
                 adapter.merge_into(self._model)
-        except Exception as error:  # of torch and safetensors: whatever it is, half of the weights may be there
-            raise Broken(f"{directory} passed every check, and then could not be loaded: {error}") from error
+        except Exception as error:  # whatever torch and safetensors raise, half of the weights may have been copied
+            raise Broken(f"{directory} passed every check, but loading it failed: {error}") from error
 
     def describe(self) -> Header:
         model = self._model
@@ -247,7 +249,7 @@ class Policy:
 
 
 def _scheme_of(form: str) -> Scheme | None:
-    """None for weights as they are stored. Refused("bad_request") where this engine does not know the format."""
+    """Return None for weights as stored. Raises Refused("bad_request") if this engine does not know the format."""
     if form != STORED and form not in SCHEMES:
         known = ", ".join([STORED, *SCHEMES])
         raise Refused("bad_request", f"this engine holds weights as {known}, not as {form!r}")
@@ -255,7 +257,7 @@ def _scheme_of(form: str) -> Scheme | None:
 
 
 def _number(config: Any, name: str) -> int:
-    """A whole number that `config` has under `name`, else 0: some have a list, one for each layer."""
+    """Return the integer that `config` has under `name`, else 0: some configs have a list, one entry for each layer."""
     found = getattr(config, name, None)
     return found if isinstance(found, int) else 0
 
@@ -265,9 +267,8 @@ def _shapes(model: Any) -> dict[str, torch.Size]:
 
 
 def _sources(model: Any, files: Sequence[Path]) -> dict[str, Any] | None:
-    """Who reads each of the files' tensors, if they can be copied into the model, in place. None when their names
-    are not the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
-    report)."""
+    """Return the reader of each of the files' tensors, if they can be copied in place. None if their names are not the
+    model's own: libraries rename and fuse tensors, and only a full load can do that (and report on it)."""
     targets: dict[str, torch.Tensor] = model.state_dict()
     # Opening checks the header and the length of every file. (safetensors has no types.)
     readers: list[Any] = [safe_open(path, framework="pt") for path in files]
@@ -286,8 +287,7 @@ def _sources(model: Any, files: Sequence[Path]) -> dict[str, Any] | None:
 
 
 def _require_ties_agree(targets: Mapping[str, torch.Tensor], sources: Mapping[str, Any]) -> None:
-    """Refuse files that hold two different tensors for one that the model shares: whichever were copied last would
-    win."""
+    """Refuse files with two different tensors for one that the model shares: the one copied last would win."""
     by_storage: dict[int, str] = {}
     for name, reader in sources.items():
         other = by_storage.setdefault(place_of(targets[name]), name)

@@ -1,8 +1,13 @@
-"""A model whose weights are quantised while they are read, so that no version is ever in memory in full.
+"""Quantise a model's weights while they are read, so that no version is ever in memory in full.
 
-The model is built without its large tensors, each of which is then made of few bits, a block at a time, from the
-memory-mapped files. What always holds: the weights are those that a full load and quantising afterwards would give;
-where the files' names are not the model's own, which libraries then rename and fuse, that is what is done.
+The model is built without its large tensors. Each of them is then made in few bits, a block at a time, from the
+memory-mapped files.
+
+Invariants:
+
+- The weights are those that a full load and quantising afterwards would give.
+- If the tensors' names in the files are not the model's own, so that libraries rename and fuse them, the model is
+  loaded in full and quantised afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from .building import bound_building
 from .quantised_weights import QuantisedWeight, Scheme, is_quantisable, quantised
 
 ROOMY = 0.75
-"""Of the memory that there is; where process and weights take more, weights are held in files."""
+"""Fraction of the memory that process and weights may take; beyond it the weights are held in files."""
 
 
 def build_quantised(
@@ -39,11 +44,11 @@ def build_quantised(
     stored: Stored,
     ram_bytes: int | None = None,
 ) -> Any:
-    """A model as `config` says, on `device`, whose linear layers and embeddings are held by `scheme`; nothing is in its
-    weights yet, which lie in files where `ram_bytes`, or what the machine has, is little. Refused("bad_model") where it
-    has neither, or asks for more than the files can hold."""
+    """Return a model for `config` on `device` whose linear layers and embeddings are held by `scheme`, without values.
+    The weights are in files if `ram_bytes`, or the machine's memory, is small. Raises Refused("bad_model") if the model
+    has neither kind of layer, or asks for more than the files can hold."""
     with bound_building(stored), torch.device("meta"):
-        AutoModelForCausalLM.from_config(config, dtype=dtype)  # nothing of it is kept: only so is a bound put to it
+        AutoModelForCausalLM.from_config(config, dtype=dtype)  # only to apply the bound; nothing of it is kept
     with _large_on_meta():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     folder = _folder_of(model, scheme, device, ram_bytes)
@@ -57,8 +62,8 @@ def build_quantised(
                 made[id(weight)] = _here(weight, device)
         return made[id(weight)]
 
-    kept = [*model.parameters(), *model.buffers()]  # so that no id is given twice
-    # Linear layers and embeddings first: what is tied to one of their weights is quantised wherever it is found.
+    kept = [*model.parameters(), *model.buffers()]  # so that no id is used twice
+    # Linear layers and embeddings first: a tensor that is tied to one of their weights is quantised everywhere.
     modules = sorted(model.modules(), key=lambda module: not isinstance(module, nn.Linear | nn.Embedding))
     for module in modules:
         for name, weight in module._parameters.items():
@@ -73,8 +78,8 @@ def build_quantised(
 
 
 def quantise(model: Any, scheme: Scheme) -> None:
-    """Have `model`, which was loaded in full, hold its linear layers and embeddings by `scheme`, one after the other.
-    Refused("bad_model") where it has neither."""
+    """Replace the linear layers' and embeddings' weights of a fully loaded `model` by weights of `scheme`, one by one.
+    Raises Refused("bad_model") if it has neither."""
     made: dict[int, QuantisedWeight] = {}
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
@@ -88,13 +93,13 @@ def quantise(model: Any, scheme: Scheme) -> None:
         made[id(weight)] = packed = quantised(weight, scheme, weight.dtype, weight.device)
         for module, name in places:
             module._parameters[name] = packed  # type: ignore[assignment]
-        del weight  # the full one goes before the next is made
+        del weight  # the full one is freed before the next is made
     _require_some(model)
 
 
 @torch.no_grad()
 def fill(model: Any, sources: Mapping[str, Any], adapter: Adapter | None) -> None:
-    """Put the files' tensors into `model`, each by its name, with what `adapter` adds to it."""
+    """Copy the files' tensors into `model` by name, and add what `adapter` contributes to each."""
     targets: dict[str, Tensor] = model.state_dict()
     for name, reader in sources.items():
         target = targets[name]
@@ -110,18 +115,18 @@ def fill(model: Any, sources: Mapping[str, Any], adapter: Adapter | None) -> Non
 
 
 def place_of(tensor: Tensor) -> int:
-    """Where a tensor is in memory: that of two that are tied is one."""
+    """Return a tensor's address in memory; tied tensors have the same."""
     return tensor.place if isinstance(tensor, QuantisedWeight) else tensor.data_ptr()
 
 
 def held_bytes(model: Any) -> int:
-    """What a model's weights and buffers take of the memory; what is tied is counted once."""
+    """Return the bytes of memory that a model's weights and buffers take; tied tensors are counted once."""
     tensors = {id(one): one for one in (*model.parameters(), *model.buffers())}.values()
     return sum(one.held_bytes if isinstance(one, QuantisedWeight) else one.nbytes for one in tensors)
 
 
 def _folder_of(model: Any, scheme: Scheme, device: torch.device, ram_bytes: int | None) -> Path | None:
-    """Where weights are held in files; None: in memory, which has room for them."""
+    """Return the folder for weights that are held in files; None if there is room for them in memory."""
     known = [bound for bound in (ram_bytes, whole_memory()) if bound is not None]
     if device.type != "cpu" or not known:
         return None
@@ -134,7 +139,7 @@ def _folder_of(model: Any, scheme: Scheme, device: torch.device, ram_bytes: int 
 
 
 def _here(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same on `device`; where there was nothing in it, there is nothing that matters yet."""
+    """Return the tensor on `device`; a tensor without values stays without."""
     moved = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach().to(device)
     return nn.Parameter(moved, requires_grad=False) if isinstance(tensor, nn.Parameter) else moved
 
@@ -150,8 +155,8 @@ def _require_some(model: Any) -> None:
 
 @contextmanager
 def _large_on_meta() -> Iterator[None]:
-    """While inside, linear layers and embeddings are built without memory; what is small, and buffers that are
-    computed and in no file, are built as ever."""
+    """Build linear layers and embeddings without memory while inside. Small layers, and computed buffers that are in no
+    file, are built as usual."""
     before: dict[type[nn.Module], Callable[..., None]] = {one: one.__init__ for one in (nn.Linear, nn.Embedding)}
 
     def without_memory(begin: Callable[..., None]) -> Callable[..., None]:

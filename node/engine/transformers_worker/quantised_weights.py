@@ -1,13 +1,13 @@
-"""Weights of eight and of four bits: how they are made of a version's own, and computed with.
+"""Hold weights in eight and four bits: quantise a version's weights, and compute with them.
 
-What a format is says docs/quantised.md; here is all of it that is arithmetic. A weight is a tensor to whoever asks for
-its shape, and knows two operations, those of linear layers and of embeddings; whatever else is done with it is refused.
+docs/quantised.md defines the formats; their arithmetic is here. A weight acts as a tensor with a shape and two
+operations, those of linear layers and of embeddings. Every other operation is refused.
 
 Invariants:
-- a value is a function of its own row alone, so that all engines hold the same numbers, whatever shards, blocks and
-  devices they were made on;
-- no more than a block of a weight is ever held in full;
-- rows are replaced in place, and a weight that holds what is not finite computes nothing that is.
+
+- A value depends on its own row alone, so that all engines hold the same numbers, with any shards, blocks and devices.
+- Only a block of a weight is ever held in full.
+- Rows are replaced in place. A weight that holds values that are not finite computes no finite results.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from .cpu_matmul import product
 INT8, INT4 = "int8", "int4"
 
 INT8_MOST = 127
-"""The largest whole number; -128 is not used, so that a weight and its negative are as exact."""
+"""The largest integer. -128 is not used, so that a weight and its negative are equally exact."""
 
 INT4_GROUP = 32
-"""Columns that share a step and a lowest value: two bfloat16 of each group are one bit of a weight."""
+"""Columns that share a step and a lowest value: two bfloat16 of each group cost one bit per weight."""
 INT4_MOST = 15
-"""The largest whole number of a group, whose lowest value is 0."""
+"""The largest integer of a group, whose lowest value is 0."""
 
 CPU_BLOCK = 1 << 18
-"""Weights that are made full at a time: 1 MB of float32 stays in a core's cache until it was multiplied."""
+"""Weights that are expanded at a time: 1 MB of float32 stays in a core's cache until it has been multiplied."""
 GPU_BLOCK = 1 << 24
-"""The same on a GPU, where small products leave it idle: 64 MB."""
+"""The same on a GPU, 64 MB, where small products would leave it idle."""
 
 ALIGNED = 64
 """Bytes to which tensors in a file are aligned, as those in memory are."""
 
 _NOT_MANTISSA = -(1 << 16)
-"""The bits of a float32 that a bfloat16 has."""
+"""Mask of the bits of a float32 that a bfloat16 keeps."""
 
 
 class Scheme(Protocol):
-    """How the rows of a matrix (N, K) are held in few bits: as some tensors, each with a row for each of them."""
+    """How the rows of a matrix (N, K) are held in few bits: as several tensors, each with one entry for each row."""
 
     name: str
 
     def parts(self, shape: Sequence[int]) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The shape and number format of each tensor that holds a matrix of that shape."""
+        """Return the shape and number format of each tensor that holds a matrix of that shape."""
 
     def write(self, parts: Mapping[str, Tensor], rows: Tensor) -> None:
-        """Hold `rows` (n, K), float32, in `parts`, which are those of these rows."""
+        """Write `rows` (n, K), float32, to `parts`, which are the parts of these rows."""
 
     def read(self, parts: Mapping[str, Tensor], columns: int) -> Tensor:
-        """The n rows that `parts` hold, (n, columns) in float32."""
+        """Return the n rows that `parts` hold, (n, columns) in float32."""
 
 
 class Int8:
-    """A whole number from -127 to 127 for each weight, and one float32 for each row."""
+    """An integer from -127 to 127 for each weight, and one float32 for each row."""
 
     name = INT8
 
@@ -82,8 +82,8 @@ class Int8:
 
 
 class Int4:
-    """A whole number from 0 to 15 for each weight; for each INT4_GROUP of a row their lowest value and their step,
-    bfloat16. Two whole numbers lie in a byte, half a row apart, so that either half is read as one piece; rows are
+    """An integer from 0 to 15 for each weight, and for each INT4_GROUP of a row its lowest value and its step, as
+    bfloat16. A byte holds two integers that are half a row apart, so that either half is read as one piece. Rows are
     filled up to whole groups."""
 
     name = INT4
@@ -96,7 +96,7 @@ class Int4:
 
     def write(self, parts: Mapping[str, Tensor], rows: Tensor) -> None:
         width = 2 * parts["codes"].shape[1]
-        if width > rows.shape[1]:  # with the last weight, which changes neither end of its group
+        if width > rows.shape[1]:  # repeat the last weight, which changes neither end of its group
             rows = torch.cat([rows, rows[:, -1:].expand(-1, width - rows.shape[1])], 1)
         groups = rows.reshape(len(rows), -1, INT4_GROUP)
         lows = _outwards(groups.amin(-1), down=True)
@@ -115,19 +115,19 @@ class Int4:
         rows[:, :half] = codes & INT4_MOST
         rows[:, half:] = codes >> 4
         groups = rows.view(len(rows), -1, INT4_GROUP)
-        # The product has twelve bits and is exact, so that it does not matter whether it is rounded before the sum.
+        # The product has twelve bits and is exact, so it does not matter whether it is rounded before the sum.
         groups.mul_(parts["steps"].float()[..., None]).add_(parts["lows"].float()[..., None])
         return rows[:, :columns]
 
 
 SCHEMES: Mapping[str, Scheme] = {INT8: Int8(), INT4: Int4()}
-"""By the name of the format."""
+"""The schemes by the names of their formats."""
 
 
 class QuantisedWeight(Tensor):
-    """A matrix (N, K) held by `scheme`; to whoever computes with it, numbers of `dtype`. What it holds to begin with is
-    not said: `write_rows`. With `folder` it is held in a file there, which has no name: on a CPU, where memory is
-    short, the kernel then drops what was not used for longest, and reads it again."""
+    """A matrix (N, K) held by `scheme`, which computes as numbers of `dtype`. Its first values are undefined until
+    `write_rows`. With `folder` it is held in an unnamed file there. On a CPU with little memory the kernel then drops
+    the least recently used pages and reads them again."""
 
     scheme: Scheme
     parts: dict[str, Tensor]
@@ -151,7 +151,7 @@ class QuantisedWeight(Tensor):
             made.parts = {name: torch.empty(size, dtype=kind, device=device) for name, (size, kind) in held.items()}
         else:
             made._file, made.parts = _in_file(held, folder)
-        made._is_param = True  # what a module's parameter is known by
+        made._is_param = True  # torch recognises a module's parameter by this
         return made
 
     @classmethod
@@ -172,22 +172,22 @@ class QuantisedWeight(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         raise NotImplementedError(
-            f"it asks for {func} of a weight that is quantised, which knows linear layers and embeddings only: set "
+            f"it calls {func} on a quantised weight, which only supports linear layers and embeddings: set "
             '[engine] quantization = ""'
         )
 
     @property
     def held_bytes(self) -> int:
-        """What it takes of the memory."""
+        """Return the bytes of memory that it takes."""
         return sum(part.nbytes for part in self.parts.values())
 
     @property
     def place(self) -> int:
-        """Where it is in memory: that of two that share what they hold is one."""
+        """Return its address in memory; two weights that share their data have the same."""
         return self.parts["codes"].data_ptr()
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """First row and end of the blocks that it is written and computed with in."""
+        """Yield the first row and the end of each block in which it is written and used."""
         rows, columns = self.shape
         most = CPU_BLOCK if self.device.type == "cpu" else GPU_BLOCK
         step = max(1, most // max(1, columns))
@@ -200,13 +200,13 @@ class QuantisedWeight(Tensor):
         self.scheme.write(own, rows.to(self.device, torch.float32))
 
     def settle(self) -> None:
-        """All rows are written: what lies in a file is on the disk when this returns, so that its pages can be dropped
-        whenever the machine wants them for something else."""
+        """Write the file, if there is one, to the disk when all rows are set, so that the machine can drop its pages
+        whenever it needs their memory."""
         if self._file is not None:
             self._file.flush()
 
     def read_rows(self, first: int, end: int, dtype: torch.dtype) -> Tensor:
-        """Rows [first, end) as they are computed with, (n, K), rounded to `dtype`."""
+        """Return rows [first, end) (n, K) as they are used in products, rounded to `dtype`."""
         return self.scheme.read(self._rows(slice(first, end)), self.shape[1]).to(dtype)
 
     def _rows(self, which: slice | Tensor) -> dict[str, Tensor]:
@@ -215,7 +215,7 @@ class QuantisedWeight(Tensor):
 
 @torch.no_grad()
 def quantised(weight: Tensor, scheme: Scheme, dtype: torch.dtype, device: torch.device) -> QuantisedWeight:
-    """A matrix in few bits, made a block at a time."""
+    """Return a matrix in few bits, made a block at a time."""
     made = QuantisedWeight(scheme, weight.shape, dtype, device)
     for first, end in made.blocks():
         made.write_rows(first, weight[first:end])
@@ -223,20 +223,20 @@ def quantised(weight: Tensor, scheme: Scheme, dtype: torch.dtype, device: torch.
 
 
 def is_quantisable(module: nn.Module, name: str, weight: Tensor) -> bool:
-    """Whether a module's tensor is one that a format has in few bits: the weight of a linear layer or an embedding."""
+    """Return whether a format quantises this tensor of a module: the weight of a linear layer or an embedding."""
     return isinstance(module, nn.Linear | nn.Embedding) and name == "weight" and weight.dim() == 2
 
 
 def _in_file(
     held: Mapping[str, tuple[tuple[int, ...], torch.dtype]], folder: Path
 ) -> tuple[mmap.mmap, dict[str, Tensor]]:
-    """A mapped file, and the tensors in it. Raises OSError where the disk has no room."""
+    """Return a mapped file, and the tensors in it. Raises OSError if the disk has no room."""
     places, size = {}, 0
     for name, (shape, kind) in held.items():
         places[name] = size
         size += -(-math.prod(shape) * kind.itemsize // ALIGNED) * ALIGNED
     with tempfile.TemporaryFile(dir=folder) as file:
-        # Room first: a page that the disk has none for would end the process when it is written.
+        # Reserve the space first: writing a page that the disk has no room for would end the process.
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
         else:
@@ -250,7 +250,7 @@ def _in_file(
 
 
 def _linear(rows: Tensor, weight: QuantisedWeight, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b for x (..., K): (..., N), a block of W at a time."""
+    """Return x W^T + b (..., N) for x (..., K), computed a block of W at a time."""
     flat = rows.reshape(-1, rows.shape[-1])  # (B, K)
     made = flat.new_empty(len(flat), weight.shape[0])  # (B, N)
     for first, end in weight.blocks():
@@ -261,7 +261,7 @@ def _linear(rows: Tensor, weight: QuantisedWeight, bias: Tensor | None = None) -
 
 
 def _embedding(ids: Tensor, weight: QuantisedWeight, *_: Any, max_norm: float | None = None, **__: Any) -> Tensor:
-    """Rows of W for ids (...): (..., K). What else is told concerns gradients."""
+    """Return rows of W (..., K) for ids (...). The other arguments concern gradients."""
     if max_norm is not None:
         raise NotImplementedError("embeddings that are scaled to a norm cannot be quantised: set [engine] quantization")
     flat = ids.reshape(-1)
@@ -270,12 +270,12 @@ def _embedding(ids: Tensor, weight: QuantisedWeight, *_: Any, max_norm: float | 
 
 
 def _counted(values: Tensor, steps: Tensor) -> Tensor:
-    """How many steps a value is, rounded to the nearest whole number, and to the even one of two; 0 of no step."""
+    """Return how many steps a value has, rounded to the nearest integer, ties to even; 0 if the step is 0."""
     return torch.where(steps > 0, values / steps, 0.0).round_().nan_to_num_(0.0)
 
 
 def _outwards(values: Tensor, *, down: bool) -> Tensor:
-    """The next bfloat16 that is not greater, or not less, than a float32, as float32."""
+    """Return the next bfloat16 that is not greater (`down`), or not less, than a float32, as float32."""
     bits = values.contiguous().view(torch.int32)
     towards_zero = bits & _NOT_MANTISSA
     away = (bits + ~_NOT_MANTISSA) & _NOT_MANTISSA

@@ -1,4 +1,4 @@
-"""What arrives from the node and was not taken yet, sorted by what is to be done with it."""
+"""Sort the requests that arrive from the node by what must be done with them, until they are taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..common_worker.reader import start_reading
 
 
 class Intake:
-    """What has arrived and was not taken yet. Filled by a thread of its own; ends the process when the stream ends."""
+    """Requests that have arrived and were not taken yet. A thread fills it, and ends the process with the stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._changed = threading.Condition()
@@ -24,7 +24,7 @@ class Intake:
         start_reading(stream, self._take_frame, lambda: os._exit(0))
 
     def wait(self) -> None:
-        """Return once something is there to take."""
+        """Wait until there is something to take."""
         with self._changed:
             self._changed.wait_for(lambda: self._short or self._generates or self._interrupts)
 
@@ -35,7 +35,7 @@ class Intake:
         return self._take(self._generates)
 
     def take_cancelled(self) -> set[int]:
-        """Return the ids of requests whose callers have left, each once. Cheap when there are none."""
+        """Return the ids of requests whose callers have left, each once. Cheap if there are none."""
         if not self._cancelled:
             return set()
         with self._changed:
@@ -43,7 +43,7 @@ class Intake:
             return cancelled
 
     def take_interrupts(self) -> list[int]:
-        """Return the ids of requests to interrupt what is generated, each once. Cheap when there are none."""
+        """Return the ids of requests to interrupt the generation, each once. Cheap if there are none."""
         if not self._interrupts:
             return []
         with self._changed:

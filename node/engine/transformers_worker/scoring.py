@@ -1,4 +1,4 @@
-"""Given completions under the installed weights: their logprobs, and whether the seeded sampler draws them."""
+"""Score given completions with the installed weights, and check whether the seeded sampler draws them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from .expert_replay import NOBODY, replaying
 from .policy import Policy
 
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024
-"""Float32 logits that one scoring batch may hold, unless a single sequence needs more."""
+"""Bytes of float32 logits that one scoring batch may hold, unless a single sequence needs more."""
 
 VERIFY_LOGIT_BYTES = 16 * 1024 * 1024
-"""Logits that are verified together, unless a single sequence has more: of small models a call for each sequence took
-six times as long as the model did."""
+"""Bytes of logits that are verified together, unless a single sequence has more. For small models, a call for each
+sequence took six times as long as the model."""
 
 Passage = tuple[int, torch.Tensor, torch.Tensor]
-"""A sequence's number, the logits (N, V) that its completion's tokens were chosen by, and these tokens (N,)."""
+"""A sequence's index, the logits (N, V) from which its completion's tokens were drawn, and these tokens (N,)."""
 
 TOLD = ("gaps", "logprobs", "leads", "sizes")
-"""What is said of each token."""
+"""The values that are returned for each token."""
 
 
 class Scorer:
-    """Given completions under the installed weights: one causal pass over prompt and completion. `poll` is called
-    before every pass."""
+    """Scores completions in one causal pass over prompt and completion. `poll` is called before every pass."""
 
     def __init__(self, policy: Policy, poll: Callable[[], None]) -> None:
         self._policy = policy
@@ -41,8 +40,8 @@ class Scorer:
 
     @torch.inference_mode()
     def run(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-        """Request: `tokens` int32 flat, `prompt_lengths`, `completion_lengths`, `temperatures`. Reply: `logprobs`
-        float32 flat, log_softmax(logits / T) of every completion token."""
+        """Answer a request of `tokens` int32 flat, `prompt_lengths`, `completion_lengths`, `temperatures` with
+        `logprobs` float32 flat: log_softmax(logits / T) of every completion token."""
         parts = [np.zeros(0, np.float32)] * len(arrays["prompt_lengths"])
         for i, logits, tokens in self._passes(arrays):
             scores = logits.float() / float(arrays["temperatures"][i])
@@ -51,17 +50,18 @@ class Scorer:
 
     @torch.inference_mode()
     def verify(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-        """Request: as `run`, and for each completion `seeds` u64 and `starts`, the position of its first token. Reply:
-        by completion token `gaps` float32, how far it falls short of what the seeded sampler draws
-        (`sampling.verify_tokens`), `logprobs`, `leads` and `sizes`. Of a mixture of experts the request may have
-        `experts`, bytes of all completions, and `expert_bytes`, how many are each one's, 0 for none
-        (`expert_replay`)."""
+        """Answer a request as in `run`, with each completion's `seeds` u64 and `starts`, the position of its first
+        token. The reply has for each completion token `gaps` float32, its distance to what the seeded sampler draws
+        (`sampling.verify_tokens`), `logprobs`, `leads` and `sizes`.
+
+        For a mixture of experts the request may have `experts`, the bytes of all completions, and `expert_bytes`, the
+        number of each one's bytes, 0 for none (`expert_replay`)."""
         seeds = arrays["seeds"].view(np.int64).tolist()
         temperatures, starts = arrays["temperatures"].tolist(), arrays["starts"].tolist()
         told = {name: [np.zeros(0, np.float32)] * len(seeds) for name in TOLD}
         for some in _together(self._passes(arrays)):
             counts = [len(tokens) for _, _, tokens in some]
-            logits = torch.cat([rows for _, rows, _ in some]) if len(some) > 1 else some[0][1]  # which may be large
+            logits = torch.cat([rows for _, rows, _ in some]) if len(some) > 1 else some[0][1]  # may be large
             device = "cpu" if logits.device.type == "mps" else logits.device  # Apple's GPUs have no float64
             of_each = torch.tensor(counts, device=device)
             keys = torch.tensor([seeds[i] for i, _, _ in some], dtype=torch.int64, device=device)
@@ -87,7 +87,7 @@ class Scorer:
         return {}, {name: _joined(parts) for name, parts in told.items()}
 
     def _passes(self, arrays: Arrays) -> Iterator[Passage]:
-        """Every sequence, in any order, through the experts that the request names."""
+        """Yield every sequence, in any order, computed with the experts that the request names."""
         if "experts" not in arrays:
             yield from self._passes_of(arrays, None)
             return
@@ -104,14 +104,14 @@ class Scorer:
             yield from self._passes_of(arrays, follow)
 
     def _passes_of(self, arrays: Arrays, follow: Callable[[Sequence[int], int], None] | None) -> Iterator[Passage]:
-        """Every sequence, in any order; before each pass `follow` hears which are in it, and of how many columns."""
+        """Yield every sequence, in any order. Before each pass, `follow` gets the sequences in it and its columns."""
         prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
         if not prompts:
             return
         ends = np.cumsum(arrays["prompt_lengths"] + arrays["completion_lengths"])
         sequences = np.split(arrays["tokens"].astype(np.int64), ends[:-1])
         if min(prompts) < 1:
-            raise Refused("bad_request", "an empty prompt: the first completion token would have no distribution")
+            raise Refused("bad_request", "the prompt is empty: the first token would have no distribution")
         if len(arrays["tokens"]):
             self._policy.require_known(int(arrays["tokens"].min()), int(arrays["tokens"].max()))
         longest = max(map(len, sequences))
@@ -130,7 +130,7 @@ class Scorer:
                 yield i, row[start : start + completions[i]], tokens
 
     def _batches(self, lengths: Sequence[int]) -> Iterable[list[int]]:
-        """Yield indices, like lengths together, so that a batch's logits stay within SCORE_LOGIT_BYTES."""
+        """Yield batches of indices with similar lengths, so that a batch's logits stay within SCORE_LOGIT_BYTES."""
         room = SCORE_LOGIT_BYTES // (4 * self._policy.vocab_size)
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -158,7 +158,7 @@ class Scorer:
 
 
 def _experts(arrays: Arrays, routing: Routing) -> list[np.ndarray[Any, Any]]:
-    """Of each completion the experts (T, layers, top_k) of its tokens, T = 0 where the request names none."""
+    """Return the experts (T, layers, top_k) of each completion's tokens; T = 0 if the request names none."""
     lengths, sizes = arrays["completion_lengths"].tolist(), arrays["expert_bytes"].tolist()
     raws = np.split(arrays["experts"], np.cumsum(sizes)[:-1])
     try:
@@ -167,7 +167,7 @@ def _experts(arrays: Arrays, routing: Routing) -> list[np.ndarray[Any, Any]]:
             for raw, length in zip(raws, lengths, strict=True)
         ]
     except PeerError as error:
-        raise Refused("bad_request", f"the experts are none of this model: {error.detail}") from None
+        raise Refused("bad_request", f"these experts do not fit the model: {error.detail}") from None
 
 
 def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -175,7 +175,7 @@ def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
 
 
 def _together(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    """The same, as many at a time as VERIFY_LOGIT_BYTES have room for."""
+    """Yield lists of passages, each with as many as VERIFY_LOGIT_BYTES have room for."""
     some: list[Passage] = []
     taken = 0
     for passage in passages:

@@ -1,7 +1,7 @@
-"""The service: requests taken, batches formed, answers given.
+"""Serve requests with transformers: take them, form batches, answer.
 
-One thread reads frames; the main thread takes what has queued up since: first installs and other short requests, then
-as many completions of however many `generate` requests as fit one batch. Weights change only between batches.
+One thread reads frames. The main thread takes what has queued up since: first installs and other short requests, then
+as many completions from any `generate` requests as fit one batch. Weights change only between batches.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .request_queue import Intake
 from .scoring import Scorer
 
 MAX_PREFILL_TOKENS = 32_768
-"""Distinct prompts x longest prompt of one batch: activations of a prefill grow with it, unlike those of a decoding
-step."""
+"""Largest product of distinct prompts and longest prompt in one batch. The activations of a prefill grow with it,
+unlike those of a decoding step."""
 
 
 class Server:
@@ -70,11 +70,11 @@ class Server:
             case "install":
                 started = time.perf_counter()
                 in_place = self._policy.install(Path(header["directory"]), header["version"])
-                release_memory(self._policy.device)  # what earlier batches left is free, and counts as such below
+                release_memory(self._policy.device)  # so that what earlier batches left counts as free below
                 self._kv_limit_bytes = self._settings.kv_cache_bytes or default_kv_cache_bytes(
                     self._policy.device, self._settings.ram_bytes, self._settings.vram_share
                 )
-                # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
+                # Even if the caller has left meanwhile: the node learns from this event which version is active.
                 self._replies.send(
                     {"event": "installed", "version": header["version"], "directory": header["directory"]}
                 )
@@ -100,8 +100,8 @@ class Server:
         return self._drop_cancelled() | self._interrupt()
 
     def _interrupt(self) -> bool:
-        """If that is asked for, end all calls that have come with what they have: their rows that wait at once, those
-        of the batch that runs with the step that it is at. True when it was."""
+        """On request, end all calls that have arrived with the tokens that they have: waiting rows at once, rows of the
+        running batch with its current step. Return whether this was requested."""
         if not (asked := self._intake.take_interrupts()):
             return False
         for header, arrays in self._intake.take_generates():
@@ -116,21 +116,21 @@ class Server:
         return True
 
     def _drop_cancelled(self) -> bool:
-        """Answer cancelled calls, whose rows are then dropped wherever they are. True when there was one."""
+        """Answer cancelled calls, whose rows are then dropped wherever they are. Return whether there was one."""
         cancelled = [self._replies.calls[id] for id in self._intake.take_cancelled() if id in self._replies.calls]
         for call in cancelled:
             self._replies.refuse_call(call, Refused("cancelled", "the caller has left"))
         return bool(cancelled)
 
     def _form_batch(self) -> list[Row]:
-        """Take queued rows, in order, until one more would pass a bound; at least one. Rows that cannot be generated
-        are refused; where no prompt can be padded, those of other lengths than the first wait, and all others do where
-        sequences cannot share a batch."""
+        """Take queued rows, in order, until one more would exceed a bound; at least one. Rows that cannot be generated
+        are refused. If prompts cannot be padded, rows of other lengths than the first wait. If sequences cannot share
+        a batch, all other rows wait."""
         batch: list[Row] = []
         waiting: list[Row] = []
         prompts: set[tuple[int, ...]] = set()
         longest = room = 0
-        token_bytes: int | None = None  # one look into the config a batch: transformers' configs are slow to read
+        token_bytes: int | None = None  # read once a batch: transformers' configs are slow to read
         while self._queue and len(batch) < self._settings.max_batch:
             row = self._queue.popleft()
             if row.call.answered or not self._accept(row):
@@ -161,7 +161,7 @@ class Server:
         return True
 
     def _generate(self, rows: list[Row]) -> None:
-        """Run a batch, in halves if memory runs out; the bound on later batches then shrinks with it."""
+        """Run a batch, in halves if memory runs out; the bound on later batches then shrinks to that size."""
         shortage: str | None = None
         try:
             self._generator.run(rows)
@@ -201,8 +201,8 @@ class Server:
 
 
 def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
-    """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
-    device, and with one where a swap failed halfway."""
+    """Serve the requests on stdin. `settings` are the fields of `Settings`. Ends with a message if there is no such
+    device, or if a swap failed halfway."""
     wanted = Settings(**settings)
     torch.set_num_threads(wanted.threads)
     transformers_logging.set_verbosity_error()

@@ -1,8 +1,11 @@
-"""vLLM's AsyncLLM: started with the first version, swapped in place by those like it, started anew for others.
+"""Run vLLM's AsyncLLM: start it with the first version, swap similar versions in place, and restart it for others.
 
-What always holds: `version` names what every later token comes from; while weights are swapped nothing runs, and no
-cache of the old ones is kept; what cannot be loaded leaves the version before in service. Only a swap that fails after
-all checks passed leaves nothing that can be trusted: `Broken`, upon which the process must end.
+Invariants:
+
+- `version` names the version of every later token.
+- While weights are swapped nothing runs, and no cache of the old weights is kept.
+- If a version cannot be loaded, the one before stays active. The exception is a swap that fails after all checks
+  passed: it leaves no usable weights and raises `Broken`, and the process must end.
 """
 
 from __future__ import annotations
@@ -38,17 +41,17 @@ SAMPLER = f"{__package__}.sampler:SeededSampler"
 EXTENSION = f"{__package__}.weight_swap.WeightSwap"
 RECORDING_WORKER = f"{__package__}.recording_worker.RecordingWorker"
 HANG_S = 300.0
-"""Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
-on a slow machine, perhaps minutes."""
+"""Seconds within which vLLM's core must answer. It answers between two steps. A step takes seconds at most; compiling a
+kernel in between may take minutes on a slow machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`device` auto|cpu|cuda; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but float32 on a
-    CPU; `max_model_len` tokens of prompt and completion, 0 as many as the model and the memory allow;
-    `gpu_memory_utilization` of a GPU's memory for weights and KV cache; `kv_cache_bytes`, 0 what that leaves, or a GiB
-    on a CPU; `quantization` as vLLM names it, "" as stored; `max_batch` completions computed at a time; `eager`:
-    nothing is compiled."""
+    """`device`: auto|cpu|cuda. `compute_dtype`: auto|float32|bfloat16|float16; auto is the stored type, but float32 on
+    a CPU. `max_model_len`: tokens of prompt and completion; 0 for as many as the model and the memory allow.
+    `gpu_memory_utilization`: fraction of a GPU's memory for weights and KV cache. `kv_cache_bytes`: 0 for what that
+    leaves, or a GiB on a CPU. `quantization`: as vLLM names it; "" as stored. `max_batch`: completions at a time.
+    `eager`: compile nothing."""
 
     device: str = "auto"
     compute_dtype: str = "auto"
@@ -63,15 +66,15 @@ class Settings:
 
 
 def require_device(wanted: str) -> None:
-    """Refused("bad_request") unless this vLLM was built for the device, and finds it."""
+    """Raise Refused("bad_request") unless this vLLM was built for the device, and finds it."""
     there = current_platform.device_type
     if wanted not in ("auto", there):
-        error = f'device = "{wanted}" is not there: this vLLM runs on {there or "nothing here"}; name that, or "auto"'
+        error = f'device = "{wanted}" is not available: this vLLM runs on {there or "nothing here"}; use that or "auto"'
         raise Refused("bad_request", error)
 
 
 class Engine:
-    """See the module's paragraph. `install` is called by one task at a time, with nothing running unless `keep`."""
+    """vLLM's AsyncLLM and the version in it. One task at a time calls `install`, with nothing running unless `keep`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -84,11 +87,11 @@ class Engine:
         self._forgotten: list[str] = []
         self.version: Header | None = None
         self.is_starting = False
-        """What runs, if anything, is on trial; whether it serves, `install` says."""
+        """Whether the process that runs, if any, is on trial; `install` decides whether it serves."""
 
     @property
     def core(self) -> object:
-        """What is asked now; another object, or None, once it was replaced."""
+        """Return the object that answers requests now; another object, or None, after a restart."""
         return self._llm
 
     @property
@@ -102,12 +105,12 @@ class Engine:
         return int(self.llm.model_config.get_vocab_size())
 
     def swaps(self, contents: Contents) -> bool:
-        """Whether `contents` can take the place of what is in service without starting anew."""
+        """Return whether `contents` can replace the active version without a restart."""
         served = self._served
         return served is not None and served.config == contents.config and not contents.is_packed
 
     async def install(self, contents: Contents, version: Header) -> bool:
-        """Bring `contents` into service; returns whether in place. Refused("bad_model"), or Broken."""
+        """Activate `contents`; return whether this was done in place. Raises Refused("bad_model"), or Broken."""
         in_place = self.swaps(contents)
         if in_place:
             assert self._served is not None
@@ -122,27 +125,28 @@ class Engine:
         return in_place
 
     async def _swap(self, contents: Contents) -> None:
-        """Leaves the engine paused. Without `clear_cache` later tokens would be computed from the old weights' KV."""
+        """Swap the weights and leave the engine paused. Without `clear_cache`, later tokens would use the old KV."""
         await self._llm.pause_generation(mode="keep", clear_cache=True)
         try:
             await self._llm.collective_rpc("volery_swap", args=(str(contents.directory),))
-        except Exception as error:  # of vLLM and the libraries below it, which raise anything
-            raise Broken(f"{contents.directory} passed every check, and then could not be loaded: {error}") from error
+        except Exception as error:  # vLLM and the libraries below it may raise anything
+            raise Broken(f"{contents.directory} passed every check, but loading it failed: {error}") from error
 
     async def _start_anew(self, contents: Contents) -> None:
-        """In the place of what runs, since a GPU holds one; that is started again when this one cannot be."""
+        """Stop the running process, since a GPU holds only one, and start another. If that fails, restart the old
+        one."""
         served, version = self._served, self.version
         self.is_starting = True
         self._stop()
         try:
             await self._start(contents)
-        except Exception as error:  # of vLLM and the libraries below it, which raise anything
+        except Exception as error:  # vLLM and the libraries below it may raise anything
             self._stop()
             if served is not None and version is not None:
                 await self._start(served)
                 self._served = served
                 await self._label(version)
-            reason = f"{contents.directory} cannot be loaded by vLLM, which said why on its standard error: {error}"
+            reason = f"vLLM cannot load {contents.directory}; see its standard error for the reason: {error}"
             raise Refused("bad_model", reason) from error
         finally:
             self.is_starting = False
@@ -158,7 +162,7 @@ class Engine:
         self._unsupported = ""
         if self._routing is not None:
             [self._unsupported, *_] = await self._llm.collective_rpc("volery_unsupported")
-        # What vLLM has no kernel for (a CPU: some head sizes) ends it at the first token, not at the start.
+        # If vLLM has no kernel (for some head sizes on a CPU), it ends at the first token, not at the start.
         trial = SamplingParams(max_tokens=1, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         async with asyncio.timeout(HANG_S):
             async for _ in self._llm.generate({"prompt_token_ids": [0]}, trial, "trial"):
@@ -190,7 +194,7 @@ class Engine:
             "kv_cache_memory_bytes": settings.kv_cache_bytes or (1 << 30 if is_cpu else None),
             "enable_prefix_caching": True,
             "enforce_eager": settings.eager,
-            # A step is sampled from before the next is begun: the sampler counts what was generated.
+            # The sampler counts the generated tokens, so a step must be sampled before the next one starts.
             "async_scheduling": False,
             "logits_processors": [SAMPLER],
             "logprobs_mode": "processed_logits",
@@ -201,23 +205,23 @@ class Engine:
 
     async def _label(self, version: Header) -> None:
         label = str(next(self._labels))
-        # None is forgotten: a completion in flight may name any number of versions, and they are small.
+        # Labels are never removed: a completion in flight may name any number of versions, and they are small.
         self._versions[label] = version
         await self._llm.update_weight_version(label)
         self.version = version
 
     def require_generable(self, row: Row) -> None:
-        """Raise Refused when the model in service cannot go on from the row's prompt for its budget."""
+        """Raise Refused if the active model cannot continue the row's prompt for its budget."""
         if not 0 <= min(row.prompt) <= max(row.prompt) < self.vocab_size:
             raise Refused("bad_request", f"a prompt token id is outside the model's vocabulary of {self.vocab_size}")
         limit = self.llm.model_config.max_model_len
         if len(row.prompt) + row.budget > limit:
-            error = f"{len(row.prompt)} prompt and {row.budget} new tokens are over the {limit} that fit here"
+            error = f"{len(row.prompt)} prompt and {row.budget} new tokens exceed the {limit} tokens that fit here"
             raise Refused("bad_request", error)
         if row.with_experts and (self._routing is None or self._unsupported):
             name = self.llm.model_config.hf_config.model_type
             why = self._unsupported or "its routers are not known here"
-            raise Refused("bad_request", f"the experts of a {name} were asked for, and vLLM does not tell them: {why}")
+            raise Refused("bad_request", f"the experts of a {name} were requested, but vLLM reports none: {why}")
 
     async def complete(
         self,
@@ -226,11 +230,11 @@ class Engine:
         forced: list[int] | None = None,
         tell: Callable[[Sequence[Drawn]], None] = lambda drawn: None,
     ) -> None:
-        """Generate a row, from its beginning to its end, and fill in what came out; `forced` tokens are only scored.
-        `tell` hears of its tokens as they come, if its caller listens.
+        """Generate a whole row and fill in the result; `forced` tokens are only scored. `tell` receives its tokens as
+        they come, if its caller listens.
 
-        Cancelling aborts it and leaves the row as it was; after `abort` it returns what there is.
-        Refused("bad_request") where the experts of some token were not recorded.
+        Cancelling aborts it and leaves the row unchanged; after `abort` it returns the tokens so far. Raises
+        Refused("bad_request") if the experts of some token were not recorded.
         """
         asked = {
             "seed": row.seed,
@@ -260,7 +264,7 @@ class Engine:
                 self._forgotten.append(id)
             raise
         row.experts = experts
-        if done.token_ids:  # else it was aborted before the first
+        if done.token_ids:  # none if it was aborted before the first
             row.take(
                 done.token_ids,
                 done.logprobs.logprobs,
@@ -268,7 +272,7 @@ class Engine:
             )
 
     async def _draw(self, id: str, row: Row, params: Any, tell: Callable[[Sequence[Drawn]], None]) -> Any:
-        """What vLLM made of the row in the end."""
+        """Return vLLM's final output for the row."""
         told = 0
         async for output in self.llm.generate({"prompt_token_ids": list(row.prompt)}, params, id):
             done = output.outputs[0]
@@ -279,8 +283,8 @@ class Engine:
         return done
 
     async def _experts_of(self, id: str, tokens: int) -> np.ndarray[Any, Any]:
-        """Which experts made the tokens of a completion (tokens, layers, top_k). Of one that was aborted those of one
-        token more may be recorded."""
+        """Return the experts (tokens, layers, top_k) of a completion's tokens. For an aborted one, those of one more
+        token may have been recorded."""
         assert self._routing is not None
         forgotten, self._forgotten = self._forgotten, []
         [raw], *_ = await self._llm.collective_rpc("volery_experts", args=([id], forgotten))
@@ -288,11 +292,11 @@ class Engine:
         experts = np.frombuffer(raw, self._routing.dtype).reshape(shape)[:tokens]
         if len(experts) != tokens:
             heard = f"the experts of {len(experts)} of {tokens} tokens were recorded"
-            raise Refused("bad_request", f"vLLM does not tell all experts: {heard}")
+            raise Refused("bad_request", f"vLLM does not report all experts: {heard}")
         return experts
 
     async def abort(self, ids: list[str]) -> None:
-        """Have what `complete` generates under these ids end with the tokens that it has."""
+        """End what `complete` generates under these ids, with the tokens that it has."""
         if self._llm is not None:
             await self._llm.abort(ids)
 
@@ -301,7 +305,7 @@ class Engine:
         return self._llm is not None and bool(self._llm.errored)
 
     async def answer(self) -> None:
-        """Return once vLLM's core has answered a question: it does between any two steps, unless it hangs."""
+        """Wait until vLLM's core has answered a question. It answers between any two steps, unless it hangs."""
         if self._llm is not None:
             await self._llm.get_weight_version()
 
@@ -322,19 +326,19 @@ class Engine:
     def stop(self) -> None:
         try:
             self._stop()
-        except Exception as error:  # of vLLM; the process ends now anyway
-            print(f"vLLM did not stop in good order: {error}", file=sys.stderr, flush=True)
+        except Exception as error:  # vLLM may raise anything; the process ends now anyway
+            print(f"vLLM did not stop cleanly: {error}", file=sys.stderr, flush=True)
 
 
 def _recorded_routing(contents: Contents) -> Routing | None:
-    """How a mixture of experts routes that can be recorded here: on a platform whose worker `recording_worker`
-    extends."""
+    """Return the routing of a mixture of experts, if it can be recorded on this platform: `recording_worker` must
+    extend its worker."""
     is_extended = current_platform.is_cpu() or current_platform.is_cuda_alike()
     return routing_in(contents.config) if is_extended else None
 
 
 def _recording(routing: Routing | None) -> Header:
-    """What vLLM is told besides, so that experts are recorded."""
+    """Return the extra vLLM arguments that make it record experts."""
     if routing is None:
         return {}
     return {"worker_cls": RECORDING_WORKER, "additional_config": {ROUTING: asdict(routing)}}

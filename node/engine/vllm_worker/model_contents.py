@@ -1,7 +1,7 @@
-"""What a model directory holds, told from the files' headers, before anything is loaded from it.
+"""Read what a model directory holds from the files' headers, before anything is loaded from it.
 
-What always holds: a directory that passes `require_like` has exactly the tensors of the one in service, so that
-loading it in place cannot stop halfway.
+Invariant: a directory that passes `require_like` has exactly the tensors of the active version, so that loading it in
+place cannot stop halfway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Of safetensors' types those that a model can be computed in, as torch names them."""
+"""The safetensors types in which a model can be computed, by torch's names."""
 
 IGNORED = ("_name_or_path", "transformers_version")
 """Entries of a config.json that change nothing."""
@@ -49,13 +49,13 @@ class Contents:
 
     @property
     def is_packed(self) -> bool:
-        """Whether some tensor is no plain one of floats: then only a full load knows how to read it."""
+        """Return whether some tensor is not a plain one of floats: then only a full load can read it."""
         return any(dtype not in PLAIN_DTYPES for _, dtype in self.tensors.values())
 
     @property
     def computes_in(self) -> str:
-        """What it is computed in as stored, in torch's words: the type of most of its parameters; "auto", which leaves
-        it to vLLM, where that is none of NAMES. (vLLM itself takes 16 bits for what is stored in 32.)"""
+        """Return torch's name of the type in which most of the parameters are stored; "auto", which leaves the choice
+        to vLLM, if that is not in NAMES. (vLLM itself uses 16 bits for what is stored in 32.)"""
         sizes: Counter[str] = Counter()
         for shape, dtype in self.tensors.values():
             sizes[dtype] += math.prod(shape)
@@ -64,15 +64,15 @@ class Contents:
 
     @property
     def original_length(self) -> int | None:
-        """Tokens that no sequence may exceed, None where that is the model's size: beyond them LongRoPE computes
-        otherwise, and vLLM does so for every sequence once it may take longer ones."""
+        """Return the tokens that no sequence may exceed; None for the model's own limit. Beyond this length LongRoPE
+        uses other factors, and vLLM uses them for every sequence once it may accept longer ones."""
         return min(original_lengths(self.config), default=None)
 
     def require_like(self, other: Contents) -> None:
-        """Raise Refused unless the tensors have the names and shapes of `other`'s."""
+        """Raise Refused unless the tensors have the names and shapes of those of `other`."""
         for name in sorted(self.tensors.keys() ^ other.tensors.keys()):
             word = "lacks" if name in other.tensors else "has an unexpected"
-            raise Refused("bad_model", f"{self.directory} {word} {name}, unlike the version in service")
+            raise Refused("bad_model", f"{self.directory} {word} {name}, unlike the active version")
         for name, (shape, _) in self.tensors.items():
             if shape != other.tensors[name][0]:
                 wanted = list(other.tensors[name][0])
@@ -80,7 +80,7 @@ class Contents:
 
 
 def read_contents(directory: Path) -> Contents:
-    """Read the headers of `directory`. Refused("bad_model") when it is incomplete, damaged or contradicts itself."""
+    """Read the headers of `directory`. Raises Refused("bad_model") if it is incomplete, damaged or inconsistent."""
     try:
         require_counts(directory / "config.json", read_stored(weight_files(directory)))
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -91,20 +91,20 @@ def read_contents(directory: Path) -> Contents:
         tensors = {name: (tuple(one.get_shape()), str(one.get_dtype())) for name, one in slices.items()}
         adapter = open_adapter(directory)
         if not isinstance(config, dict):
-            raise Refused("bad_model", f"{directory / 'config.json'} is no table")
+            raise Refused("bad_model", f"{directory / 'config.json'} is not a table")
         if adapter is not None:
             adapter.require_fits({name: shape for name, (shape, _) in tensors.items()})
         _require_tied_agree(directory, config, sources)
     except Refused:
         raise
-    except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
+    except Exception as error:  # third-party libraries may raise anything over a directory from the network
         raise Refused("bad_model", f"{directory} cannot be loaded: {error}") from error
     settings = {key: value for key, value in config.items() if key not in IGNORED}
     return Contents(directory=directory, config=settings, tensors=tensors, adapter=adapter)
 
 
 def _require_tied_agree(directory: Path, config: dict[str, Any], sources: dict[str, Any]) -> None:
-    """Refuse files that hold two different tensors for one that the model shares: whichever were taken would do."""
+    """Refuse files with two different tensors for one that the model shares, since either could be meant."""
     if config.get("tie_word_embeddings") and HEAD in sources and EMBEDDINGS in sources:
         head, embeddings = (sources[name].get_tensor(name) for name in (HEAD, EMBEDDINGS))
         if not torch.equal(head, embeddings):
@@ -114,8 +114,8 @@ def _require_tied_agree(directory: Path, config: dict[str, Any], sources: dict[s
 
 @contextmanager
 def plain_view(contents: Contents) -> Iterator[Path]:
-    """A directory with the config and the weight files alone: vLLM reads every safetensors file that it finds, an
-    adapter's too, and follows a generation config."""
+    """Yield a directory with the config and the weight files alone. vLLM reads every safetensors file that it finds,
+    also an adapter's, and follows a generation config."""
     index = contents.directory / "model.safetensors.index.json"
     with tempfile.TemporaryDirectory(prefix="volery-model-", dir=os.environ.get("VOLERY_SCRATCH")) as name:
         for file in (contents.directory / "config.json", index, *weight_files(contents.directory)):

@@ -1,7 +1,7 @@
-"""vLLM's worker for a mixture of experts. It records routing from the first pass on.
+"""Extend vLLM's worker so that it records the routing of a mixture of experts from the first pass on.
 
-Routers are bound after the model is loaded and before it is compiled or captured in graphs. A graph replays what it
-was captured with, so one that was captured earlier would record nothing.
+Routers are bound after the model is loaded and before it is compiled or captured in graphs. A graph replays what was
+captured, so a graph that was captured earlier would record nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ else:
 
 
 class RecordingWorker(Base):  # type: ignore[misc]  # vLLM is not in the environment that checks types
-    """Loads the model, binds its routers, and answers for the recorder of its process."""
+    """Loads the model, binds its routers, and answers requests to the recorder of its process."""
 
     def load_model(self, **more: Any) -> None:
         """Load the model and bind its routers."""
@@ -30,9 +30,9 @@ class RecordingWorker(Base):  # type: ignore[misc]  # vLLM is not in the environ
         RECORDER.bind(self.model_runner, self.vllm_config, Routing(**self.vllm_config.additional_config[ROUTING]))
 
     def volery_unsupported(self) -> str:
-        """Why experts cannot be told; empty when they can."""
+        """Return why experts cannot be reported; empty if they can."""
         return RECORDER.unsupported
 
     def volery_experts(self, names: Sequence[str], forgotten: Sequence[str]) -> list[bytes]:
-        """See `Recorder.take`."""
+        """Return the recorded experts, as `Recorder.take` does."""
         return RECORDER.take(names, forgotten)

@@ -1,13 +1,17 @@
-"""The seeded sampler inside vLLM: a batch-level logits processor that leaves vLLM nothing to choose.
+"""Run the seeded sampler inside vLLM, as a batch-level logits processor that leaves vLLM no choice.
 
-What always holds: of a row of ours every logit becomes -inf but the chosen token's, which becomes its behaviour
-logprob. So vLLM, told to be greedy, takes that token; and told to report processed logits, it reports the logprob that
-`protocol.sampling` says: log_softmax(logits / T), or at T = 1 when greedy. A row without a distribution reports
-NOT_FINITE, which no logprob is.
+In each of our rows it replaces the chosen token's logit by its behaviour logprob, and every other logit by -inf. vLLM
+runs greedy, so it takes that token. It is set to report processed logits, so it reports the logprob of
+`protocol.sampling`: log_softmax(logits / T), or at T = 1 when greedy.
 
-The position of a token is the number of tokens that its completion has, taken from the list that vLLM appends to, and
-of those that the prompt ends with where others began it: it is right also after a completion was preempted and computed
-anew.
+The position of a token is the number of tokens that its completion has, taken from the list that vLLM appends to, plus
+those at the end of the prompt if the completion was resumed. So it is right also after a completion was preempted and
+recomputed.
+
+Invariants:
+
+- vLLM takes the token that the sampler chose, and reports its behaviour logprob.
+- A row without a distribution reports NOT_FINITE, which is not a logprob.
 """
 
 from __future__ import annotations
@@ -31,10 +35,9 @@ NOT_FINITE = 1e30
 
 @dataclass(eq=False, kw_only=True)
 class Asked:
-    """How one completion is drawn. `seed` int64 with the bits of the u64; `forced` tokens are taken instead of drawn,
-    and only scored, at `temperature`. `tokens` is vLLM's own list of what was generated so far; `start` the position of
-    the first of them. `experts`: the name under which the experts that made its tokens are kept, "" where nobody asked
-    for them."""
+    """How one completion is drawn. `seed`: int64 with the bits of the u64. `forced`: tokens to take instead of drawing,
+    and to score at `temperature`. `tokens`: vLLM's own list of the tokens so far. `start`: the position of the first of
+    them. `experts`: the name under which the experts of its tokens are kept; "" if they were not requested."""
 
     seed: int
     temperature: float
@@ -46,7 +49,7 @@ class Asked:
 
 
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that checks types
-    """See the module's paragraph."""
+    """The logits processor that vLLM loads; it chooses every token of our rows."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
@@ -57,7 +60,7 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow vLLM's batch: rows removed, added (over others, perhaps), then moved."""
+        """Follow vLLM's batch: rows removed, added (perhaps in place of others), then moved."""
         if batch_update is None:
             return
         self._columns = None
@@ -75,8 +78,8 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
                 self._rows[source] = other
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Choose for every row of ours; `logits` (B, V) float32 are changed in place."""
-        if not self._rows:  # vLLM's own trial runs
+        """Choose a token for each of our rows; `logits` (B, V) float32 are changed in place."""
+        if not self._rows:  # as in vLLM's own trial runs
             return logits
         if self._columns is None:
             self._columns = _Columns.of(self._rows, self._device)
@@ -114,7 +117,7 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
         return chosen
 
     def _force(self, logits: torch.Tensor, asked: Asked, row: int, chosen: tuple[torch.Tensor, torch.Tensor]) -> None:
-        # A prompt computed in parts is sampled from after each of them, and the result thrown away.
+        # A prompt that is computed in parts is sampled after each of them, and the result is discarded.
         token = asked.forced[min(len(asked.tokens), len(asked.forced) - 1)]
         score = torch.log_softmax(logits.float() / asked.temperature, -1)[token]
         chosen[0][row] = token if bool(torch.isfinite(score)) else -1
@@ -123,7 +126,7 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
-    """The rows as tensors on the logits' device, which change only when the batch does."""
+    """The rows as tensors on the logits' device; they change only when the batch does."""
 
     asked: list[Asked]
     index: torch.Tensor  # (B,) of the row in vLLM's batch
@@ -134,7 +137,7 @@ class _Columns:
     any_greedy: bool
     all_greedy: bool
     forced: list[int]
-    recorded: list[tuple[int, Asked]]  # with their place in vLLM's batch, those whose experts are wanted
+    recorded: list[tuple[int, Asked]]  # rows whose experts are requested, with their place in vLLM's batch
 
     @classmethod
     def of(cls, rows: dict[int, Asked], device: torch.device) -> _Columns:

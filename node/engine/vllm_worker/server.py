@@ -1,14 +1,17 @@
-"""The service: completions begun as they are asked for, versions installed as each says (`on_new_version`).
+"""Serve requests with vLLM: start completions on request, and install versions as each request says (`on_new_version`).
 
-Everything happens in one asyncio loop, but for reading, which has a thread. Each completion is a task; vLLM batches
-them as slots are free. One task does installs and other short requests, in their order:
+Everything happens in one asyncio loop, except reading, which has a thread. Each completion is a task; vLLM batches them
+as slots are free. One task handles installs and other short requests, in their order:
 
-    finish      completions that run end on the version they began with; those that come meanwhile wait for the new one
-    continue    they are paused, go on with the new version's weights, and say which token came from which
-    abort       they are stopped, and begun again with the new version
+    finish      running completions end with the version they began with; later ones wait for the new version
+    continue    running completions are paused, go on with the new weights, and say which version made which token
+    abort       running completions are stopped, and restarted with the new version
 
-What always holds: a request is answered once; the process ends with its standard input, with vLLM's core, and when the
-core answers nothing for HANG_S, and of a loop that hangs the node hears nothing (`alive`).
+Invariants:
+
+- A request is answered once.
+- The process ends with its standard input, with vLLM's core, and when the core answers nothing for HANG_S.
+- A loop that hangs sends no sign of life (`alive`), so the node notices it.
 """
 
 from __future__ import annotations
@@ -41,18 +44,18 @@ from .model_contents import read_contents
 from .sampler import NOT_FINITE
 
 WATCH_S = 1.0
-"""How often it is looked whether vLLM's core is there: a caller that waits hears of its death as late as that."""
+"""Seconds between checks of vLLM's core; a caller that waits learns of its death with this delay."""
 
 
 class Server:
-    """Takes requests, answers them. Everything happens in the loop that runs `serve`."""
+    """Takes requests and answers them. Everything happens in the loop that runs `serve`."""
 
     def __init__(self, settings: Settings, output: BinaryIO) -> None:
         self._replies = Replies(output)
         self._engine = Engine(settings)
         self._waiting: deque[Row] = deque()
         self._running: dict[asyncio.Task[None], Row] = {}
-        self._names: dict[Row, str] = {}  # of what vLLM generates, as it calls it
+        self._names: dict[Row, str] = {}  # vLLM's names of the rows that it generates
         self._interrupting: set[asyncio.Task[None]] = set()
         self._gate_open = True
         self._short: asyncio.Queue[tuple[Header, Arrays]] = asyncio.Queue()
@@ -94,8 +97,8 @@ class Server:
                 self._short.put_nowait((header, arrays))
 
     async def _interrupt(self, id: int) -> None:
-        """End all calls that have come with what they have: their rows that wait at once, those that run as soon as
-        vLLM has let go of them."""
+        """End all calls that have arrived with the tokens that they have: waiting rows at once, running rows as soon as
+        vLLM has released them."""
         self._replies.interrupt()
         waiting, self._waiting = self._waiting, deque()
         for row in waiting:
@@ -113,7 +116,7 @@ class Server:
                 how = header.get("on_new_version", "finish")
                 return await self._install(Path(header["directory"]), header["version"], how), {}
             case "release":
-                return {}, {}  # vLLM takes its memory once, and needs all of it for what is in service
+                return {}, {}  # vLLM reserves its memory once, and needs all of it for the active version
             case "score":
                 return {}, {"logprobs": await self._score(arrays)}
             case "describe":
@@ -133,7 +136,7 @@ class Server:
             await self._clear(again=how == "abort")
         try:
             in_place = await self._engine.install(contents, version)
-            # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
+            # Even if the caller has left meanwhile: the node learns from this event which version is active.
             self._replies.send({"event": "installed", "version": version, "directory": str(directory)})
         finally:
             self._gate_open = True
@@ -141,7 +144,7 @@ class Server:
         return {"in_place": in_place, "seconds": time.perf_counter() - started}
 
     async def _clear(self, *, again: bool) -> None:
-        """Let nothing begin, until `_gate_open`, and return when nothing runs; what runs is begun `again`, or ends."""
+        """Start nothing until `_gate_open`, and return when nothing runs. Running rows restart if `again`, or end."""
         self._gate_open = False
         if again:
             for task, row in list(self._running.items()):
@@ -157,7 +160,7 @@ class Server:
             row = self._waiting.popleft()
             if row.call.answered:
                 continue
-            if row.call.interrupted:  # it was to be begun again with a new version
+            if row.call.interrupted:  # it was to be restarted with a new version
                 self._replies.finish_row(row)
                 continue
             try:
@@ -182,8 +185,8 @@ class Server:
         except Refused as refusal:
             self._refuse_call(row.call, refusal)
             return
-        except Exception as error:  # vLLM's, of this request: unanswered, its caller would wait for ever
-            self._refuse_call(row.call, Refused("bad_request", f"vLLM does not generate this: {error}"))
+        except Exception as error:  # from vLLM, about this request; without an answer its caller would wait for ever
+            self._refuse_call(row.call, Refused("bad_request", f"vLLM cannot generate this: {error}"))
             return
         finally:
             del self._names[row]
@@ -195,8 +198,8 @@ class Server:
         self._replies.finish_row(row)
 
     async def _score(self, arrays: Arrays) -> np.ndarray[Any, Any]:
-        """Request and reply as the transformers worker's: the tokens are taken one by one, as in generating."""
-        self._engine.llm  # noqa: B018  # refuses when there is none
+        """Score tokens one by one, as in generating. Request and reply are those of the transformers worker."""
+        self._engine.llm  # noqa: B018  # refuses if nothing is installed
         prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
         flat = np.split(arrays["tokens"], np.cumsum(arrays["prompt_lengths"] + arrays["completion_lengths"])[:-1])
         rows = []
@@ -204,7 +207,7 @@ class Server:
             flat, prompts, completions, arrays["temperatures"].tolist(), strict=True
         ):
             if prompt < 1:
-                raise Refused("bad_request", "an empty prompt: the first completion token would have no distribution")
+                raise Refused("bad_request", "the prompt is empty: the first token would have no distribution")
             ids = tokens.tolist()
             row = Row(
                 call=Call(-1),
@@ -234,20 +237,20 @@ class Server:
                     task.cancel()
 
     async def _watch(self) -> None:
-        """End the process when vLLM's core has ended, or hangs; but for one that is only tried, or was replaced."""
+        """End the process when vLLM's core has ended or hangs, unless the core is on trial or was replaced."""
         while True:
             await asyncio.sleep(WATCH_S)
             if self._engine.is_starting:
                 continue
             asked = self._engine.core
             if self._engine.is_dead:
-                leave(1, "vLLM's core has ended; what it said is above")
+                leave(1, "vLLM's core has ended; its last output is above")
             try:
                 await asyncio.wait_for(self._engine.answer(), HANG_S)
             except TimeoutError:
                 why = f"vLLM's core has answered nothing for {HANG_S:.0f} s"
-            except Exception as error:  # of vLLM: whatever it is, a core that cannot be asked serves nobody
-                why = f"vLLM's core cannot be asked any more: {error}"
+            except Exception as error:  # from vLLM: a core that answers no questions is of no use
+                why = f"vLLM's core no longer answers questions: {error}"
             else:
                 self._alive.step()
                 continue
@@ -256,12 +259,12 @@ class Server:
 
 
 class Clock:
-    """Divides the time in which anything runs among the completions that do, in equal parts at every moment; so that
+    """Divides the time in which any completion runs among the running ones, in equal parts at every moment, so that
     their shares add up to it."""
 
     def __init__(self) -> None:
         self._running = 0
-        self._share = 0.0  # of a completion that has always been running
+        self._share = 0.0  # the share of a completion that has been running since the start
         self._at = time.perf_counter()
 
     def enter(self) -> float:
@@ -270,7 +273,7 @@ class Clock:
         return self._share
 
     def leave(self, entered: float) -> float:
-        """Return the share since `enter`, which returned `entered`."""
+        """Return the share of the time since `enter` returned `entered`."""
         self._advance()
         self._running -= 1
         return self._share - entered
@@ -283,7 +286,7 @@ class Clock:
 
 
 def leave(code: int, why: str = "") -> NoReturn:
-    """End this process and whatever it spawned, at once."""
+    """End this process and all processes that it spawned, at once."""
     if why:
         print(f"{FATAL}{' '.join(why.split())}", file=sys.stderr, flush=True)
     for child in psutil.Process().children(recursive=True):
@@ -292,7 +295,7 @@ def leave(code: int, why: str = "") -> NoReturn:
 
 
 def take_stdin() -> BinaryIO:
-    """Return the pipe from the node, and leave an empty stdin to what is spawned."""
+    """Return the pipe from the node, and leave an empty stdin to spawned processes."""
     stream = os.fdopen(os.dup(0), "rb", buffering=0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -301,7 +304,7 @@ def take_stdin() -> BinaryIO:
 
 
 def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
-    """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
+    """Serve the requests on stdin. `settings` are the fields of `Settings`. Ends with a message if there is no such
     device."""
     stream = take_stdin()
     wanted = Settings(**settings)
@@ -310,7 +313,7 @@ def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
         asyncio.run(Server(wanted, output).serve(stream))
     except Refused as refusal:
         leave(1, str(refusal))
-    except BaseException as error:  # SystemExit, too: the node is told why this process ends
+    except BaseException as error:  # also SystemExit: the node must learn why this process ends
         traceback.print_exception(error)
         leave(1, describe_error(error))
     leave(0)

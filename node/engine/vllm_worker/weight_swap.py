@@ -1,7 +1,9 @@
-"""Weights swapped inside vLLM's workers, each in its own process, and what is known of them beforehand.
+"""Swap weights inside vLLM's workers, each of which is a process of its own.
 
-What always holds: tensors are read from the files that a model directory's index names, with an adapter merged on the
-way; after a swap no layer computes with anything of the old weights.
+Invariants:
+
+- Tensors are read from the files that a model directory's index names, and an adapter is merged on the way.
+- After a swap no layer computes with any part of the old weights.
 """
 
 from __future__ import annotations
@@ -20,30 +22,30 @@ from ..common_worker.weight_files import weight_files
 
 
 class WeightSwap:
-    """Becomes part of vLLM's worker class, which brings `reload_weights` and `model_runner`."""
+    """A part of vLLM's worker class, which supplies `reload_weights` and `model_runner`."""
 
     reload_weights: Any
     model_runner: Any
 
     def volery_swap(self, directory: str) -> None:
-        """Load the weights of `directory` in place. Nothing may be running, and no cache of the old ones be used."""
+        """Load the weights of `directory` in place. Nothing may run, and no cache of the old weights may be used."""
         modules = list(self.model_runner.get_model().modules())
         if current_platform.is_cpu():
-            # vLLM 0.32: the kernel of a mixture of experts packs its weights when it is made, and not at a reload. It
-            # would then treat unpacked weights as packed. So it is made anew.
+            # vLLM 0.32: the kernel of a mixture of experts packs its weights when it is made, but not at a reload. It
+            # would then treat unpacked weights as packed. So the kernel is made again.
             for module in modules:
                 method: Any = getattr(module, "quant_method", None)
                 if hasattr(method, "moe_kernel"):
                     method.moe_kernel = None
         self.reload_weights(weights_iterator=tensors_of(Path(directory)))
         for module in modules:
-            # vLLM 0.32 on a CPU: the head holds a packed copy, which a reload of tied embeddings leaves as it was.
+            # vLLM 0.32 on a CPU: the head holds a packed copy, which a reload of tied embeddings does not update.
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
 
 
 def tensors_of(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor of a model directory by name, its adapter merged if it has one."""
+    """Yield every tensor of a model directory by name, with its adapter merged if it has one."""
     adapter = open_adapter(directory)
     for path in weight_files(directory):
         reader: Any = safe_open(path, framework="pt")

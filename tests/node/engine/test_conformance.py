@@ -151,7 +151,7 @@ async def test_an_engine_that_cannot_start_says_what_it_said(tmp_path: Path) -> 
         async with open_worker_engine(TransformersConfig(python=interpreter)):
             raise AssertionError("it started")
     assert "exit code 3" in str(crash.value)
-    with pytest.raises(EngineCrashed, match=r'the evaluation process(.|\n)*device = "cuda:99" is not there'):
+    with pytest.raises(EngineCrashed, match=r'the evaluation process(.|\n)*device = "cuda:99" is not available'):
         async with open_worker_engine(TransformersConfig(name="evaluation", device="cuda:99")):
             raise AssertionError("it started")
     with pytest.raises(EngineCrashed, match="could not start"):

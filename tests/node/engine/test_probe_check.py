@@ -278,7 +278,9 @@ async def test_a_node_that_never_loads_what_it_is_told_says_so_and_gives_up(
             first_cause(),
         ):
             await work_with(worker, learner, tmp_path, 0.001, doubtful)
-        assert learner.run.unable().text.startswith("1 of 1 nodes cannot install 1.0: the engine says that it loaded")
+        assert learner.run.unable().text.startswith(
+            "1 of 1 nodes cannot install 1.0: the engine reports that it loaded"
+        )
         nursery.cancel_scope.cancel()
     [failed] = doubtful.told("install_failed")
     assert failed["again"] == "not again"

@@ -32,7 +32,7 @@ def here(*, gpu: bool = False, vllm: Build | None = None) -> Here:
         (here(gpu=True, vllm="cuda"), EngineSection(device="cpu"), "transformers", 'device = "cpu"'),
         (here(gpu=True, vllm="cpu"), EngineSection(), "transformers", "for CPUs"),
         (here(gpu=True), EngineSection(), "transformers", "volery engines install vllm"),
-        (here(vllm="cpu"), EngineSection(), "transformers", "no GPU"),
+        (here(vllm="cpu"), EngineSection(), "transformers", "no NVIDIA GPU"),
         (here(vllm="cpu"), EngineSection(kind="vllm"), "vllm", 'kind = "vllm"'),
         (here(gpu=True, vllm="cuda"), EngineSection(kind="transformers"), "transformers", 'kind = "transformers"'),
         (here(), EngineSection(kind="fake"), "fake", 'kind = "fake"'),
@@ -48,9 +48,9 @@ def test_a_node_takes_what_is_there_and_says_why(there: Here, section: EngineSec
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        (EngineSection(kind="vllm"), "vLLM is not installed here. volery engines install vllm"),
+        (EngineSection(kind="vllm"), "vLLM is not installed here. Build an environment with it: volery engines install vllm"),
         (EngineSection(kind="vllm", python="other/python"), "other/python has no vLLM"),
-        (EngineSection(on_new_version="continue"), "is transformers: there is no GPU of NVIDIA's here. Set kind ="),
+        (EngineSection(on_new_version="continue"), "is transformers: there is no NVIDIA GPU here. Set kind ="),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_to_do(section: EngineSection, says: str) -> None:
@@ -64,7 +64,7 @@ def test_the_table_says_of_each_engine_what_to_do() -> None:
     assert [row[:2] for row in rows[1:4]] == [["transformers", "yes"], ["vllm", "no"], ["fake", "yes"]]
     assert "volery engines install vllm" in table(here())
     assert f"{PYTHON}, built for CUDA" in table(here(gpu=True, vllm="cuda"))
-    assert "takes vllm: there is a GPU" in table(here(gpu=True, vllm="cuda"))
+    assert "uses vllm: there is a GPU" in table(here(gpu=True, vllm="cuda"))
 
 
 def environment(root: Path) -> Path:
@@ -137,7 +137,7 @@ def test_a_disk_without_the_room_is_told_of_before_anything_is_made(
 ) -> None:
     monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
     free(9.9)
-    with pytest.raises(UsageError, match=r"takes about 10 GB, .* has 9\.9 GB left\. Free some, or name"):
+    with pytest.raises(UsageError, match=r"takes about 10 GB, .* has only 9\.9 GB left\. Free some space, or name"):
         install(tmp_path / "deep" / "below", "cuda", interrupt)
     assert not (tmp_path / "deep").exists()
     free(10.1)
@@ -191,6 +191,6 @@ def test_what_could_not_be_built_is_not_recorded(
     assert "for CUDA" in said[0]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").touch()
-    with pytest.raises(UsageError, match="no virtual environment"):
+    with pytest.raises(UsageError, match="not a virtual environment"):
         install(tmp_path / "mine", "cpu", said.append)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]

@@ -69,7 +69,7 @@ CONFIG = SwarmConfig(
     ),
     network=NetworkSection(join_token=TOKEN),
 )
-WHY = "there is no GPU of NVIDIA's here"
+WHY = "there is no NVIDIA GPU here"
 NODE = NodeConfig(
     name="attic",
     engine=EngineSection(kind="transformers"),

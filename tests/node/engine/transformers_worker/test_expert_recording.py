@@ -119,5 +119,5 @@ def test_a_reply_says_which_rows_have_experts(tmp_path: Path) -> None:
 
 def test_experts_of_a_model_that_has_none_are_refused(tmp_path: Path) -> None:
     made = policy(tmp_path / "dense", Qwen3Config(**SIZES, head_dim=8))
-    with pytest.raises(Refused, match="the experts of a qwen3 were asked for"):
+    with pytest.raises(Refused, match="the experts of a qwen3 were requested"):
         Generator(made, lambda: False).run(rows(*[True] * 6))

@@ -54,7 +54,7 @@ def test_a_dense_model_has_no_experts_to_follow() -> None:
         num_key_value_heads=1, head_dim=8,
     )  # fmt: skip
     with (
-        pytest.raises(Refused, match="experts of a qwen3 are to be followed"),
+        pytest.raises(Refused, match="experts of a qwen3 must be followed"),
         replaying(AutoModelForCausalLM.from_config(config)),
     ):
         pass

@@ -114,9 +114,9 @@ def test_a_head_of_zeros_says_the_same_of_every_sequence() -> None:
 
 def test_rows_that_cannot_be_told_apart_are_said_to_be() -> None:
     memory = Memory("cache_params", object())
-    with pytest.raises(TypeError, match="no rows can be dropped from a object"):
+    with pytest.raises(TypeError, match="rows cannot be dropped from a object"):
         memory.select(torch.tensor([0]))
-    with pytest.raises(TypeError, match="no rows can be dropped from a NoneType"):
+    with pytest.raises(TypeError, match="rows cannot be dropped from a NoneType"):
         Memory("state", None).select(torch.tensor([0]))
 
 

@@ -277,7 +277,7 @@ def test_a_model_whose_core_ends_on_trial_is_refused_and_the_one_before_serves(
         watching = asyncio.get_running_loop().create_task(worker._watch())
         await worker._install(models.first, {"version": 1}, "finish")
         for _ in range(3):  # the watch is at different points of its round
-            with pytest.raises(Refused, match="cannot be loaded by vLLM"):
+            with pytest.raises(Refused, match="vLLM cannot load"):
                 await worker._install(models.llama, {"version": 2}, "finish")
             await asyncio.sleep(0)
         ask(worker, 1, [[1]])

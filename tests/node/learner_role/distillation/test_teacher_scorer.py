@@ -91,7 +91,7 @@ async def test_what_is_too_much_at_once_is_asked_group_by_group() -> None:
 @pytest.mark.parametrize(
     ("teacher", "says"),
     [
-        (Teacher(says=float("nan")), "no numbers"),
+        (Teacher(says=float("nan")), "not finite numbers"),
         (Teacher(lambda op, sequences: _raise(EngineRefused("bad_request", "the prompt is too long."))), "too long"),
         (Teacher(lambda op, sequences: _raise(EngineCrashed("it died"))), f"ended {MAX_FAILURES} times in a row"),
     ],

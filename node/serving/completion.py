@@ -1,12 +1,13 @@
-"""One completion: spans of tokens from the engine, as text that can be shown at once.
+"""Generate one completion as spans of tokens, and hand out its text at once.
 
-Pieces are handed to a sink that may wait, as a connection does that nobody reads. The engine goes on meanwhile, to the
-end of its span at most, so what waits here is never more than a span.
+Pieces are handed to a sink that may wait, as a connection does when the other end does not read. The engine continues
+meanwhile, but only to the end of its span, so at most one span waits here.
 
 Invariants:
-- pieces joined are the whole text: no character is split, and nothing of a stop string is told;
-- a completion whose sink raises, or is cancelled, ends in the engine too, with its span at the latest;
-- an engine that ends under a completion is started again, and goes on behind the last token that was told.
+
+- The pieces joined are the whole text. No character is split, and no part of a stop string is handed out.
+- If a completion's sink raises, or is cancelled, the engine also ends the completion, with its span at the latest.
+- If the engine ends during a completion, it is restarted and continues after the last token that was handed out.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from node.serving.stop_texts import StopTexts
 from swarm.transport.error_groups import first_cause
 
 DEFAULT_NEW_TOKENS = 2_048
-"""Of a completion, where nobody says how many, as far as the model's context has room."""
+"""Tokens of a completion if the request sets no limit, as far as the model's context has room."""
 
 MAX_CRASHES = 2
-"""Ends of the engine that one completion outlives. A third says that it is the completion that ends it."""
+"""Ends of the engine that one completion survives. A third suggests that the completion is the cause."""
 
 
 class End(Enum):
@@ -40,11 +41,11 @@ class End(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """A completion that somebody wants.
+    """A requested completion.
 
-    `prompt` token ids; `temperature` 0 takes the likeliest token each time; `seed` 0 <= seed < 2**64; `choice` numbers
-    the completions of one request. `stops` are strings that end it. `label` names the version that must make it, ""
-    for any.
+    `prompt`: token ids. `temperature`: 0 takes the likeliest token each time. `seed`: 0 <= seed < 2**64. `choice`:
+    index among the completions of one request. `stops`: strings that end it. `label`: the version that must generate
+    it, or "" for any.
     """
 
     prompt: tuple[int, ...]
@@ -58,7 +59,7 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One token that was generated, its text on its own, and its log probability."""
+    """One generated token, its text on its own, and its log probability."""
 
     id: int
     text: str
@@ -67,8 +68,8 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What came next. `served` made it. `made` counts the tokens of the completion so far, one that ended it with them.
-    `end` is set in the last piece alone."""
+    """The next part of a completion. `served`: the version that generated it. `made`: tokens of the completion so far,
+    including one that ended it. `end`: set only in the last piece."""
 
     text: str
     tokens: tuple[Token, ...]
@@ -97,7 +98,7 @@ class _Arrivals:
     _news: trio.Event = field(default_factory=trio.Event)
 
     def take(self, start: int, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Add what is new of `tokens`, which begin at `start`."""
+        """Add those of `tokens`, which begin at `start`, that are new."""
         new = len(self.tokens) - start
         self.tokens += list(zip(tokens, logprobs, strict=True))[max(new, 0) :] if new >= 0 else []
         self._news.set()
@@ -107,7 +108,7 @@ class _Arrivals:
         self._news.set()
 
     async def next(self) -> list[tuple[int, float]]:
-        """Return what came since, at least one token; none once it is over."""
+        """Return the tokens since the last call, at least one; an empty list when the span is over."""
         while len(self.tokens) == self.taken and not self.is_over:
             await self._news.wait()
             self._news = trio.Event()
@@ -139,7 +140,7 @@ class _Completion:
         await self.sink(Piece(text=rest, tokens=(), served=served, made=len(self.made), end=last))
 
     async def _span(self, served: Served, text: IncrementalText, stops: StopTexts) -> End | None:
-        """Generate one span; the end, if this was it."""
+        """Generate one span; return the completion's end if the span reached it."""
         arrivals = _Arrivals()
         end: End | None = None
         with first_cause():
@@ -155,7 +156,7 @@ class _Completion:
     async def _take(
         self, batch: Sequence[tuple[int, float]], served: Served, text: IncrementalText, stops: StopTexts
     ) -> End | None:
-        """Hand tokens on, up to one that ends the completion."""
+        """Hand out tokens, up to one that ends the completion."""
         codec, told, shown = self.begun.codec, list[Token](), ""
         end: End | None = None
         for id, logprob in batch:
@@ -195,7 +196,7 @@ class _Completion:
         )
 
     def _bear(self, failure: EngineError) -> None:
-        """Raise `failure`, unless going on is worth a try."""
+        """Raise `failure`, unless it makes sense to continue."""
         if isinstance(failure, EngineCrashed):
             self.crashes += 1
             if self.crashes <= MAX_CRASHES:

@@ -1,12 +1,13 @@
 """Turn tokens into text while they come, without ever splitting a character.
 
-Byte-level tokenizers cut characters in pieces, and decoders treat the first token of a text differently from others.
-So the text of a token is found by decoding the few tokens around it, as vLLM and text-generation-inference do: what is
-new is what decoding with it adds to decoding without it, and it is held back while it ends within a character.
+Byte-level tokenizers cut characters into pieces, and decoders treat the first token of a text differently from others.
+So the text of a token is the difference between decoding its neighbours with and without it, as in vLLM and
+text-generation-inference. It is held back while it ends within a character.
 
 Invariants:
-- what was handed out is never taken back, and with `finish` all tokens have been told;
-- a token is decoded at most MAX_HELD + 1 times, whatever the tokens are.
+
+- Text that was handed out is never taken back. After `finish` all tokens have been handed out.
+- A token is decoded at most MAX_HELD + 1 times, whatever the tokens are.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""What decoders write for bytes that are no character, or not yet one."""
+"""The character that decoders write for bytes that are no character, or not yet one."""
 
 MAX_HELD = 32
-"""Tokens held back at most. A character has four bytes, so it has four tokens; more are no text, but noise."""
+"""Most tokens that are held back. A character has up to four bytes, so up to four tokens; more are noise, not text."""
 
 
 class IncrementalText:
-    """See the module's paragraph. `decode` gives the text of tokens."""
+    """The text of a sequence of tokens, as far as it is complete. `decode` returns the text of tokens."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
@@ -29,7 +30,7 @@ class IncrementalText:
         self._held: list[int] = []
 
     def push(self, token: int) -> str:
-        """Return the text that `token` completes, "" while it ends within a character."""
+        """Return the text that `token` completes; "" while it ends within a character."""
         self._held.append(token)
         text = self._fresh()
         if text.endswith(REPLACEMENT) and len(self._held) < MAX_HELD:
@@ -38,7 +39,7 @@ class IncrementalText:
         return text
 
     def finish(self) -> str:
-        """Return what is still held back; no token follows."""
+        """Return the text that is still held back; no token may follow."""
         text = self._fresh() if self._held else ""
         self._settle()
         return text

@@ -1,13 +1,14 @@
-"""Keep the files of a version for as long as it is served, whatever its store evicts.
+"""Keep the files of a version while it is served, even if its store evicts it.
 
-The engine is started again after a crash, and loads its version again. A store at work may have evicted it by then. So
-the files are linked (link(2)) into a directory of this process beside the store, which takes no space until the store
-removes its own names. Where links cannot be made, the store's own directory is served; a crash after an eviction then
+After a crash the engine is restarted and loads its version again. A running store may have evicted it by then. So the
+files are linked (link(2)) into a directory of this process beside the store, which takes no space until the store
+removes its own names. If links cannot be made, the store's own directory is served. A crash after an eviction then
 leaves nothing to load until the next version.
 
 Invariants:
-- nothing in the store is changed, and no file of a version is ever written to;
-- what a process that was killed left behind is removed by the next one that serves from there.
+
+- Nothing in the store is changed, and no file of a version is ever written to.
+- The directory of a process that was killed is removed by the next process that serves from the same store.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ LOCK = "lock"
 
 
 class VersionGone(RunError):
-    """The store has evicted the version while it was looked at."""
+    """The store evicted the version while it was being read."""
 
 
 @dataclass(kw_only=True)
 class KeptVersions:
-    """See the module's paragraph. `root` is a directory of this process alone; None: nothing is linked."""
+    """The links to versions that are served. `root`: a directory of this process alone; None if nothing is linked."""
 
     root: Path | None
 
     def keep(self, candidate: Candidate) -> Path:
-        """Return the directory to load `candidate` from. Raises VersionGone, RunError where a file is not whole."""
+        """Return the directory to load `candidate` from. Raises VersionGone, or RunError if a file is incomplete."""
         if candidate.signed is None:
             return candidate.directory
         place = candidate.directory
@@ -50,17 +51,17 @@ class KeptVersions:
         return place
 
     def place_of(self, candidate: Candidate) -> Path:
-        """Where what is kept of it lies, or where the store has it."""
+        """Return the directory of its kept files, or its directory in the store."""
         kept = candidate.directory if self.root is None else self.root / candidate.version.manifest.hex()
         return kept if kept.is_dir() else candidate.directory
 
     def forget(self, candidate: Candidate) -> None:
-        """Give back what was kept of it."""
+        """Remove its kept files."""
         if self.root is not None:
             shutil.rmtree(self.root / candidate.version.manifest.hex(), ignore_errors=True)
 
     def _link(self, candidate: Candidate, place: Path) -> bool:
-        """False where this file system makes no links."""
+        """Link the version's files into `place`. Return False if this file system makes no links."""
         assert candidate.signed is not None
         shutil.rmtree(place, ignore_errors=True)
         try:
@@ -86,12 +87,12 @@ def _require_whole(candidate: Candidate, place: Path) -> None:
         if size != entry.size:
             raise RunError(
                 f"{candidate.directory / entry.name} has {size} bytes instead of {entry.size}. Start its node or "
-                "learner once, which mends the store, or name another version."
+                "learner once, which repairs the store, or name another version."
             )
 
 
 def _gone(candidate: Candidate) -> str:
-    return f"Version {candidate.label} is not whole in {candidate.directory}: the store has removed it, or lost a file."
+    return f"Version {candidate.label} is incomplete in {candidate.directory}: the store removed it, or lost a file."
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def open_kept(root: Path | None) -> Iterator[KeptVersions]:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
         lock = os.open(mine / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:  # a state directory that cannot be written to: it is only read, then
+    except OSError:  # the state directory is not writable, so it is only read
         yield KeptVersions(root=None)
         return
     try:
@@ -114,12 +115,12 @@ def open_kept(root: Path | None) -> Iterator[KeptVersions]:
     finally:
         os.close(lock)
         shutil.rmtree(mine, ignore_errors=True)
-        with suppress(OSError):  # others serve from there
+        with suppress(OSError):  # other processes serve from there
             root.rmdir()
 
 
 def _sweep(root: Path) -> None:
-    """Remove the directories of processes that are no more."""
+    """Remove the directories of processes that have ended."""
     for place in root.iterdir() if root.is_dir() else ():
         try:
             lock = os.open(place / LOCK, os.O_RDWR | os.O_CLOEXEC)
@@ -129,6 +130,6 @@ def _sweep(root: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(place, ignore_errors=True)
         except OSError:
-            continue  # it is alive
+            continue  # its process is alive
         finally:
             os.close(lock)

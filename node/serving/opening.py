@@ -1,4 +1,4 @@
-"""From a target on the command line to a model in service, with its engine, until the scope is left."""
+"""Open a model: from a target on the command line to an engine that serves it, until the scope is left."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from node.serving.sources import Candidate, Source, StoreSource, find_source
 from swarm.transport.error_groups import first_cause
 
 FIRST_TRIES = 5
-"""A learner at work may evict a version while it is opened. The next newest is there at once."""
+"""A running learner may evict a version while it is being opened. The next newest is then available at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What is to be served: the source, the version that was named ("" follows the newest), and the engine."""
+    """What to serve: the source, the named version ("" follows the newest), and the engine."""
 
     source: Source
     version: str
@@ -37,13 +37,13 @@ class Opening:
     why: str
 
     def first(self) -> Candidate:
-        """The version to begin with. Raises UsageError, RunError."""
+        """Return the version to begin with. Raises UsageError, RunError."""
         if self.version:
             return self.source.find(self.version)
         newest = self.source.newest()
         if newest is None:
             assert isinstance(self.source, StoreSource)
-            raise RunError(f"Start its learner or node first: {self.source.store} holds no complete version yet.")
+            raise RunError(f"{self.source.store} holds no complete version yet. Start its learner or node first.")
         return newest
 
 
@@ -56,7 +56,7 @@ def prepare(
     name: str,
     tell: Callable[[str], None],
 ) -> Opening:
-    """Look at what is there, and start nothing. `tell` hears of versions that are passed over. Raises NodeError."""
+    """Find the source and choose the engine; start nothing. `tell` hears of damaged versions. Raises NodeError."""
     source = find_source(target, name)
     if isinstance(source, StoreSource) and (damaged := source.look().about_damaged):
         tell(damaged)
@@ -66,7 +66,7 @@ def prepare(
         try:
             section = msgspec.convert({**msgspec.to_builtins(section), "device": device}, EngineSection)
         except msgspec.ValidationError:
-            raise UsageError(f'--device {device}: name "auto", "cpu", "cuda", "cuda:1" or "mps".') from None
+            raise UsageError(f'--device {device}: use "auto", "cpu", "cuda", "cuda:1" or "mps".') from None
     if config is None:
         choice = choose_engine(section, look(section))
     else:
@@ -77,8 +77,8 @@ def prepare(
 
 @asynccontextmanager
 async def open_model(opening: Opening, *, tell: Callable[[str], None]) -> AsyncIterator[ServedModel]:
-    """Start the engine, load the version, and follow newer ones unless one was named. `tell` hears sentences of what
-    happens to versions and to the engine. Raises NodeError."""
+    """Start the engine, load the version, and follow newer ones unless one was named. `tell` receives sentences about
+    changes of the version and crashes of the engine. Raises NodeError."""
     events = EventLog()
     events.listen(lambda name, fields: _tell_of_engine(name, fields, tell))
     with open_kept(opening.source.keeps) as kept, first_cause():
@@ -116,4 +116,4 @@ async def _begin(model: ServedModel, opening: Opening) -> None:
 
 def _tell_of_engine(name: str, fields: Fields, tell: Callable[[str], None]) -> None:
     if name == "child_died":
-        tell(f"The engine has ended ({fields['reason']}) and is started again.")
+        tell(f"The engine ended ({fields['reason']}) and is being restarted.")

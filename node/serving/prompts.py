@@ -1,7 +1,7 @@
-"""A conversation as the token ids that the model reads, by the model's own ways.
+"""Encode a conversation as the token ids that the model reads, by the model's own rules.
 
-Invariant: nothing of a conversation is left out unseen: what the chat template or the tokenizer cannot write is a
-TaskError.
+Invariant: no part of a conversation is dropped silently. If the chat template or the tokenizer cannot write a part, a
+TaskError is raised.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def encode_chat(codec: TextCodec, messages: Sequence[ChatMessage], tools: Sequen
 
 
 def encode_text(codec: TextCodec, text: str) -> tuple[int, ...]:
-    """Return the ids of plain text, as the tokenizer begins it. Raises TaskError."""
+    """Return the ids of plain text, with the tokenizer's beginning. Raises TaskError."""
     return without_second_beginning(codec, codec.encode_as_written(Problem(prompt=text, chat=Chat.NEVER)))
 
 
 def without_second_beginning(codec: TextCodec, ids: Sequence[int]) -> tuple[int, ...]:
-    """`ids` with the token that begins a text once at most: chat template and tokenizer may both write it."""
+    """Return `ids` with at most one token that begins a text: chat template and tokenizer may both write it."""
     beginnings = next((place for place, token in enumerate(ids) if token != codec.bos_id), len(ids))
     return tuple(ids[max(beginnings - 1, 0) :])

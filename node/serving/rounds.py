@@ -1,14 +1,15 @@
-"""Spans of many completions as rounds of one call each, for engines that take nothing in while a batch runs.
+"""Generate spans of many completions in rounds of one call each, for engines that accept nothing during a batch.
 
-Asked for one by one, spans would never meet: the engine would begin each as it comes, and the others would wait for its
-end. So what is asked for while a round runs is the next round, and a round begins once every completion under way has
-asked, or GRACE_S after the first did: a client that reads slowly holds nobody up.
+Spans that are requested one by one would never meet: the engine would start each one as it comes, and the others would
+wait for its end. So spans that are requested during a round make up the next one. It begins when every running
+completion has asked for a span, or GRACE_S after the first did, so that a client that reads slowly delays nobody.
 
 Invariants:
-- one call of the engine at a time;
-- a span is over with its last token, also where the round goes on for others;
-- what the engine refuses for one span is refused for that one alone. A span that is given up runs on with its round,
-  which is ended once all of its spans are given up.
+
+- The engine has one call at a time.
+- A span is over with its last token, even if the round continues for others.
+- If the engine refuses one span, only that span fails. A span that is given up runs on with its round; the round is
+  ended when all of its spans are given up.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import trio
 from node.engine.interface import EngineError, EngineRefused, GenerationRequest, StreamingEngine
 
 GRACE_S = 0.02
-"""Completions ask for their next span within a millisecond of the last. This is what a newcomer waits at most where
-the engine is idle, and little beside the tenths of a second that a round takes."""
+"""Seconds. Completions ask for their next span within a millisecond of the last. A new completion waits at most this
+long if the engine is idle, which is little beside the tenths of a second that a round takes."""
 
 Take = Callable[[int, Sequence[int], Sequence[float]], None]
-"""Hears of tokens: where in the span they begin, the tokens, their logprobs."""
+"""Receives tokens: the position of the first one within the span, the tokens, their logprobs."""
 
 
 @dataclass(eq=False, kw_only=True)
 class _Asked:
-    """One span. `num_told`: tokens that were told of it."""
+    """One requested span. `num_told`: the number of its tokens that were handed out."""
 
     request: GenerationRequest
     take: Take
@@ -56,7 +57,7 @@ class _Asked:
 
 @dataclass(kw_only=True)
 class Rounds:
-    """See the module's paragraph. `num_running`: how many completions are under way."""
+    """Collects the spans of running completions and generates them together. `num_running`: counts the completions."""
 
     engine: StreamingEngine
     num_running: Callable[[], int]
@@ -67,7 +68,7 @@ class Rounds:
     _asked: trio.Event = field(default_factory=trio.Event)
 
     async def generate(self, request: GenerationRequest, take: Take) -> None:
-        """Generate one span, in the next round; all of its tokens are told. Raises EngineError."""
+        """Generate one span, in the next round, and hand out all of its tokens. Raises EngineError."""
         asked = _Asked(request=request, take=take)
         self._next.append(asked)
         self._asked.set()
@@ -79,7 +80,7 @@ class Rounds:
             raise asked.failure
 
     async def run(self) -> None:
-        """Make round after round, until cancelled."""
+        """Generate round after round, until cancelled."""
         while True:
             await self._gather()
             self._current, self._next = self._next, []
@@ -128,7 +129,7 @@ class Rounds:
                 await self._make([one])
 
     def _give_up(self, asked: _Asked) -> None:
-        """Nobody waits for it any more."""
+        """Note that nobody waits for the span any more; end the round if this is true of all its spans."""
         asked.is_given_up = True
         if asked in self._next:
             self._next.remove(asked)

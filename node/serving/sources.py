@@ -1,11 +1,12 @@
-"""What is served: a model directory, or the versions in the store of a learner or a node, which may be at work.
+"""Find the versions to serve: a model directory, or those in the store of a learner or a node, which may be running.
 
 Nothing is written to a store, and its lock is not taken: a version is complete once its directory has its name, and is
 never changed afterwards, only removed.
 
 Invariants:
-- what is found was complete when it was looked for; it may be gone a moment later;
-- looking again reads manifests only where the store's versions have changed.
+
+- A version that is found was complete at that moment; it may be gone a moment later.
+- Looking again reads manifests only if the store's versions have changed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
 
 SHOWN_VERSIONS = 8
-"""Names of versions that a message lists, the newest."""
+"""Number of versions that a message lists, the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A version that can be served. `label` is its name for people, "" for a directory, which has none; `created_s` in
-    Unix time. `signed`: its manifest, where it has one."""
+    """A version that can be served. `label`: its name for people; "" for a directory, which has none. `created_s`: Unix
+    time in seconds. `signed`: its manifest, if it has one."""
 
     version: InstalledVersion
     label: str
@@ -42,8 +43,7 @@ class Candidate:
 
 
 class Source(Protocol):
-    """Where versions come from. `name` is what the model is called; `keeps` is where copies may lie, None for
-    nowhere."""
+    """Where versions come from. `name`: the model's name. `keeps`: a directory for copies, or None."""
 
     name: str
     ways: ModelWays
@@ -54,7 +54,7 @@ class Source(Protocol):
     def newest(self) -> Candidate | None: ...
 
     def find(self, wanted: str) -> Candidate:
-        """The version of this name. Raises UsageError naming those that there are."""
+        """Return the version of this name. Raises UsageError, which lists the available ones."""
 
 
 @dataclass(kw_only=True)
@@ -77,7 +77,7 @@ class DirectorySource:
 
     def find(self, wanted: str) -> Candidate:
         raise UsageError(
-            f"--version {wanted}: {self.directory} is a model directory, which is one version and has no name. Leave "
+            f"--version {wanted}: {self.directory} is a model directory, whose one version has no name. Leave "
             "--version out, or name a swarm.toml or a state directory."
         )
 
@@ -111,12 +111,12 @@ class StoreSource:
                 return self._candidate(one)
         shown = ", ".join(str(one.version) for one in held[-SHOWN_VERSIONS:]) or "none"
         raise UsageError(
-            f"--version {wanted}: {self.store} does not hold it (any more). Held: {shown}. `volery export` can make "
-            "older versions of a learner again, of a checkpoint."
+            f"--version {wanted}: {self.store} does not hold this version. Held: {shown}. `volery export` can restore "
+            "older versions of a learner from a checkpoint."
         )
 
     def look(self) -> StoredVersions:
-        """What the store has now. Raises RunError."""
+        """Return the versions that the store has now. Raises RunError."""
         try:
             names = frozenset(os.listdir(self.store / "versions"))
         except OSError:
@@ -124,7 +124,7 @@ class StoreSource:
         if names != self._seen:
             try:
                 self._stored = stored_versions(self.store) if names else StoredVersions()
-            except OSError as error:  # the store appears or goes at this very moment
+            except OSError as error:  # the store is being created or removed at this moment
                 raise RunError(f"{self.store} cannot be read: {error.strerror}. Try again.") from error
             self._seen = names
         return self._stored
@@ -140,9 +140,10 @@ class StoreSource:
 
 
 def find_source(target: Path | None, name: str = "") -> Source:
-    """What `target` names: a model directory, a swarm.toml, or a state directory; without one as `find_place` has it.
+    """Return the source that `target` names: a model directory, a swarm.toml or a state directory. Without a target,
+    `find_place` chooses.
 
-    `name` is what the model is called; "" takes the swarm's name, or the directory's. Raises UsageError, TaskError.
+    `name`: the model's name; "" for the swarm's name, or the directory's. Raises UsageError, TaskError.
     """
     if target is not None and is_model(target):
         return DirectorySource(directory=target, name=name or target.resolve().name)
@@ -159,5 +160,5 @@ def find_source(target: Path | None, name: str = "") -> Source:
 
 
 def is_model(path: Path) -> bool:
-    """Whether this directory holds a model, and no swarm."""
+    """Return whether this directory holds a model and not a swarm."""
     return (path / "config.json").is_file() and any(path.glob("*.safetensors"))

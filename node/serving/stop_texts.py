@@ -1,10 +1,11 @@
 """End a text before any of several strings, while it comes in pieces.
 
-A piece may end within a stop string, so what could be the beginning of one is held back until more has come.
+A piece may end within a stop string, so text that may be the beginning of one is held back until more has come.
 
 Invariants:
-- nothing of a stop string, nor of what follows it, is handed out;
-- what is held back is shorter than the longest stop string.
+
+- No part of a stop string, and nothing that follows it, is handed out.
+- The text that is held back is shorter than the longest stop string.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 
 class StopTexts:
-    """See the module's paragraph. `found` is true once a stop string has come; nothing is handed out from then on."""
+    """A text that ends before its first stop string. `found` is true once one has come; nothing is handed out then."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -21,7 +22,7 @@ class StopTexts:
         self.found = False
 
     def push(self, text: str) -> str:
-        """Return what of the text so far, and not yet returned, precedes every stop string."""
+        """Return the part of the text so far that is not yet returned and precedes every stop string."""
         if self.found or not text:
             return ""
         text = self._held + text
@@ -34,17 +35,17 @@ class StopTexts:
         return text[:cut]
 
     def finish(self) -> str:
-        """Return what is held back: no text follows, so it begins no stop string."""
+        """Return the text that is held back: no text follows, so it begins no stop string."""
         text, self._held = self._held, ""
         return text
 
     def _begun(self, text: str) -> int:
-        """Characters at the end of `text` that begin a stop string, at most."""
+        """Return the largest number of characters at the end of `text` that begin a stop string."""
         return max((_overlap(text, stop) for stop in self._stops), default=0)
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that `stop` begins with."""
+    """Return the length of the longest end of `text` that `stop` begins with."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

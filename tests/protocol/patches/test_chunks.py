@@ -127,6 +127,6 @@ def test_any_part_can_be_read(data: bytes, offset: int, size: int) -> None:
 def test_a_chunk_of_another_size_than_listed_is_the_manifests_fault() -> None:
     signed, _ = published({BASE: bytes(range(100))})
     read = patch_source(signed.manifest, signed.manifest.patches[0], lambda cid: b"").read
-    with pytest.raises(PeerError, match="0 bytes, not 100") as caught:
+    with pytest.raises(PeerError, match="0 bytes, not the stated 100") as caught:
         read(0, 1)
     assert caught.value.fault is Fault.MALFORMED

@@ -180,7 +180,7 @@ async def test_a_patch_that_nobody_holds_is_not_waited_for(world: World, autojum
     fill(world.learner.store, second, FILES[1])
     arrival = await world.announce(second)
     assert arrival.obtained.patch_bytes == 0
-    assert "nobody here" in world.node.troubles[0]
+    assert "no neighbour that we may ask holds" in world.node.troubles[0]
 
 
 async def test_where_the_quota_has_no_room_for_a_patch_the_full_road_is_taken(

@@ -293,7 +293,7 @@ def test_a_state_of_another_swarm_or_program_is_named_and_left_alone(swarm: Swar
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"99",))
         db.commit()
     outcome = swarm.machine.call("learn", swarm.config)
-    check_refusal(outcome, TROUBLE, str(swarm.ledger_file), "format 99", "Use the volery that wrote it")
+    check_refusal(outcome, TROUBLE, str(swarm.ledger_file), "format 99", "Use the version of volery that wrote it")
     check_refusal(swarm.machine.call("learn", swarm.config, "--resume"), TROUBLE, "format 99")
     with closing(sqlite3.connect(swarm.ledger_file)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [(b"99",)]

@@ -27,7 +27,7 @@ def test_the_plan_follows_who_leaves_and_who_comes_for_less(swarm: Swarm) -> Non
     wait_for("somebody released", lambda: switched(learner, "peer_released"), learner, *dear.values())
     standing = switched(learner, "peer_released")[0]
     told = wait_event(dear[standing], "no_lease", learner)
-    assert "Standing by" in told["reason"], told
+    assert "On standby" in told["reason"], told
 
     on = [name for name in dear if name not in switched(learner, "peer_released")]
     killed = [*on, *(name for name in dear if name not in on)][:2]

@@ -242,7 +242,8 @@ UNREADABLE: dict[str, Damage] = {
     "text": Damage(do=text),
     "another program's": Damage(do=another_program, words=("ledger.sqlite", "not a ledger")),
     "newer": Damage(
-        do=sql("UPDATE meta SET value = X'3939' WHERE key = 'schema'"), words=("format 99", "Use the volery that wrote")
+        do=sql("UPDATE meta SET value = X'3939' WHERE key = 'schema'"),
+        words=("format 99", "Use the version of volery that wrote"),
     ),
     "newer, and its learner was killed": Damage(
         do=left_by_a_killed_writer("UPDATE meta SET value = X'3939' WHERE key = 'schema'"), words=("format 99",)

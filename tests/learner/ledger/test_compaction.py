@@ -148,7 +148,7 @@ def test_without_room_nothing_is_shrunk_and_nothing_lost(path: Path, monkeypatch
         return os.statvfs_result(found)
 
     monkeypatch.setattr(compaction.os, "statvfs", full)
-    with pytest.raises(LedgerError, match="and 0 are free there"):
+    with pytest.raises(LedgerError, match="only 0 are free there"):
         compacted(path)
     assert told(path) == before
     assert count(path, "receipts") == 0, "they are packed"

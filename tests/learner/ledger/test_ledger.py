@@ -742,7 +742,7 @@ def test_a_ledger_that_another_process_writes_to(ledger: Ledger, path: Path, mon
     monkeypatch.setattr(module, "BUSY_S", 0.01)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match=r"locked.*end what holds the file"):
+        with pytest.raises(LedgerError, match=r"locked.*end the program that holds the file"):
             Ledger(path, swarm=SWARM)
 
 
@@ -826,7 +826,7 @@ def change_meta(path: Path, key: str, value: bytes) -> None:
         (cut_short, "is damaged.*Restore it from a copy"),
         (cut_to_a_word, "(is damaged|is empty, or cut short).*Restore it from a copy"),
         (another_program, "a database, but not a ledger"),
-        (newer, f"format {SCHEMA_VERSION + 1}, this program reads {SCHEMA_VERSION}.*Use the volery"),
+        (newer, f"format {SCHEMA_VERSION + 1}, but this program reads {SCHEMA_VERSION}.*Use the version of volery"),
         (nameless, "format .*this program reads"),
         (another_swarm, "belongs to another swarm.*Choose another state directory"),
         (a_directory, "is no file.*restore the ledger from a copy"),

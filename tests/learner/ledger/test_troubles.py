@@ -293,7 +293,7 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
         assert FREE_LEASES < leases <= FREE_LEASES + 12
         await until(lambda: ALARM in [fields["alarm"] for fields in learner.logged("alarm_raised")])
         text = str(learner.logged("alarm_raised")[0]["text"])
-        assert "given back" in text
+        assert "returned" in text
         assert "1 of 1 nodes cannot use their leases: a prompt leaves the vocabulary of 320" in text
         assert learner.watch.board.values()[Series("alarm", (ALARM,))] == 1
         assert "Nobody can work: 1 of 1 nodes cannot use their leases" in waits_for(learner.run, learner.wall.ms)

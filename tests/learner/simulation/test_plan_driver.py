@@ -31,7 +31,7 @@ def test_the_dear_ones_are_released_and_then_cost_nothing() -> None:
     assert any("dearest per rollout" in reason for plan in plans for reason in plan.reasons)
     assert outcome.paid["dear 0"] < 0.5 * DEAR
     assert outcome.on_s["cheap 0"] == pytest.approx(5400)
-    assert simulated.nodes["dear 0"].worker.standby.startswith("Standing by")  # type: ignore[index]
+    assert simulated.nodes["dear 0"].worker.standby.startswith("On standby")  # type: ignore[index]
 
 
 def test_who_stands_by_follows_versions_and_does_no_work() -> None:

@@ -104,5 +104,5 @@ def test_an_envelope_that_is_missing_or_none() -> None:
     assert signed_in("leases.envelope", b"good", read) == b"good"
     with pytest.raises(DamagedValue, match=r"leases\.envelope .*it is torn"):
         signed_in("leases.envelope", b"bad", read)
-    with pytest.raises(DamagedValue, match=r"leases\.envelope .*it was forgotten"):
+    with pytest.raises(DamagedValue, match=r"leases\.envelope .*the signed bytes were deleted"):
         signed_in("leases.envelope", None, read)

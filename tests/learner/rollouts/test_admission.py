@@ -209,7 +209,7 @@ def test_a_version_older_than_the_sender_said_that_it_begins_with() -> None:
 def test_a_lease_that_is_not_open_for_the_sender() -> None:
     judged = judge(group(LEASE), None)
     assert rules(judged) == [Rule.UNKNOWN_LEASE] * 2
-    assert "withdrawn when you were gone" in judged.verdicts[0].detail
+    assert "withdrawn while you were away" in judged.verdicts[0].detail
 
 
 @settings(max_examples=examples(150), deadline=None)

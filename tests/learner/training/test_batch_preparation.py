@@ -81,8 +81,8 @@ def test_weights_may_differ_by_task() -> None:
         ({**NAMED, "parts": PARTS[:5]}, "'parts' must be float32 with a row for each of 6 sequences"),
         ({**NAMED, "parts": PARTS.astype(np.float64)}, "it is float64"),
         ({**NAMED, "parts": PARTS[:, :1]}, "must have the same shape"),
-        ({**NAMED, "parts": np.full_like(PARTS, np.inf)}, "nothing that is infinite"),
-        ({**NAMED, "part_weights": np.full_like(PARTS, np.nan)}, "nothing that is infinite"),
+        ({**NAMED, "parts": np.full_like(PARTS, np.inf)}, "hold no infinite value"),
+        ({**NAMED, "part_weights": np.full_like(PARTS, np.nan)}, "hold no infinite value"),
     ],
     ids=range(6),
 )

@@ -247,7 +247,7 @@ def test_a_model_without_experts_is_refused(tmp_path: Path) -> None:
     [
         ({"experts": np.zeros((2, 2, 2), np.int64)}, "must be uint8 or uint16"),
         ({"experts": np.zeros((2, 3, 2), np.uint8)}, r"\(2, 2, 2\); it is uint8 \(2, 3, 2\)"),
-        ({"experts": np.full((2, 2, 2), 6, np.uint8)}, "layers of 6 do not have"),
+        ({"experts": np.full((2, 2, 2), 6, np.uint8)}, "each layer of the model has 6"),
         ({"routed": np.ones(3, np.uint8)}, "routed has 3 values for 2 generated tokens"),
     ],
     ids=["another dtype", "another shape", "no such expert", "too many flags"],

@@ -48,7 +48,10 @@ def test_a_node_takes_what_is_there_and_says_why(there: Here, section: EngineSec
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        (EngineSection(kind="vllm"), "vLLM is not installed here. Build an environment with it: volery engines install vllm"),
+        (
+            EngineSection(kind="vllm"),
+            "vLLM is not installed here. Build an environment with it: volery engines install vllm",
+        ),
         (EngineSection(kind="vllm", python="other/python"), "other/python has no vLLM"),
         (EngineSection(on_new_version="continue"), "is transformers: there is no NVIDIA GPU here. Set kind ="),
     ],

@@ -32,7 +32,7 @@ class Libp2pStream:
     """A stream after negotiation; see `swarm.transport.interface.Stream`. `meter` counts its payload from here on."""
 
     def __init__(self, stream: YamuxStream, *, connection: Connection, protocol: str, meter: Meter) -> None:
-        stream.meter = meter
+        stream.count_on(meter)
         self._stream = stream
         self._negotiated = stream.num_received
         self.connection = connection

@@ -105,6 +105,7 @@ class YamuxStream:
     def __init__(self, connection: StreamOwner, stream_id: int) -> None:
         self.id = stream_id
         self.meter = Meter()
+        self._unmetered = 0
         self._connection = connection
         self._broken: str | None = None
         self._closed_at = math.inf
@@ -155,6 +156,10 @@ class YamuxStream:
                 self._drop_unsent()
         if self._broken is not None:
             raise StreamBroken(self._broken)
+
+    def count_on(self, meter: Meter) -> None:
+        """Count payload on `meter` from here on. Bytes that wait for the writer already are not its payload."""
+        self.meter, self._unmetered = meter, self._unsent
 
     def start(
         self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
@@ -362,7 +367,11 @@ class YamuxStream:
         """Append the next `size` bytes to `parts`; there must be so many."""
         self._unsent -= size
         self._num_taken += size
-        self.meter.sent += size
+        if self._unmetered:
+            self._unmetered -= (skipped := min(size, self._unmetered))
+            self.meter.sent += size - skipped
+        else:
+            self.meter.sent += size
         while size:
             piece = self._outgoing.popleft()
             if len(piece) > size:

@@ -437,7 +437,9 @@ def test_the_quota_is_asked_before_a_byte_is_written(tmp_path: Path) -> None:
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=total) as store:
         fill(store, SIGNED, FILES)
         with store.hold(SIGNED.hash):
-            with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes in addition to the {total} in use"):
+            with pytest.raises(
+                StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes in addition to the {total} in use"
+            ):
                 store.begin(NEXT)
             with pytest.raises(StoreFull):
                 store.adopt(NEXT, write_model(tmp_path / "export", NEXT_FILES))

@@ -127,7 +127,9 @@ def data_of(cid: bytes) -> bytes:
 # Honest peers.
 
 
-async def test_an_answer_that_comes_as_it_is_given_up_is_nobodys_fault(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_an_answer_that_comes_as_it_is_given_up_is_nobodys_fault(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     """The last chunk has come from elsewhere, and in the same turn the answer to a second request arrives."""
     network = MemoryNetwork()
     async with scripted(network, "late") as late, open_node(network, SWARM, tmp_path, "a") as a:

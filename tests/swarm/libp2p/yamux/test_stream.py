@@ -13,7 +13,7 @@ import trio.testing
 
 from swarm.libp2p.yamux.connection import FRAME_PAYLOAD, MIN_WRITE_BYTES, YamuxConnection
 from swarm.libp2p.yamux.frames import Frame, FrameParser, FrameType
-from swarm.libp2p.yamux.stream import POSTED_BYTES, YamuxStream
+from swarm.libp2p.yamux.stream import POSTED_BYTES, Meter, YamuxStream
 from swarm.transport.framing import PREFIX, TAKEN_AT_ONCE, FrameStream
 from swarm.transport.interface import Stream, StreamBroken
 from tests.support.swarm_fixture import peer_of
@@ -260,3 +260,14 @@ async def test_what_was_counted_as_sent_is_never_taken_back() -> None:
     assert 0 < stream.meter.sent == sum(sizes) < 3 * FRAME_PAYLOAD
     stream.break_("gone", keep_received=False)
     assert stream.meter.sent == sum(sizes)
+
+
+async def test_a_meter_counts_what_is_sent_after_it_was_attached() -> None:
+    """As after the negotiation of a protocol, whose last words may still wait for the writer."""
+    muxer = muxer_of()
+    stream = muxer.open_stream()
+    assert stream.post(bytes(35))
+    stream.count_on(meter := Meter())
+    assert stream.post(bytes(5))
+    assert sum(written(muxer)) == 40
+    assert meter.sent == 5

@@ -216,7 +216,8 @@ def unable_of(found: Mapping[PeerId, Trouble], of: int, serving: Collection[Peer
 def _reasons(troubles: Sequence[Trouble]) -> str:
     """Return the most frequent reason, and how many others there are."""
     by_reason = Counter(one.reason for one in troubles)
-    more = f" (and {len(by_reason) - 1} other reasons)" if len(by_reason) > 1 else ""
+    others = len(by_reason) - 1
+    more = f" (and {others} other reason{'s' if others > 1 else ''})" if others else ""
     return by_reason.most_common(1)[0][0].rstrip(".") + more
 
 

@@ -115,7 +115,7 @@ def test_different_troubles_and_reasons_are_told_apart() -> None:
     hear(made, peers[4], Trouble(TroubleKind.OTHER, 2, "rain", NEWEST))
     hear(made, peers[5], Trouble(ENGINE, 2, "killed", NEWEST))
     assert made.unable(peers, NEWEST).text == (
-        f"4 of 6 nodes cannot install 1.3: {NO} (and 1 other reasons); 1 of 6 nodes cannot work: rain"
+        f"4 of 6 nodes cannot install 1.3: {NO} (and 1 other reason); 1 of 6 nodes cannot work: rain"
     )
 
 

@@ -298,7 +298,7 @@ def test_a_state_of_another_swarm_or_program_is_named_and_left_alone(swarm: Swar
     with closing(sqlite3.connect(swarm.ledger_file)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [(b"99",)]
     swarm.ledger_file.unlink()
-    check_refusal(swarm.machine.call("learn", swarm.config, "--resume"), USAGE, "no checkpoint to go on from")
+    check_refusal(swarm.machine.call("learn", swarm.config, "--resume"), USAGE, "no checkpoint to continue from")
     words = ("--fork-from", tmp_path / "other")
     check_refusal(swarm.machine.call("learn", swarm.config, *words), USAGE, "is not empty", "[swarm] state")
     check_refusal(swarm.machine.call("learn", swarm.config, "--resume", *words), USAGE, "choose one")

@@ -63,7 +63,7 @@ def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) 
     outcome = swarm.machine.call("learn", swarm.config, "--resume")
     assert (outcome.code, outcome.out) == (2, "")
     assert "does not hold the model that this run began with (model.safetensors)" in outcome.err
-    assert '[trainer] objective = "dpo" holds the policy against it. Put that model back' in outcome.err
+    assert '[trainer] objective = "dpo" compares the policy with it. Put that model back' in outcome.err
 
 
 def test_a_learner_of_logs_alone_needs_no_address(swarm: Swarm) -> None:

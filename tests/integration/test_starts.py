@@ -216,13 +216,13 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
     "a task of another name": (
         lambda p: p.change('name = "sums"', 'name = "additions"'),
         UsageError,
-        r"\[task\] the tasks are called additions, reverse, and were called sums, reverse when this run began",
+        r"\[task\] the tasks are called additions, reverse, but were called sums, reverse when this run began",
     ),
-    "pairs of what was no pair": (pairs, UsageError, r'objective = "dpo" learns from pairs, and groups of 4 wait'),
+    "pairs of what was no pair": (pairs, UsageError, r'objective = "dpo" learns from pairs, but groups of 4 in'),
     "nothing to resume": (
         nothing_to_resume,
         UsageError,
-        "has no checkpoint to go on from",
+        "has no checkpoint to continue from",
     ),
     "two beginnings": (lambda p: p.options.update(resume=True, fork_from="x"), UsageError, "choose one"),
     "a fork into what is there": (lambda p: p.options.update(fork_from="x"), UsageError, "a fork is a new swarm"),
@@ -260,12 +260,12 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
     "another model, or another lora_rank": (
         foreign,
         RunError,
-        r"^This run cannot be gone on with: .* is a checkpoint of another model\.$",
+        r"^This run cannot continue: .* is a checkpoint of another model\.$",
     ),
     "checkpoints that cannot be read": (
         lambda p: setattr(p, "trainer", ("restore", "bad_checkpoint", "it is half-written")),
         RunError,
-        "^None of the 1 checkpoints in .* can be used, and training would begin anew",
+        "^None of the 1 checkpoints in .* can be used, so training would begin at step 0",
     ),
     "a full disk": (
         lambda p: setattr(p, "trainer", ("export", "internal", "weights that nobody can write")),

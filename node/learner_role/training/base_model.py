@@ -1,10 +1,14 @@
-"""The model that a run began with, and whether `[model] directory` still holds it.
+"""Check whether `[model] directory` still holds the model that a run began with.
 
-What always holds: the ledger has a digest of each of its files from the first start on, for as long as there is a
-checkpoint to go on from; where the objective, or an adapter, rests on that model, a start on other weights is refused;
-any other change of its files is told. A fork begins with its own.
+Weights are compared by samples (`learner.artifacts.file_digests`), other files as a whole. A fork records its own
+model.
 
-Weights are looked at in samples (`learner.artifacts.file_digests`), the other files as a whole.
+Invariants:
+
+- The ledger has a digest of each of the model's files from the first start on, as long as there is a checkpoint to
+  continue from.
+- If the objective or an adapter depends on that model, a start with other weights is refused.
+- Any other change of the files is reported.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ from node.runtime.errors import RunError, UsageError, as_run_error
 WEIGHTS = ".safetensors"
 
 MAX_NAMED = 3
-"""Files that a message names; of a large model all shards differ."""
+"""Most files that a message names, since all shards of a large model may differ."""
 
 
 def digests_of(directory: Path) -> dict[str, str]:
-    """A digest by the name of each file of the model in `directory`. Raises UsageError, RunError."""
+    """Return the digest of each file of the model in `directory`, by name. Raises UsageError and RunError."""
     found = {}
     try:
         for name in [*shards_of(directory), CONFIG, *COMPANIONS]:
@@ -48,20 +52,21 @@ def digests_of(directory: Path) -> dict[str, str]:
 
 
 def base_note(config: SwarmConfig, ledger: Path) -> str:
-    """What to tell of the model that the run in `ledger` began with; "" where it is the same, or nothing is known.
+    """Return a note if the model differs from the one that the run in `ledger` began with; "" if not, or if unknown.
 
-    Raises UsageError where this run cannot go on with another, RunError when the ledger or the model cannot be read.
+    Raises UsageError if the run cannot continue with another model, RunError if the ledger or the model cannot be read.
     """
     if is_blank(ledger):
         return ""
-    with as_run_error(LedgerError), read_ledger(ledger) as reader:  # what no checkpoint rests on yet does not matter
+    with as_run_error(LedgerError), read_ledger(ledger) as reader:  # without a checkpoint, the model does not matter
         recorded = reader.training.base_model() if reader.training.checkpoints_made() else {}
     return compare_base(recorded, digests_of(Path(config.model.directory)), config)
 
 
 def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
-    """As `base_note`, of an opened ledger whose run goes on from step `base`; where it begins, or nobody wrote down
-    with what, what is there now is written down.
+    """Do the same as `base_note` for an opened ledger whose run continues from step `base`.
+
+    If the run begins, or its model is not recorded, the digests of now are recorded.
     """
     found, recorded = digests_of(Path(config.model.directory)), ledger.training.base_model()
     if base == 0 or not recorded:
@@ -71,7 +76,7 @@ def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
 
 
 def compare_base(recorded: Mapping[str, str], found: Mapping[str, str], config: SwarmConfig) -> str:
-    """As `base_note`, of digests; nothing is known where `recorded` is empty."""
+    """Do the same as `base_note` for digests. If `recorded` is empty, nothing is known."""
     names = recorded.keys() | found.keys() if recorded else set()
     other = sorted(name for name in names if recorded.get(name) != found.get(name))
     if not other:
@@ -80,23 +85,23 @@ def compare_base(recorded: Mapping[str, str], found: Mapping[str, str], config: 
     weights = [name for name in other if name.endswith(WEIGHTS)]
     if weights and (rests := _rests_on_it(config.trainer)):
         raise UsageError(
-            f"[model] directory: {directory} does not hold the model that this run began with ({_name(weights)}), and "
+            f"[model] directory: {directory} does not hold the model that this run began with ({_name(weights)}), but "
             f"[trainer] {rests}. Put that model back, or begin another run with this one in another [swarm] state."
         )
-    said = ["the run goes on with its own weights"] if weights else []
+    said = ["the run continues with its own weights"] if weights else []
     said += ["tokenizer and settings are used as they are now"] if len(other) > len(weights) else []
     return (
-        f"[model] directory: {directory} is not as it was when this run began ({_name(other)}): {'; '.join(said)}. "
-        "Put it back if that was not meant."
+        f"[model] directory: {directory} has changed since this run began ({_name(other)}): {'; '.join(said)}. "
+        "Put the files back if this was not intended."
     )
 
 
 def _rests_on_it(trainer: TrainerSection) -> str:
-    """What of the configuration needs the weights that the run began with."""
+    """Return which part of the configuration needs the weights that the run began with; "" if none does."""
     if trainer.kl_coefficient > 0:
-        return f"kl_coefficient = {trainer.kl_coefficient} holds the policy against it"
+        return f"kl_coefficient = {trainer.kl_coefficient} compares the policy with it"
     if trainer.pairs_by:
-        return f"{trainer.pairs_by} holds the policy against it"
+        return f"{trainer.pairs_by} compares the policy with it"
     return f"lora_rank = {trainer.lora_rank} trains an adapter on it" if trainer.lora_rank else ""
 
 

@@ -1,14 +1,19 @@
-"""The trainer's durable states, as the node asks for them, hears of them, and gives them up again.
+"""Write checkpoints of the trainer, record them in the ledger, and remove old ones.
 
-What always holds: one is being written at a time, while training goes on, and then none for a while; a checkpoint
-stands in the ledger, with the curriculum's state of its step, only after the trainer said that it is durable, and its
-directory is removed only after the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay,
-and milestones give way where the disk has no room for the next. A version is announced without waiting for any of this:
-its name holds the incarnation, and going on from an older checkpoint begins another one, so no crash makes one name
-mean two sets of weights. When somebody stops the run, the newest state is made durable, if there is time.
+`learner.artifacts.checkpoint_retention` decides which ones stay. Milestones are given up if the disk has no room for
+the next checkpoint. A version is announced without waiting for any of this. Its name has the incarnation, and
+continuing from an older checkpoint begins another incarnation. So no crash gives one name to two sets of weights. When
+the run is stopped, the newest state is made durable if there is time.
 
-    save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
-                               ... event "save_failed" -> told; the next publication tries again
+    save (staged) ... training ... event "saved" -> ledger: checkpoint -> old checkpoints are removed
+                               ... event "save_failed" -> reported; the next publication tries again
+
+Invariants:
+
+- One checkpoint is written at a time, while training goes on, and then none for a while.
+- A checkpoint is in the ledger, with the curriculum's state of its step, only after the trainer said that it is
+  durable.
+- A checkpoint's directory is removed only after it is removed from the ledger.
 """
 
 from __future__ import annotations
@@ -36,38 +41,41 @@ from protocol.core.pipe import Header
 from protocol.versions.staleness import Chain, bases_of
 
 MAX_FAILED = 3
-"""Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
+"""Checkpoints in a row whose failure ends the run. One may fail because the disk was full for a moment. More put hours
+of work at risk."""
 
 REST, LONGEST_REST_S = 4.0, 60.0
-"""After one that took so long to write, none is begun for REST times as long, so that disk and processors have a fifth
-of their time for checkpoints at most; nor for longer than LONGEST_REST_S, which a kill costs of training."""
+"""Pause after a checkpoint, as a multiple of the time that it took, and its limit in seconds. With 4, checkpoints take
+at most a fifth of the time of disk and processors. The limit bounds the training that a kill loses."""
 
 LAST_S = 60.0
-"""How long somebody who stops the learner waits until what it trained is durable: 100 GB on a fast disk."""
+"""Most seconds to wait for the last checkpoint when the learner is stopped. A fast disk writes 100 GB in that time."""
 
 
 class AskTrainer(Protocol):
-    """One request to the trainer, for its header. Raises TrainerLost, ChildRefused, RunError."""
+    """Makes one request to the trainer, and returns its header. Raises TrainerLost, ChildRefused and RunError."""
 
     def __call__(self, op: str, header: Mapping[str, object], sent: Sent = ..., /) -> Awaitable[Header]: ...
 
 
 class TrainerLost(Exception):
-    """The trainer is not the process that was loaded: all that it knew is gone. The message says why."""
+    """Raised if the trainer is no longer the process that was loaded, so that its state is lost. It says why."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Checkpoints(Service):
-    """See the module's paragraph.
+    """Writes and removes the checkpoints of a run.
 
     Args:
-        ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
-        describe: makes the row of a version's checkpoint: what the curriculum and the ledger are at now.
-        written: awaited until the ledger knows a training step.
+        directory: the directory of the checkpoints.
+        keep: which checkpoints stay.
+        ask: makes one request to the trainer.
+        describe: makes the row of a version's checkpoint, with the states of curriculum and ledger.
+        audits: knows which audits are not over. Their signed records are not removed together with a checkpoint.
+        written: awaited until the ledger has a training step.
         rest: see REST.
-        audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
-        saved: the step of the newest durable state, 0 when there is none.
-        snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
+        saved: the step of the newest durable checkpoint, 0 if there is none.
+        snapshot_s: seconds that the trainer took for snapshots since this was set to 0.
     """
 
     directory: Path
@@ -100,7 +108,7 @@ class Checkpoints(Service):
             self._heard.set()
 
     def _note_death(self) -> None:
-        """What it was writing will never be whole."""
+        """Note that the trainer died, so that the checkpoint in progress is lost."""
         self._lost = self._row is not None
         self._settle()
 
@@ -108,30 +116,33 @@ class Checkpoints(Service):
         return () if self.audits is None else self.audits.under_audit()
 
     async def run(self) -> None:
-        """Write down what the trainer says, until cancelled. Raises RunError when the disk refuses too often."""
+        """Handle the trainer's results until cancelled. Raises RunError if too many checkpoints fail in a row."""
         while True:
             await self._heard.wait()
             self._heard = trio.Event()
             await self._conclude()
 
     async def save(self, version: PolicyVersion) -> None:
-        """Have the trainer make its state, which is `version`'s, durable; return when it has taken a snapshot of it.
+        """Let the trainer write its state, which is that of `version`. Return when it has taken a snapshot.
 
-        Nothing is done while another is being written, or when it is durable already. Raises TrainerLost, RunError.
+        Does nothing while another checkpoint is being written, or if this one is durable. Raises TrainerLost and
+        RunError.
         """
         await self._conclude()
         if self._is_wanted(version):
             await self._take_snapshot(version)
 
     async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
-        """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later. Nothing is
-        done soon after the one before, unless the operator wants one of these steps kept."""
+        """Do the same in `nursery`. Return once the snapshot comes before any later request to the trainer.
+
+        Does nothing during the pause after a checkpoint, unless the operator wants a milestone now.
+        """
         has_rested = trio.current_time() >= self._rests_until or self._is_milestone(version.version)
         if self._is_wanted(version) and has_rested:
             await nursery.start(self._save_beside, version)
 
     def _is_milestone(self, step: int) -> bool:
-        """Whether it would be the first of `keep.every` steps."""
+        """Return whether this step's checkpoint would be a milestone, by `keep.every`."""
         every = self.keep.every
         return every > 0 and step // every > self.saved // every
 
@@ -140,8 +151,8 @@ class Checkpoints(Service):
 
     async def _save_beside(self, version: PolicyVersion, task_status: trio.TaskStatus[None]) -> None:
         sent = once(task_status.started)
-        if self._is_wanted(version):  # it still is: `save_last` may have come first
-            with suppress(TrainerLost):  # whoever asks it next hears of it
+        if self._is_wanted(version):  # checked again, since `save_last` may have come first
+            with suppress(TrainerLost):  # the next request to the trainer raises it
                 await self._take_snapshot(version, sent)
         sent()
 
@@ -160,40 +171,42 @@ class Checkpoints(Service):
             self.snapshot_s += float(reply.get("seconds", 0.0))
 
     async def complete(self, version: PolicyVersion) -> None:
-        """Return when the state of `version`, the trainer's own, is durable. Raises TrainerLost, RunError."""
+        """Return when the trainer's state, which is that of `version`, is durable. Raises TrainerLost and RunError."""
         while self.saved < version.version:
-            if self._leaving:  # whoever stops us does it now
+            if self._leaving:  # `save_last` writes it now
                 await trio.sleep_forever()
             await self.save(version)
             await self._until_settled()
 
     def close(self) -> None:
-        """Somebody stops the run: from now on `save_last` alone begins one, and none that fails ends the run."""
+        """Note that the run is stopped. From now on only `save_last` begins checkpoints, and no failure is an error."""
         self._leaving = True
 
     async def save_last(self, version: PolicyVersion) -> None:
-        """Return when the state of `version`, the trainer's own, is durable, or was told to have failed. The one that
-        is being written comes first, and nothing rests. Raises TrainerLost."""
+        """Return when the trainer's state, which is that of `version`, is durable or has failed.
+
+        A checkpoint in progress comes first, and there is no pause. Raises TrainerLost.
+        """
         await self._until_settled()
         if version.version > self.saved:
             await self._take_snapshot(version)
             await self._until_settled()
 
     async def _until_settled(self) -> None:
-        """Return when none is being written. Raises TrainerLost."""
+        """Return when no checkpoint is being written. Raises TrainerLost."""
         while self._row is not None:
             if self._lost:
                 raise TrainerLost("it ended while it wrote a checkpoint")
             await self._settled.wait()
 
     async def forget(self) -> None:
-        """Another process is the trainer now: write down what the one before had finished; the rest is lost."""
+        """Start with a new trainer process. Record a checkpoint that the old one had finished; the rest is lost."""
         await self._conclude()
         self._row, self._outcome, self._lost = None, None, False
         self._settle()
 
     def sweep(self) -> None:
-        """Remove what the ledger does not know. Raises OSError."""
+        """Remove the checkpoints that the ledger does not know. Raises OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         known = {row.directory for row in self.ledger.training.checkpoints()}
         for directory in self.directory.iterdir():
@@ -201,9 +214,9 @@ class Checkpoints(Service):
                 shutil.rmtree(directory, ignore_errors=True)
 
     async def _conclude(self) -> None:
-        """Act on what was heard, if anything was: also when we are about to stop."""
+        """Handle the trainer's result, if there is one, even if we are about to stop."""
         if self._outcome is not None and self._row is not None:
-            await self.written(self._row.step)  # not below, where a ledger that fails could hold us for ever
+            await self.written(self._row.step)  # not inside the shield, where a failing ledger could block for ever
         with trio.CancelScope(shield=True):
             async with self._concluding:
                 await self._act()
@@ -244,14 +257,14 @@ class Checkpoints(Service):
             shutil.rmtree(self.directory / one.directory, ignore_errors=True)
 
     def _scores(self, row: CheckpointRow) -> dict[int, float]:
-        """What versions of the line that leads to `row` are worth, by their training step."""
+        """Return the scores of the versions in the chain that leads to `row`, by their training step."""
         begun = [(number, base) for number, base in self.ledger.training.begun() if number <= row.incarnation]
         line = Chain(bases=bases_of(begun), head=PolicyVersion(row.incarnation, row.step))
         scores = self.ledger.training.evaluations()
         return {one.version.version: one.sampled for one in scores if line.contains(one.version)}
 
     def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:
-        """Give up milestones, the least wanted first, until the disk has room for another checkpoint; return them."""
+        """Remove milestones, the least important first, until the disk has room for a checkpoint. Return them."""
         rows = {one.step: one for one in self.ledger.training.checkpoints()}
         if not rows:
             return []
@@ -275,12 +288,13 @@ class Checkpoints(Service):
         self._row = None
         if self._failed >= MAX_FAILED and not self._leaving:
             raise RunError(
-                f"{MAX_FAILED} checkpoints in a row could not be written to {self.directory}, so all since step "
-                f"{self.saved} is at risk: {error}. Free its disk, then start again: it goes on from there."
+                f"{MAX_FAILED} checkpoints in a row could not be written to {self.directory}, so all training since "
+                f"step {self.saved} is at risk: {error}. Free its disk, then start again: the run continues from that "
+                "step."
             )
         self._settle()
 
     def _settle(self) -> None:
-        """Wake who waits for the one that was being written."""
+        """Wake the tasks that wait for the checkpoint in progress."""
         self._settled.set()
         self._settled = trio.Event()

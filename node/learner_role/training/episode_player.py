@@ -1,8 +1,11 @@
-"""Whole episodes on one engine, for evaluation: ask, answer, ask again, until each is over.
+"""Play whole episodes on one engine, for evaluation: generate a turn, get the answer, until each episode is over.
 
-What always holds: the same requests and the same version give the same episodes; all that go on are asked together, so
-an episode of one turn costs what a completion does; what an environment takes its time for is whoever's who is asked,
-as for rollouts that are judged.
+Environments are asked through `ask`, as for delivered rollouts, and may take their time there.
+
+Invariants:
+
+- The same requests and the same version give the same episodes.
+- All unfinished episodes are generated in one batch, so an episode of one turn costs as much as a completion.
 """
 
 from __future__ import annotations
@@ -15,18 +18,21 @@ from learner.rollouts.environment import Answered, Ended, Reply, Said
 from node.engine.interface import GenerationRequest, PolicyEngine
 
 SEEDS_BETWEEN_TURNS = 1 << 48
-"""From the seed of one turn to that of the next: far more than there are first ones."""
+"""Difference between the seeds of two turns: far larger than the number of first seeds."""
 
 
 P = TypeVar("P")
 
 EpisodeTurn = tuple[P, Said, int, tuple[str, ...]]
-"""(problem, what was said up to now, tokens of the transcript with that, digests of what was answered before)."""
+"""(problem, the policy's turns, tokens of the transcript with them, digests of the answers before)."""
 
 
 @dataclass(kw_only=True)
 class _Episode(Generic[P]):
-    """`request` asks for the next turn of `problem`; `said` are those before, and `digests` what was answered."""
+    """One episode: `request` is for the next turn of `problem`, `said` are the turns before.
+
+    `digests` are those of the environment's answers.
+    """
 
     request: GenerationRequest
     problem: P
@@ -35,12 +41,12 @@ class _Episode(Generic[P]):
     end: Ended | None = None
 
     def question(self, tokens: tuple[int, ...]) -> EpisodeTurn[P]:
-        """What to ask after the policy said that."""
+        """Add the policy's turn `tokens`, and return the question about it."""
         self.said.append(tokens)
         return self.problem, tuple(self.said), len(self.request.prompt) + len(tokens), tuple(self.digests)
 
     def hear(self, reply: Reply) -> None:
-        """Either there is a next request now, or the end."""
+        """Take in the reply, which leads to the next request or to the end."""
         if isinstance(reply, Answered):
             prompt = (*self.request.prompt, *self.said[-1], *reply.tokens)
             self.digests.append(reply.digest)
@@ -54,10 +60,9 @@ async def play(
     starts: Sequence[tuple[GenerationRequest, P]],
     ask: Callable[[Sequence[EpisodeTurn[P]]], Awaitable[Sequence[Reply]]],
 ) -> list[Ended]:
-    """Play an episode from each request, which asks for its first turn, with what is installed; return their ends.
+    """Play an episode from each request for a first turn, with the installed version, and return their ends.
 
-    `ask` says what comes back in each problem to what was said, in a transcript of so many tokens, where what was
-    answered before has these digests. Raises EngineError.
+    `ask` returns the reply to each question. Raises EngineError.
     """
     episodes = [_Episode(request=request, problem=problem) for request, problem in starts]
     while going := [episode for episode in episodes if episode.end is None]:

@@ -1,10 +1,15 @@
-"""Held-out prompts asked of published versions, beside training.
+"""Evaluate published versions on held-out prompts, beside training.
 
-What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, which is
-said, but for the last); what an evaluation's batches took of a GPU's memory is given back when it ends, however it
-ends, since training may want it; the same prompts and seeds are asked every time, so two figures differ by the policy
-alone; episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training
-temperature; see `learner.monitoring.eval_scores`.
+Each prompt is completed once greedily, and `samples` times at the training temperature (see
+`learner.monitoring.eval_scores`).
+
+Invariants:
+
+- The learner never waits for an evaluation. A version that is published during one is skipped, and an event says so.
+  Only the last version is never skipped.
+- The GPU memory of an evaluation's batches is released when it ends for any reason, since training may need it.
+- Every evaluation uses the same prompts and seeds, so two results differ only by the policy.
+- Episodes are played to their end.
 """
 
 from __future__ import annotations
@@ -30,18 +35,18 @@ from protocol.versions.manifest import SignedManifest
 from swarm.store import StoreError
 
 EVALUATION_SEED = 1 << 40
-"""Held-out prompt i is sampled with this seed plus i: any fixed numbers do that no lease is likely to use."""
+"""The seed of held-out prompt i is this plus i. Any fixed numbers would do that a lease is unlikely to use."""
 
 SAMPLE_STRIDE = 1 << 23
-"""Its j-th sample with so much more j times: more than there can be held-out prompts."""
+"""Difference between the seeds of two samples of a prompt: larger than the number of held-out prompts can be."""
 
 TOGETHER = 512
-"""Completions that the engine is asked for at a time: what is held of a large evaluation is no more than these."""
+"""Most completions that the engine generates at a time, so that a large evaluation needs no more memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTerms:
-    """How completions are drawn. `every_versions` 0: only the first and the last published version."""
+    """How completions are sampled. `every_versions` 0: only the first and the last published version is evaluated."""
 
     every_versions: int
     temperature: float
@@ -50,15 +55,15 @@ class EvaluationTerms:
     samples: int = 1
     ks: tuple[int, ...] = (1,)
     decides: str = ""
-    """The named reward that says whether a completion passes; "": the sum of all."""
+    """The named reward that decides whether a completion passes; "": the sum of all."""
 
 
 class NothingSaid(RunError):
-    """Of no greedy completion, or of no sampled one, somebody can say what it is worth."""
+    """Raised if no greedy completion, or no sampled one, has a reward."""
 
 
 Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Inside it the engine is one's own, with the version that is asked installed."""
+"""A scope with exclusive use of the engine, in which the evaluated version is installed."""
 
 
 async def evaluate(
@@ -68,8 +73,10 @@ async def evaluate(
     ask: AskHeldOut = answer_on_a_thread,
     turn: Turn = nullcontext,
 ) -> Scores:
-    """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth. Between two
-    turns, of TOGETHER completions each, others may use the engine. Raises NothingSaid."""
+    """Score the version installed in `engine` on at least one prompt. `ask` returns rewards.
+
+    Each `turn` generates TOGETHER completions. Between two turns, others may use the engine. Raises NothingSaid.
+    """
     starts = [(_request(i, held, terms), held) for i, held in enumerate(prompts)]
     for sample in range(terms.samples):
         starts += [(_request(i, held, terms, sample), held) for i, held in enumerate(prompts)]
@@ -90,27 +97,27 @@ async def evaluate(
     )
     if isnan(scores.greedy) or isnan(scores.sampled):
         why = next((end.failure for end in ends if end.void), "")
-        raise NothingSaid(f"nobody can say what the answers to {count} held-out prompts are worth: {why}")
+        raise NothingSaid(f"the completions of {count} held-out prompts have no rewards: {why}")
     greedy, drawn = (means(end.parts for end in part) for part in (ends[:count], ends[count:]))
     return replace(scores, named={name: (greedy.get(name, nan), drawn.get(name, nan)) for name in {**greedy, **drawn}})
 
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation(Service):
-    """See the module's paragraph."""
+    """Evaluates versions on the held-out `prompts`."""
 
     engine: PolicyEngine
     prompts: Sequence[HeldOut]
     terms: EvaluationTerms
     ask: AskHeldOut = answer_on_a_thread
     lock: trio.Lock = field(default_factory=trio.Lock)
-    """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
+    """Held while the engine is in use. Others that share it wait for at most TOGETHER completions."""
     latest: Scores | None = None
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
 
     def is_due(self, version: PolicyVersion, *, last: bool = False) -> bool:
-        """Whether the version that was just published is one to evaluate; counts it."""
+        """Count a version that was just published, and return whether to evaluate it."""
         self._published += 1
         every = self.terms.every_versions
         if self._published == 1 or last:
@@ -140,7 +147,7 @@ class Evaluation(Service):
                     try:
                         scores = await self._scores(signed)
                     finally:
-                        with suppress(EngineError):  # whose process ended holds nothing any more
+                        with suppress(EngineError):  # an engine whose process ended holds no memory
                             await self.engine.release()
         except (EngineError, StoreError, NothingSaid) as error:
             self.events.emit("evaluation_failed", version=str(signed.version), reason=str(error).splitlines()[0])
@@ -165,7 +172,7 @@ class Evaluation(Service):
         self.events.emit("evaluated", version=str(signed.version), completions=completions, **_figures(scores))
 
     async def _scores(self, signed: SignedManifest) -> Scores:
-        """Once more when the engine crashed under us, since by then it was restarted."""
+        """Score the version. If the engine crashes, score it once more, since it was restarted by then."""
         try:
             return await self._score(signed)
         except EngineCrashed as crash:
@@ -192,7 +199,7 @@ def _figures(scores: Scores) -> dict[str, Field]:
 
 
 def _request(index: int, held: HeldOut, terms: EvaluationTerms, sample: int | None = None) -> GenerationRequest:
-    """Greedy, or sample number `sample`."""
+    """Return the greedy request, or that for sample number `sample`."""
     return GenerationRequest(
         prompt=held.prompt,
         seed=EVALUATION_SEED + index + SAMPLE_STRIDE * (sample or 0),

@@ -1,12 +1,12 @@
-"""What a model takes: of memory while it trains, of the disk for checkpoints and versions, of the line for a version.
+"""Compute what a model needs: memory while it trains, disk for checkpoints and versions, bytes to send a version.
 
-Pure, and without torch: from the headers of the model's files, its config.json, and what the configuration asks for.
-Weights, gradients and moments are counted to the byte; what is only about right says so.
+Pure, and without torch. It reads the headers of the model's files, its config.json, and the configuration. Weights,
+gradients and moments are exact to the byte. Figures that are estimates say so.
 
-A trained parameter takes 16 bytes with AdamW: weight, gradient and two moments in float32, cut over all ranks. What
-else an option adds is in `per_parameter`. With an adapter the model's own are frozen, and take 4. Activations by
-tensors that a layer keeps for its backward pass, as in Korthikanti et al., arXiv 2205.05198, section 4, for gated feed-
-forward layers, without dropout or stored scores.
+A trained parameter takes 16 bytes with AdamW: weight, gradient and two moments in float32, split over all ranks.
+`per_parameter` has what options add. With an adapter, the model's own parameters are frozen, and take 4 bytes each.
+Activations are counted by the tensors that a layer keeps for its backward pass, as in Korthikanti et al., arXiv
+2205.05198, section 4, for gated feed-forward layers, without dropout or stored scores.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from node.runtime.errors import UsageError
 from protocol.versions.safetensors_header import Table
 
 MASTER = {"weights": 4, "gradients": 4, "moments": 8}
-"""Bytes a parameter in float32, whatever layers compute in."""
+"""Bytes of a parameter in float32, for any format in which layers compute."""
 
 CHECKPOINT_BYTES = 12
-"""A parameter: its weight and two moments."""
+"""Bytes of a parameter in a checkpoint: its weight and two moments."""
 
 EMBEDDINGS = ("embed", "lm_head", "wte", "wpe")
-"""Words in the names of matrices that no adapter is put on, if its targets are not named."""
+"""Words in the names of matrices that get no adapter, if no targets are given."""
 
 HEADS = ("lm_head", "embed_out")
-"""What architectures call the layer that makes logits."""
+"""Names that architectures give to the layer that computes logits."""
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 LOGITS_BYTES = 4 << 27
-"""Logits are computed half a GiB at a time (`learner.training.model.policy.LOGITS_BLOCK`), and as much again for their
-gradient.
+"""Bytes of logits that are computed at a time: half a GiB (`learner.training.model.policy.LOGITS_BLOCK`). Their
+gradient takes as much again.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model directory, as its headers and config.json have it. `dtypes`: bytes by the format's name of a dtype;
-    `matrices`: (module, rows, columns) of what an adapter may be put on.
+    """The facts of a model directory, from its headers and config.json.
+
+    `dtypes`: bytes by number format. `matrices`: (module, rows, columns) of the matrices that an adapter may change.
     """
 
     architecture: str
@@ -66,14 +67,16 @@ class ModelFacts:
 
     @property
     def layer_parameters(self) -> float:
-        """Of one layer, about: all but the embeddings, evenly."""
+        """Return the parameters of one layer, estimated: all but the embeddings, evenly divided."""
         return (self.parameters - self.vocabulary * self.hidden) / max(1, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes, but for the numbers of parameters `trained` and `frozen`. `state` is exact, on all ranks together; what a
-    rank needs beside its share of it is about right. `version` is what each one adds, `first` what a peer begins with.
+    """What training needs, in bytes, except the numbers of parameters `trained` and `frozen`.
+
+    `state` is exact, for all ranks together. The rest of a rank's memory is an estimate. `version` is the size of each
+    version, `first` the size of what a new peer must fetch.
     """
 
     trained: int
@@ -88,17 +91,17 @@ class Footprint:
 
     @property
     def state(self) -> int:
-        """The weights, their gradients and moments, and what options keep beside them."""
+        """Return the bytes of weights, gradients and moments, and of what options keep beside them."""
         return round(self.trained * sum(self.per_parameter.values())) + MASTER["weights"] * self.frozen
 
     @property
     def per_rank(self) -> float:
-        """Of one rank: its share of the state, what it gathers, and activations."""
+        """Return the bytes of one rank: its share of the state, the layers that it gathers, and activations."""
         return self.state / self.ranks + self.gathered + self.activations
 
 
 def read_facts(directory: Path) -> ModelFacts:
-    """Read what lies in a model directory. Raises UsageError naming the file."""
+    """Read the facts of a model directory. Raises UsageError that names the file."""
     path, tables = directory / "config.json", list[Table]()
     try:
         config = parse_config(read_file(path))
@@ -109,7 +112,7 @@ def read_facts(directory: Path) -> ModelFacts:
     except (OSError, ValueError) as error:  # LayoutError is a ValueError
         raise UsageError(f"[model] directory: {path} cannot be read ({error}). Copy the model's files again.") from None
     if not isinstance(config, dict):
-        raise UsageError(f"[model] directory: {directory}/config.json is no table. Copy the model's files again.")
+        raise UsageError(f"[model] directory: {directory}/config.json is no object. Copy the model's files again.")
     sizes: dict[str, int] = {}
     parameters, matrices = 0, []
     for span in (span for table in tables for span in table.spans):
@@ -135,9 +138,9 @@ def read_facts(directory: Path) -> ModelFacts:
 
 
 def require_targets(directory: Path, trainer: TrainerSection) -> None:
-    """Refuse `lora_targets` that name nothing in the model, in the trainer's words. Raises UsageError.
+    """Raise UsageError if `lora_targets` name nothing in the model, with the trainer's message.
 
-    A head that is tied to the embeddings is in no file, and is left to the trainer.
+    A head that is tied to the embeddings is in no file. The trainer checks it.
     """
     if not trainer.lora_targets:
         return
@@ -149,15 +152,18 @@ def require_targets(directory: Path, trainer: TrainerSection) -> None:
 def footprint_of(
     facts: ModelFacts, trainer: TrainerSection, recipe: Recipe, weights_dtype: str, *, computed: str = ""
 ) -> Footprint:
-    """What training this model under this configuration takes. `weights_dtype` is what travels, `computed` what layers
-    compute in where that is known; else it is what `compute_dtype` says of a machine with a GPU."""
+    """Return what training this model under this configuration needs.
+
+    `weights_dtype`: the format of published versions. `computed`: the format in which layers compute; if empty, that of
+    `compute_dtype` on a machine with a GPU.
+    """
     per_parameter = dict[str, float](MASTER)
     if recipe.needs_reference:
         per_parameter["weights that the run began with"] = 4
     ranks = trainer.ranks * trainer.machines
     compute = DTYPE_BYTES[computed or compute_dtype(trainer, gpu=True)]
     cut = ranks > 1 or trainer.device != "cpu"
-    # Two layers, the one in use and the next, and the embedding, which stays.
+    # Two layers (the one in use and the next), and the embedding, which stays in memory.
     gathered = compute * (2 * facts.layer_parameters + facts.vocabulary * facts.hidden) if cut else 0.0
     adapter = adapter_parameters(facts, trainer)
     trained = adapter if trainer.lora_rank else facts.parameters
@@ -176,14 +182,14 @@ def footprint_of(
 
 
 def adapter_parameters(facts: ModelFacts, trainer: TrainerSection) -> int:
-    """Those of W + B A on every matrix that `lora_targets` names, all but embeddings where it names none."""
+    """Return the parameters of an adapter W + B A on each matrix of `lora_targets`; by default all but embeddings."""
     targets = trainer.lora_targets
     on = [one for one in facts.matrices if not targets or any(names(target, one[0]) for target in targets)]
     return sum(trainer.lora_rank * (rows + columns) for _, rows, columns in on)
 
 
 def compute_dtype(trainer: TrainerSection, *, gpu: bool) -> str:
-    """What layers compute in on a machine with, or without, a GPU."""
+    """Return the format in which layers compute on a machine with, or without, a GPU."""
     if trainer.compute_dtype != "auto":
         return trainer.compute_dtype
     on_gpu = trainer.device == "cuda" or (trainer.device == "auto" and gpu)
@@ -200,7 +206,7 @@ def _activations(facts: ModelFacts, trainer: TrainerSection, compute: int) -> fl
 
 
 def _figures(config: Mapping[str, Any]) -> Callable[[str, int], int]:
-    """Whole numbers of config.json, also where a model of several parts has them under `text_config`."""
+    """Return a function that reads whole numbers of config.json, also under `text_config` of models with parts."""
     inner = config.get("text_config")
     places = [config, inner] if isinstance(inner, dict) else [config]
 

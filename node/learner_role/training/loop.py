@@ -1,20 +1,24 @@
-"""Batches in, versions out: the learner's clockwork.
+"""Run the training loop: collect batches, take training steps, publish versions and write checkpoints.
 
-Per training step: wait until R admissible rollouts are there, add what logs bring, let the trainer child take the step,
-write what it consumed. Every kappa steps the trainer takes a snapshot of its state and trains on. A new version is made
-of it meanwhile (`node.learner_role.training.publisher`), and the state is made durable
-(`node.learner_role.training.checkpoints`). What always holds: a version's name is never given to other weights, since
-every start takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
+For each training step, the loop waits until there are R admissible rollouts, adds logged completions, lets the trainer
+take the step, and records what it consumed. Every kappa steps the trainer takes a snapshot of its state and trains on.
+Meanwhile a version is made of the snapshot (`node.learner_role.training.publisher`), and the state is made durable
+(`node.learner_role.training.checkpoints`).
 
     step -> snapshot -> the next step
             ... ledger: step
                             ... exported -> sign -> adopt into the store -> ledger: version -> announce
                             ... saved -> ledger: checkpoint
 
-Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
-incarnation, and removes what the ledger does not know. What the curriculum gave out and saw since that checkpoint is
-told it from the ledger, since leases and verdicts are not undone. Stopped politely (`TrainingLoop.leave`), it makes the
-newest state durable first, so the next start loses no step.
+If the learner is killed between any two of these, the next start continues from the newest checkpoint in the ledger, as
+the next incarnation, and removes what the ledger does not know. The curriculum then gets from the ledger what it gave
+out and saw since that checkpoint, because leases and verdicts are not undone. If the learner is stopped in order
+(`TrainingLoop.leave`), the newest state is made durable first, so the next start loses no step.
+
+Invariants:
+
+- A version's name is never given to other weights, since every start takes the next incarnation.
+- Continuing after a crash, of the learner or the trainer, runs the same code as a first start.
 """
 
 from __future__ import annotations
@@ -57,29 +61,32 @@ from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
 
 MAX_DIVERGED = 3
-"""Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
+"""Batches in a row that may make the loss infinite. One may come from a broken peer, more mean a broken run."""
 
 MAX_LOST = 5
-"""Trainers that may be lost in a row before any of them made a step durable. `RestartLimits` counts by the clock, and
-one whose model takes minutes to load would never reach its bound, while every start publishes anew."""
+"""Trainers that may be lost in a row without a new durable step. `RestartLimits` counts by the clock. A trainer whose
+model takes minutes to load would never reach its limit, while every start publishes again."""
 
 
 Trial = Callable[[Path, Header, CallTrainer], Awaitable[None]]
-"""Given the directory that the policy was exported to, the trainer's reply to `load`, and a way to ask the trainer;
-what it raises ends the run."""
+"""A trial, called with the directory of the exported policy, the trainer's reply to `load`, and a function that asks
+the trainer. An error that it raises ends the run."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TrainingLoop(Service):
-    """See the module's paragraph.
+    """The training loop of one run.
 
     Args:
+        steps: the last training step.
+        weights_dtype: the format of published versions.
+        keep: which checkpoints stay.
         load: the trainer's load request.
-        ask_one: what replays episodes that had begun.
-        curriculum: what it is goes into each checkpoint.
-        overlong: what is trained on of completions that were cut off.
-        trust: says which groups of before a restart wait for an audit; None: everybody is believed.
-        open_incarnation: awaited with (incarnation, step) when an incarnation goes on from that step.
+        trust: decides which recovered groups wait for an audit; None: no group does.
+        ask_one: asks a task again, to replay episodes that had begun.
+        curriculum: the tasks, whose state is part of each checkpoint.
+        overlong: how completions that were cut off are trained on.
+        open_incarnation: awaited with (incarnation, step) when an incarnation begins at that step.
     """
 
     trainer: TrainerProcess
@@ -98,18 +105,18 @@ class TrainingLoop(Service):
     open_incarnation: Callable[[int, int], Awaitable[None]]
     _trial: Trial | None = None
     _is_begun: bool = False
-    """Whether the trainer's state is the head's, but for a training step that is being taken."""
+    """Whether the trainer's state is that of the chain's head, apart from a training step in progress."""
     _leaving: bool = False
     _stepping: trio.Lock = field(default_factory=trio.Lock)
-    """Held while a training step is taken, from its first effect to the head's advance, and while no step may be."""
+    """Held while a training step is taken, from its first effect until the head advances, and while none may begin."""
     _diverged: int = 0
     _lost: int = 0
     _safe: int = 0
     _pid: int | None = None
     _writing: tuple[int, trio.Event] | None = None
-    """The training step that is being written into the ledger."""
+    """The training step that is being written into the ledger, and an event that is set when it is."""
     _sending: Mapping[TimeKind, trio.Event] = field(default_factory=dict)
-    """What has its place before the next training step once its event is set."""
+    """Snapshots that must come before the next training step. The event of each is set once that is certain."""
 
     def __post_init__(self) -> None:
         self._beginning = self.curriculum.state()
@@ -134,10 +141,10 @@ class TrainingLoop(Service):
         )
 
     async def run(self, trial: Trial | None = None) -> None:
-        """Train until the last step and until its state is durable, then return. `trial` is awaited once, before the
-        first version is published.
+        """Train until the last step is taken and its state is durable.
 
-        Raises UsageError when model or settings cannot be used, RunError when the trainer or the disk cannot go on.
+        `trial` is awaited once, before the first version is published. Raises UsageError if model or settings cannot be
+        used, RunError if the trainer or the disk fails.
         """
         self._trial = trial
         with first_cause():
@@ -149,11 +156,11 @@ class TrainingLoop(Service):
         await self._tell_time()
 
     async def _train(self, beside: trio.Nursery) -> None:
-        """`beside`: where versions are brought out."""
+        """Train to the end. `beside` runs the publications."""
         run, self._is_begun = self.state, False
         while not self._is_begun or not self._is_finished:
             try:
-                if self._leaving:  # whoever stops us does it now
+                if self._leaving:  # `leave` does the rest
                     with self.time.during(TimeKind.CHECKPOINT):
                         await trio.sleep_forever()
                 elif not self._is_begun:
@@ -174,15 +181,15 @@ class TrainingLoop(Service):
         run.notify()
 
     async def leave(self) -> None:
-        """Keep what was trained before somebody stops the run: begin no other training step, let the one that is being
-        taken end, and have the newest state durable and in the ledger.
+        """Make the newest state durable before the run is stopped.
 
-        Returns when it is, when the trainer is lost or cannot write it, or after LAST_S: then what was durable before
-        is. Returns at once before the trainer has a state of this run.
+        It begins no other training step, and lets the current one end. Returns when the newest state is durable and in
+        the ledger, when the trainer is lost or cannot write it, or after LAST_S. In the last cases an older checkpoint
+        is the newest. Returns at once if the trainer has no state of this run yet.
         """
         is_first, self._leaving = not self._leaving, True
         self.saving.close()
-        self.state.notify(leasable=False)  # nobody waits for a batch any more
+        self.state.notify(leasable=False)  # end the wait for a batch
         if not self._is_begun:
             return
         if is_first and (self._stepping.locked() or self.capacity.chain.head.version > self.saving.saved):
@@ -194,14 +201,14 @@ class TrainingLoop(Service):
 
     @property
     def _is_finished(self) -> bool:
-        """Whether the last step is taken, and its state published and durable."""
+        """Return whether the last step is taken, and its state is published and durable."""
         head = self.capacity.chain.head
         published = self.state.published
         is_out = published is not None and published.version == head and self.publishing.is_idle
         return head.version >= self.steps and is_out and self.saving.saved >= head.version
 
     async def _end(self, beside: trio.Nursery) -> None:
-        """After the last step: what is on its way arrives, and so does the last state. Raises TrainerLost, RunError."""
+        """After the last step: finish the publications and the last checkpoint. Raises TrainerLost and RunError."""
         while self.publishing.is_due(self.capacity.chain.head.version, last=True):
             self.publishing.require_whole()
             if self.publishing.has_room:
@@ -217,13 +224,15 @@ class TrainingLoop(Service):
         self.publishing.require_whole()
 
     def _send_out(self, beside: trio.Nursery) -> None:
-        """Have the trainer take snapshots of its state before anything that it is asked after `_until_sent`: a version
-        and a checkpoint are made of them while it trains on. A batch is waited for meanwhile."""
+        """Let the trainer take snapshots before any request after `_until_sent`, for a version and a checkpoint.
+
+        Both are made while it trains on, and while the loop waits for a batch.
+        """
         self._sending = {kind: trio.Event() for kind in (TimeKind.PUBLICATION, TimeKind.CHECKPOINT)}
         beside.start_soon(self._send, self._sending, self.capacity.chain.head, beside)
 
     async def _send(self, sending: Mapping[TimeKind, trio.Event], head: PolicyVersion, beside: trio.Nursery) -> None:
-        """Raises RunError; of a trainer that is lost, whoever asks it next hears."""
+        """Begin a publication and a checkpoint. Raises RunError. If the trainer is lost, the next request says so."""
         try:
             await self.publishing.begin(beside)
             sending[TimeKind.PUBLICATION].set()
@@ -237,14 +246,14 @@ class TrainingLoop(Service):
         return not all(sent.is_set() for sent in self._sending.values())
 
     async def _until_sent(self) -> None:
-        """Return when the trainer may be asked for its next step: the snapshots that are due come before it."""
+        """Return when the trainer may be asked for its next step, because the due snapshots come before it."""
         for kind, sent in self._sending.items():
-            if not sent.is_set():  # an event that is set costs a turn of the loop all the same, 10 ms of a busy one
+            if not sent.is_set():  # waiting for an event that is set still costs a turn of the loop, 10 ms if busy
                 with self.time.during(kind):
                     await sent.wait()
 
     async def _keep_telling_time(self) -> None:
-        """Write down what passes while no step is taken, until cancelled."""
+        """Record the time that passes while no step is taken, until cancelled."""
         told = self.time.so_far
         while True:
             await trio.sleep(TOLD_S)
@@ -257,32 +266,32 @@ class TrainingLoop(Service):
             await trio.to_thread.run_sync(self.ledger.training.time_passed, row)
 
     def write_time(self) -> None:
-        """The same, when nothing else can happen. Raises LedgerError."""
+        """Record the time since the last record, when nothing else can happen. Raises LedgerError."""
         if (row := self._passed()) is not None:
             self.ledger.training.time_passed(row)
 
     def _passed(self) -> TimeRow | None:
-        """What has passed outside of a step, for the ledger; the recording has it then."""
+        """Return the time since the last record, outside of a step, for the ledger, and add it to the recording."""
         row = self.time.take(self.capacity.chain.head.version + 1)
         if row is not None:
             self.recorder.record(Passed(at_s=self.recorder.now_s(), time=told_time(row.time)))
         return row
 
     def _bear(self, loss: TrainerLost) -> None:
-        """Tell it; give up when one after the other was lost and nothing has become durable meanwhile."""
+        """Report a lost trainer. Raises RunError if too many were lost in a row without a new durable step."""
         self._lost = self._lost + 1 if self.saving.saved <= self._safe else 1
         self._safe = self.saving.saved
         if self._lost > MAX_LOST:
             raise RunError(
-                f"{self._lost} trainers in a row were lost since step {self._safe} became durable, and none got "
-                f"further: {loss}\nMend the cause, then start again: it goes on from there."
+                f"{self._lost} trainers in a row were lost since step {self._safe} became durable, and none came "
+                f"further: {loss}\nRepair the cause, then start again: the run continues from that step."
             ) from loss
         self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
 
     async def begin(self) -> None:
-        """Load the policy, go on from the last durable state if there is one, publish under the next incarnation.
+        """Load the policy, continue from the newest checkpoint if there is one, and publish as the next incarnation.
 
-        What the trial refuses has changed nothing: the ledger knows of no new incarnation yet.
+        If the trial fails, nothing has changed: the ledger has no new incarnation yet.
         """
         run = self.state
         run.capacity.busy = True
@@ -309,13 +318,19 @@ class TrainingLoop(Service):
         run.notify()
 
     async def _publish_first(self) -> None:
-        """Nobody can make rollouts before this version is out. Raises TrainerLost, RunError."""
+        """Publish and save the first version, before which no rollouts can be generated.
+
+        Raises TrainerLost and RunError.
+        """
         await self.publishing.publish()
         await self.saving.save(self.capacity.chain.head)
 
     async def _begin_above(self) -> None:
-        """Go on under a number above every incarnation whose versions are out: members hold some that this ledger knows
-        nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
+        """Continue under an incarnation above all that were published, because members hold versions of later ones.
+
+        The ledger does not know those versions, and names only increase. The trainer keeps its state, and no admitted
+        record is lost.
+        """
         run = self.state
         run.capacity.busy = True
         await self._until_sent()
@@ -327,8 +342,10 @@ class TrainingLoop(Service):
         run.notify()
 
     async def _ask(self, op: str, header: Mapping[str, object], sent: Callable[[], None] = lambda: None) -> Header:
-        """One request; `sent` is called once it stands before all that are made later. Raises TrainerLost,
-        ChildRefused, RunError."""
+        """Make one request, and return the reply's header. `sent` is called once it comes before all later requests.
+
+        Raises TrainerLost, ChildRefused and RunError.
+        """
         reply, _ = await self._call(op, header, sent=sent)
         return reply
 
@@ -340,20 +357,20 @@ class TrainingLoop(Service):
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         if self._leaving and self.trainer.pid != self._pid:
-            raise TrainerLost("it ended, and nobody waits for another one")
+            raise TrainerLost("it ended while the run was being stopped")
         try:
             return await self.trainer.call(op, header, arrays, sent=sent)
         except ChildCrashed as crash:
             raise TrainerLost(str(crash)) from crash
         except ChildGaveUp as end:
-            raise RunError(f"The trainer cannot go on: {end}") from end
+            raise RunError(f"The trainer cannot continue: {end}") from end
         except ChildRefused as refused:
-            if self._pid is not None and self.trainer.pid != self._pid:  # it died while nobody was asking it anything
+            if self._pid is not None and self.trainer.pid != self._pid:  # it died between two requests
                 raise TrainerLost("it ended between two requests") from refused
             raise
 
     async def _restore(self) -> int:
-        """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
+        """Bring the trainer to the newest checkpoint that can be read. Return its step, 0 if there never was one."""
         rows = await trio.to_thread.run_sync(self.ledger.training.checkpoints)
 
         def pass_over(directory: Path, reason: str) -> None:
@@ -365,12 +382,13 @@ class TrainingLoop(Service):
         return self.saving.saved
 
     async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
-        """Put it back to where it was at the checkpoint, if there is one, and tell it what it gave out and saw since:
-        leases and verdicts outlive a step that is lost.
+        """Restore the curriculum's state at the checkpoint, and replay what it gave out and saw since.
+
+        Leases and verdicts survive when a step is lost.
         """
         leases, records = (0, 0) if row is None else (row.leases, row.records)
         async with self.state.judging:
-            # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
+            # Without a checkpoint, restore the state at our start: otherwise what it saw since would count twice.
             self.curriculum.restore(self._beginning if row is None else row.state)
             given, seen = await trio.to_thread.run_sync(
                 self.ledger.work.since, leases, records, self.capacity.buffer.decides
@@ -383,7 +401,10 @@ class TrainingLoop(Service):
             _, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
 
     def _describe(self, version: PolicyVersion) -> CheckpointRow:
-        """Of a batch that is being judged the curriculum has heard nothing, nor has `judged`."""
+        """Return the row of a version's checkpoint.
+
+        Deliveries that are being judged are neither in the curriculum's state nor in `judged`.
+        """
         return CheckpointRow(
             step=version.version,
             incarnation=version.incarnation,
@@ -407,7 +428,7 @@ class TrainingLoop(Service):
         await self.open_incarnation(incarnation, base)
 
     async def _recover_buffer(self) -> None:
-        """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
+        """Recover admitted records that no surviving step was trained on. The caller holds `judging`."""
         run, swarm = self.state, self.identity.swarm
         found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.ask_one, swarm)
         run.capacity.buffer.clear()
@@ -424,7 +445,7 @@ class TrainingLoop(Service):
         self.events.emit("buffer_recovered", rollouts=len(run.capacity.buffer), episodes=len(run.capacity.episodes))
 
     def _sweep(self, sweep: Callable[[], None]) -> None:
-        """Remove what a crash left half-done: exports nobody adopted, or checkpoints the ledger does not know."""
+        """Remove what a crash left: exports that were not adopted, or checkpoints that the ledger does not know."""
         try:
             sweep()
         except OSError as error:
@@ -444,11 +465,11 @@ class TrainingLoop(Service):
         run.notify()  # taking the batch made room for leases
         await self._until_sent()
         async with self._stepping:
-            if not self._leaving:  # else the next start finds the batch in the ledger
+            if not self._leaving:  # otherwise the next start finds the batch in the ledger
                 await self._take_step(batch, began_ms, began - waited, beside)
 
     async def _take_step(self, batch: Batch, began_ms: int, waited_s: float, beside: trio.Nursery) -> None:
-        """Have the trainer take it, and the head advance. Raises TrainerLost, RunError."""
+        """Let the trainer take a step, and advance the head. Raises TrainerLost and RunError."""
         run = self.state
         logged = [] if self.curriculum.offline is None else self.curriculum.offline.draw()
         try:
@@ -472,14 +493,14 @@ class TrainingLoop(Service):
         beside.start_soon(self._write_down, row, batch, passed, of_swarm(found.get("apart"), arrays))
 
     async def _until_written(self, step: int) -> None:
-        """Return when the ledger knows training step `step`, or it was not taken. One is written at a time."""
+        """Return when the ledger has training step `step`, or if it was not taken. One step is written at a time."""
         while self._writing is not None and self._writing[0] <= step:
             await self._writing[1].wait()
 
     async def _write_down(
         self, row: StepRow, batch: Batch, passed: TimeRow | None, apart: Sequence[float] | None
     ) -> None:
-        """Have the step and what it consumed in the ledger, then tell of it."""
+        """Write the step and what it consumed to the ledger, then emit its event and signal."""
         await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped, passed)
         assert self._writing is not None
         (_, written), self._writing = self._writing, None
@@ -504,14 +525,14 @@ class TrainingLoop(Service):
         self.state.notify(leasable=False)
 
     async def _trained(self, arrays: Arrays) -> tuple[Header, Arrays]:
-        """Have the trainer take a step. Raises as `_call`."""
+        """Let the trainer take a step, and count the time of its parts. Raises what `_call` raises."""
         asked = trio.current_time()
         self.publishing.snapshot_s = self.saving.snapshot_s = 0.0
         with self.time.during(TimeKind.TRAINING):
             reply, found = await self._call("step", {}, arrays)
         took_s, trained_s = trio.current_time() - asked, float(reply["seconds"])
         self.time.move(TimeKind.TRAINING, TimeKind.CHECKPOINT, float(reply.get("blocked_s", 0.0)))
-        # Snapshots that the step had to wait for: the trainer does one request after the other.
+        # The step had to wait for snapshots, since the trainer handles one request after the other.
         for kind, snapshot_s in (
             (TimeKind.PUBLICATION, self.publishing.snapshot_s),
             (TimeKind.CHECKPOINT, self.saving.snapshot_s),
@@ -543,7 +564,7 @@ class TrainingLoop(Service):
         )
 
     async def _arrays(self, batch: Batch, logged: Sequence[LoggedGroup]) -> Arrays:
-        """The trainer's arrays: what the swarm made, then what is logged. Raises as `_ask`."""
+        """Return the trainer's arrays: the swarm's rollouts, then logged completions. Raises what `_ask` raises."""
         parts = []
         if batch.groups:
             head, routing = self.capacity.chain.head, self.capacity.leasing.terms.routing
@@ -557,9 +578,11 @@ class TrainingLoop(Service):
         return mixed(*parts)
 
     async def _collect(self, beside: trio.Nursery) -> Batch | None:
-        """Wait for a batch; None when another incarnation is to begin first, or somebody stops the run. Consumes groups
-        from the buffer, wakes when one was added. Publishes what is due as soon as there is room. Raises TrainerLost,
-        RunError."""
+        """Wait for a batch. Return None if another incarnation must begin first, or if the run is stopped.
+
+        It consumes groups from the buffer, and wakes when one is added. Meanwhile it publishes a due version as soon as
+        there is room. Raises TrainerLost and RunError.
+        """
         run = self.state
         while not self._leaving and run.forgotten < run.capacity.chain.head.incarnation:
             self.publishing.require_whole()
@@ -573,20 +596,20 @@ class TrainingLoop(Service):
             if (batch := run.capacity.buffer.take(run.capacity.batch, run.capacity.chain)) is not None:
                 return batch
             if len(run.capacity.buffer) < waiting:
-                run.notify()  # what had grown too old made room for leases
+                run.notify()  # stale groups were dropped, which made room for leases
             with self.time.during(self._awaited):
                 await run.wait_changed()
         return None
 
     @property
     def _awaited(self) -> TimeKind:
-        """What a batch waits for: rollouts, or a version of which any would be admissible."""
+        """Return what a batch waits for: rollouts, or a version whose rollouts would be admissible."""
         published = self.state.published
         is_out = published is not None and published.version.version >= self.capacity.oldest
         return TimeKind.WAITING if is_out else TimeKind.PUBLICATION
 
     async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
-        """Do without a batch that makes the loss infinite; give up when one after the other does."""
+        """Drop a batch that makes the loss infinite. Raises RunError if too many do in a row."""
         run, self._diverged = self.state, self._diverged + 1
         if refused.kind != "diverged" or self._diverged > MAX_DIVERGED:
             raise RunError(f"The trainer refused step {run.capacity.collecting}: {refused.error}") from None
@@ -598,6 +621,6 @@ class TrainingLoop(Service):
 
 
 def _busy(time: LearnerTime) -> dict[str, float]:
-    """How busy the learner has been, as far as it is told, for the event of a step."""
+    """Return how busy the learner has been, for the event of a step; empty if that is not known."""
     shares = {"utilisation": time.utilisation, "blocked": time.blocked}
     return {name: round(share, 4) for name, share in shares.items() if share is not None}

@@ -1,17 +1,16 @@
-"""What the trainer made becomes a version, while it trains on: exported, signed, adopted into the store, written down,
-announced.
+"""Publish the trainer's state as a version while it trains on: export, sign, adopt into the store, record, announce.
 
     snapshot ... exported -> tally, sign -> adopt into the store -> ledger: version and tally -> announce
         the trainer trains on from here
 
-What always holds:
-- Versions are announced in their order, and only when the store can serve them and the ledger knows them. Killed before
-  that, nobody has heard of a version, and its name is never given again, since the next start takes the next
-  incarnation.
-- A version's tally counts what the ledger says that the steps since the version before it consumed, which nothing adds
-  to any more.
-- At most UNDER_WAY versions are on their way, and one snapshot is being read: there is no queue. What is due meanwhile
-  is not published, and the newest state is as soon as there is room.
+Invariants:
+
+- Versions are announced in order, and only when the store can serve them and the ledger has them. If the learner is
+  killed before, nobody knows the version. Its name is not used again, since the next start takes the next incarnation.
+- A version's tally counts the records that, by the ledger, the steps since the version before it consumed. No record is
+  added to these steps later.
+- At most UNDER_WAY versions are being published, and one snapshot is being read. There is no queue: a state that is due
+  meanwhile is skipped, and the newest state is published as soon as there is room.
 """
 
 from __future__ import annotations
@@ -53,21 +52,24 @@ from swarm.store import StoreError, StoreFull
 from swarm.transport.interface import Transport
 
 REANNOUNCE_S, REANNOUNCE_SELDOM_S = 5.0, 60.0
-"""The newest version is announced again after pauses that double from the one to the other: gossip may lose a message.
-"""
+"""First and longest pause in seconds before the newest version is announced again. Pauses double in between. Gossip may
+lose a message."""
 
 AHEAD = "ahead"
-"""In `exports`: what was exported before it was published."""
+"""Directory in `exports` of a version that was exported before its publication."""
 
 ANCHOR_EVERY = 8
-"""Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
-versions catch up in one step; the learner keeps its files for as long."""
+"""Published versions from one anchor to the next. With patches from the last anchor, a node that was away for up to so
+many versions can catch up in one step. The learner keeps the anchor's files as long."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Publication:
-    """A version on its way: `exported` is set once the trainer has told how that ended, `told`. Until then it ends with
-    the trainer's process, by `scope`."""
+    """A version that is being published.
+
+    `exported` is set once the trainer reported the result of the export, `told`. If the trainer's process ends before,
+    `scope` cancels the publication.
+    """
 
     version: PolicyVersion
     directory: Path
@@ -77,22 +79,24 @@ class Publication:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def conclude(self, header: Header, arrays: Arrays) -> None:
-        """The trainer says how the export ended."""
+        """Note the result of the export."""
         self.told = header, arrays
         self.exported.set()
 
 
 @dataclass(kw_only=True, eq=False)
 class VersionPublisher(Service):
-    """See the module's paragraph.
+    """Publishes versions.
 
     Args:
-        ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
-        kept: versions that stay to be looked at, as long as there is room.
-        written: awaited until the ledger knows a training step.
-        snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
-        lost: how a version was lost with the trainer since `go_on`, "" if none was. Rollouts may be waited for that it
-            alone could bring.
+        exports: the directory of exports.
+        weights_dtype: the format of published versions.
+        ask: makes one request to the trainer. Raises TrainerLost, ChildRefused and RunError.
+        kept: versions that are kept for audits, as long as there is room.
+        written: awaited until the ledger has a training step.
+        snapshot_s: seconds that the trainer took for snapshots since this was set to 0.
+        lost: how a version was lost with the trainer since `go_on`, "" if none was. The loop may wait for rollouts that
+            only this version could bring.
     """
 
     transport: Transport
@@ -128,14 +132,14 @@ class VersionPublisher(Service):
                     one.conclude(said.header, said.arrays)
 
     def _give_up(self) -> None:
-        """What the trainer was exporting when it ended will never be there."""
+        """Cancel the publications whose export the trainer had not finished when it ended."""
         for one in self._under_way:
             if not one.exported.is_set():
                 one.scope.cancel()
                 self.lost = f"it ended while it exported version {one.version}"
 
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
-        """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
+        """Continue after versions that were published before, oldest first, as far as they belong to the chain."""
         self.capacity.manifests = dict(published)
         kept = [(version.version, manifest) for version, manifest in published if self.capacity.chain.contains(version)]
         self._after = self._previous = self._anchored = None
@@ -146,36 +150,38 @@ class VersionPublisher(Service):
         self._forget_manifests()
 
     def sweep(self) -> None:
-        """Remove exports that a crash left and nobody adopted. Raises OSError."""
+        """Remove exports that a crash left and that were not adopted. Raises OSError."""
         self._ahead = None
         shutil.rmtree(self.exports, ignore_errors=True)
         self.exports.mkdir(parents=True, exist_ok=True)
 
     async def export_ahead(self) -> Path:
-        """Export the policy before it has a name, for a trial, and return the directory; `publish` takes it as it is,
-        unless `sweep` comes first. Raises TrainerLost, RunError."""
+        """Export the policy for a trial, before it has a name, and return the directory.
+
+        `publish` uses this export, unless `sweep` comes first. Raises TrainerLost and RunError.
+        """
         directory = self.exports / AHEAD
         self._ahead = await self._ask_export(directory, "The first version", wait=True)
         return directory
 
     @property
     def _signer(self) -> VersionBuilder:
-        """Signs with the certificate that is in force."""
+        """Return a builder that signs with the certificate in force."""
         me = self.identity
         return VersionBuilder(learner=me.keypair, authority=me.authority, certificate=me.certificate)
 
     def _renew(self) -> None:
-        """The newest announcement carries the new certificate as well."""
+        """Sign the newest announcement again, with the new certificate."""
         if self._said is not None:
             self._announce(msgspec.structs.replace(self._said, certificate=self.identity.certificate))
 
     def _announce(self, said: Announcement) -> None:
-        """From now on this is the newest."""
+        """Sign an announcement, and make it the newest."""
         self._said = said
         self.state.announcement = announce(self.identity.keypair, self.identity.authority, said)
 
     async def announce_again(self) -> None:
-        """Repeat the newest announcement until cancelled, ever more seldom until there is another one."""
+        """Repeat the newest announcement until cancelled, with growing pauses until there is a newer one."""
         repeated, pause_s, due_s = b"", REANNOUNCE_S, 0.0
         while True:
             await trio.sleep(REANNOUNCE_S)
@@ -187,33 +193,33 @@ class VersionPublisher(Service):
                 due_s, pause_s = now_s + pause_s, min(2 * pause_s, REANNOUNCE_SELDOM_S)
 
     def is_due(self, step: int, *, last: bool) -> bool:
-        """Whether the state after training step `step` is one to publish: every kappa-th is, and the `last`."""
+        """Return whether to publish the state after training step `step`: every kappa-th, and the `last`."""
         kappa = self.state.kappa
         return step > self._begun and (last or step // kappa > max(0, self._begun) // kappa)
 
     @property
     def has_room(self) -> bool:
-        """Whether a snapshot may be taken now."""
+        """Return whether a snapshot may be taken now."""
         return len(self._under_way) < UNDER_WAY and all(one.exported.is_set() for one in self._under_way)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way."""
+        """Return whether no version is being published."""
         return not self._under_way
 
     def put_off(self, step: int) -> None:
-        """The state after `step` is due, and there is no room yet."""
+        """Note that the state after `step` is due, but there is no room yet."""
         self._due = step if self._due is None else self._due
 
     async def begin(self, nursery: trio.Nursery) -> None:
-        """Have a snapshot of the policy taken, and publish it in `nursery`; return when the trainer may train on.
+        """Let the trainer take a snapshot, and publish it in `nursery`. Return when the trainer may train on.
 
-        There must be room. Raises RunError; of a trainer that is lost, `lost` tells.
+        There must be room. Raises RunError. If the trainer is lost, `lost` says so.
         """
         await nursery.start(self._publish_beside)
 
     async def publish(self) -> SignedManifest:
-        """Publish the policy, and return when it is announced. Raises TrainerLost, RunError."""
+        """Publish the policy, and return when it is announced. Raises TrainerLost and RunError."""
         one = self._plan()
         try:
             with one.scope:
@@ -224,7 +230,7 @@ class VersionPublisher(Service):
             self._end(one)
 
     async def _publish_beside(self, task_status: trio.TaskStatus[None]) -> None:
-        """Says that it has started once the snapshot comes before whatever the trainer is asked later."""
+        """Publish. `task_status.started` is called once the snapshot comes before any later request to the trainer."""
         one, sent = self._plan(), once(task_status.started)
         try:
             with one.scope:
@@ -244,7 +250,7 @@ class VersionPublisher(Service):
             raise TrainerLost(self.lost)
 
     async def drain(self) -> None:
-        """Return when nothing is on its way. What the trainer that ended was exporting is given up."""
+        """Return when no version is being published. Exports of a trainer that ended are given up."""
         while self._under_way:
             await self._settled.wait()
 
@@ -257,13 +263,13 @@ class VersionPublisher(Service):
                 "versions_skipped",
                 first=self._due,
                 last=version.version - 1,
-                reason="publications take longer than training steps: publish_every may be more, or patches less",
+                reason="publications take longer than training steps: raise publish_every, or make patches smaller",
             )
         self._begun, self._due = version.version, None
         return one
 
     async def _take_snapshot(self, one: Publication, sent: Callable[[], None] = lambda: None) -> None:
-        """Have the trainer begin to export it. Raises TrainerLost, RunError."""
+        """Let the trainer begin the export. Raises TrainerLost and RunError."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await trio.to_thread.run_sync(self._name, one.directory, one.version)
@@ -281,7 +287,7 @@ class VersionPublisher(Service):
         self.state.notify(leasable=False)
 
     async def _bring_out(self, one: Publication) -> SignedManifest:
-        """From the snapshot to the announcement. Raises RunError."""
+        """Publish a snapshot: wait for its export, sign, adopt, record and announce it. Raises RunError."""
         run, version, export = self.state, one.version, one.directory
         await one.exported.wait()
         export_s = trio.current_time() - one.began_s
@@ -291,7 +297,7 @@ class VersionPublisher(Service):
         if reply.get("event") == "export_failed":
             raise self._unpublished(f"Version {version}", str(reply.get("kind")), str(reply.get("error")))
         probed = _read_probe(reply.get("probe"))
-        async with self._sealing:  # first come, first served: in their order
+        async with self._sealing:  # the lock is fair, so versions come in their order
             await self.written(version.version)
             tally = await trio.to_thread.run_sync(self._tally, version)
             signed, made = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
@@ -302,7 +308,7 @@ class VersionPublisher(Service):
         return signed
 
     async def _announce_version(self, one: Publication, signed: SignedManifest, made: Mapping[str, float]) -> None:
-        """From now on it is the newest version, and whoever is here hears of it; its event tells how it was `made`."""
+        """Make it the newest version, and announce it to the swarm. `made`: figures for its event."""
         run, version = self.state, one.version
         self._pin(signed.hash)
         self.signals.version_adopted.emit(signed)
@@ -340,14 +346,14 @@ class VersionPublisher(Service):
         )
 
     async def clean(self) -> None:
-        """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
+        """Remove versions from the store whose rollouts would be stale, except the last anchor."""
         keep = set(self.capacity.manifests.values())
         if self.kept is not None:
             self.kept.trim(keep)
         await trio.to_thread.run_sync(self._clean, keep)
 
     def _name(self, export: Path, version: PolicyVersion) -> None:
-        """What was exported ahead is `version`."""
+        """Rename the export that was made ahead to that of `version`."""
         try:
             (self.exports / AHEAD).rename(export)
         except OSError as error:
@@ -358,7 +364,7 @@ class VersionPublisher(Service):
     async def _ask_export(
         self, export: Path, what: str, *, wait: bool, sent: Callable[[], None] = lambda: None
     ) -> tuple[Header, Arrays]:
-        """Raises TrainerLost, RunError."""
+        """Ask the trainer for an export. Raises TrainerLost and RunError."""
         header = {"directory": str(export), "dtype": self.weights_dtype, "wait": wait}
         try:
             return await self.ask("export", header, None, sent)
@@ -366,18 +372,21 @@ class VersionPublisher(Service):
             raise self._unpublished(what, refused.kind, refused.error) from None
 
     def _unpublished(self, what: str, kind: str, error: str) -> RunError:
-        place = f" See the disk of {self.exports}." if kind == "disk" else ""
+        place = f" Check the disk of {self.exports}." if kind == "disk" else ""
         return RunError(f"{what} cannot be published: {error}.{place}")
 
     def _tally(self, version: PolicyVersion) -> TallyRow:
-        """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""
+        """Return the signed tally of the steps since the version before.
+
+        100,000 records take a second: call it on a thread.
+        """
         after = version.version if self._after is None else self._after
         trained = self.ledger.evidence.trained(after, version.version)
         signed = self._signer.tally(version, after, trained, self.now_ms())
         return TallyRow(version=version, after=after, envelope=signed)
 
     def _pin(self, newest: ManifestHash) -> None:
-        """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
+        """Pin the newest version, so that the store never evicts it to make room. It may evict older ones."""
         self.context.store.pin(newest)
         if self._pinned is not None:
             self.context.store.unpin(self._pinned)
@@ -386,9 +395,9 @@ class VersionPublisher(Service):
     def _seal(
         self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None, tally: TallyRow
     ) -> tuple[SignedManifest, dict[str, float]]:
-        """Sign and adopt what was exported, and write down that it exists; return it, and figures for its event.
+        """Sign and adopt an export, and record it in the ledger. Return the manifest, and figures for its event.
 
-        Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
+        Reading a large model takes minutes. If that is cancelled, nothing is adopted.
         """
         before = None if self._previous is None else self.context.store.manifest(self._previous)
         now_ms = trio.from_thread.run_sync(self.context.signing_ms)
@@ -427,8 +436,7 @@ class VersionPublisher(Service):
         return signed, {**sizes, "patch_seconds": round(published.patch_s, 4)}
 
     def _adopt(self, signed: SignedManifest, export: Path, patches: Sequence[Path]) -> None:
-        """Put it into the store. What is kept to be looked at gives way, one version after the other. Raises
-        StoreError."""
+        """Adopt an export into the store. Versions kept for audits give way, one after the other. Raises StoreError."""
         while True:
             try:
                 self.context.store.adopt(signed, export, patches)
@@ -438,36 +446,36 @@ class VersionPublisher(Service):
                     raise
 
     def _bases(self) -> list[Base]:
-        """The versions that patches start from, where they are held: the one before, and the last anchor."""
+        """Return the bases of patches that the store holds: the version before, and the last anchor."""
         wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
         found = [(self.context.store.manifest(name), name) for name in wanted if self.context.store.is_complete(name)]
         return [Base(manifest=signed, directory=self.context.store.directory(name)) for signed, name in found if signed]
 
     def _anchor(self) -> ManifestHash | None:
-        """The newest anchor, if the store holds it."""
+        """Return the newest anchor, if the store holds it."""
         name = self._anchored
         return name if name is not None and self.context.store.is_complete(name) else None
 
     def _note_anchor(self, version: int, manifest: ManifestHash) -> None:
-        """It was published: the first one of each ANCHOR_EVERY kappa steps is an anchor."""
+        """Note a published version: the first one in each ANCHOR_EVERY * kappa steps is an anchor."""
         every = ANCHOR_EVERY * self.state.kappa
         if self._after is None or version // every > self._after // every:
             self._anchored = manifest
 
     def _forget_manifests(self) -> None:
-        """Forget versions that no rollout may be made with any more."""
+        """Forget versions whose rollouts would be stale."""
         oldest = self.capacity.chain.head.version - self.capacity.window
         self.capacity.manifests = {
             v: manifest for v, manifest in self.capacity.manifests.items() if v.version >= oldest
         }
 
     def _clean(self, keep: set[ManifestHash]) -> None:
-        """Remove all other versions but the last anchor from the store."""
+        """Remove all versions from the store except `keep` and the last anchor."""
         self.context.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
 
 
 def _read_probe(told: Header | None) -> Probed | None:
-    """What the trainer told of the probe, if it did (`learner.training.probe`)."""
+    """Return the trainer's probe, if it sent one (`learner.training.probe`)."""
     if told is None:
         return None
     rows = zip(told["prompts"], told["completions"], strict=True)
@@ -476,11 +484,12 @@ def _read_probe(told: Header | None) -> Probed | None:
 
 
 TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")
-"""Figures of the trainer's that a step's event has; all of them are in the ledger and among the metrics."""
+"""The trainer's figures that a step's event has. The ledger and the metrics have all of them."""
 
 
 LAGS_TOLD = 6
-"""Lags whose KL a step's event tells, spread over those there were: what fits beside a word at 80 columns."""
+"""Most lags whose KL is in a step's event, spread over those that occurred: as many as fit beside a word at 80
+columns."""
 
 
 def step_row(
@@ -492,8 +501,11 @@ def step_row(
     reply: Mapping[str, Any],
     overlong: Overlong,
 ) -> StepRow:
-    """Rollouts, tokens and reward are the swarm's; the reward is that of the logs where they are all. It is the tasks'
-    own, whatever `overlong` made of it for the trainer."""
+    """Return the row of a training step.
+
+    Rollouts, tokens and reward are those of the swarm. If the step used only logs, the reward is that of the logs. It
+    is the tasks' own reward, without the changes of `overlong` for the trainer.
+    """
     completions = [completion for group in batch.groups for completion in group.completions]
     from_logs = [one.reward for group in logged for one in group.completions]
     rewards = [completion.reward for completion in completions] or from_logs
@@ -528,7 +540,7 @@ def step_row(
 
 
 def event_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Of a step's figures those that its event tells, if they are known."""
+    """Return the figures of a step that its event has, as far as they are known."""
     told: dict[str, float | str] = {
         name: float(f"{metrics[name]:.4g}") for name in TOLD_FIGURES if isinstance(metrics.get(name), float)
     }

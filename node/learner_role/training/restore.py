@@ -1,10 +1,11 @@
-"""Bring the trainer's process to where a run goes on from: the model, then the newest checkpoint that can be read.
+"""Bring the trainer to the state from which a run continues: the model, then the newest checkpoint that can be read.
 
-A start and a dry run do this by the same functions, so that both refuse alike.
+A start and a dry run use the same functions, so both give the same messages.
 
 Invariants:
-- a checkpoint that is damaged is passed over and told of; one that is foreign ends it, and nothing is changed;
-- where all checkpoints are damaged, training never begins anew by itself.
+
+- A damaged checkpoint is skipped and reported. A checkpoint of another model raises an error, and nothing is changed.
+- If all checkpoints are damaged, training does not begin again from the start.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from node.runtime.errors import RunError, UsageError
 from protocol.core.pipe import Header
 
 Ask = Callable[[str, Mapping[str, object]], Awaitable[Header]]
-"""One request to the trainer, for its header. Raises ChildRefused, and what its owner raises of a process that ends."""
+"""Makes one request to the trainer, and returns its header. Raises ChildRefused, and its owner's error if the process
+ends."""
 
 
 async def load_policy(ask: Ask, load: Mapping[str, Any]) -> Header:
-    """Load the model as `load` has it and return the reply. Raises UsageError, RunError, and what `ask` raises."""
+    """Load the model by the request `load`, and return the reply.
+
+    Raises UsageError and RunError, and what `ask` raises.
+    """
     try:
         return await ask("load", dict(load))
     except ChildRefused as refused:
@@ -33,9 +38,9 @@ async def load_policy(ask: Ask, load: Mapping[str, Any]) -> Header:
 async def restore_newest(
     ask: Ask, rows: Sequence[CheckpointRow], checkpoints: Path, unusable: Callable[[Path, str], None]
 ) -> CheckpointRow | None:
-    """Bring the trainer to the first of `rows`, newest first, that can be read, and return it; None if there is none.
+    """Bring the trainer to the first of `rows`, newest first, that can be read. Return it; None if there are no rows.
 
-    `unusable` is told of each directory that was passed over, and why. Raises RunError, and what `ask` raises.
+    `unusable` is called with each directory that was skipped, and why. Raises RunError, and what `ask` raises.
     """
     reasons = []
     for row in rows:
@@ -45,35 +50,35 @@ async def restore_newest(
         except ChildRefused as refused:
             if refused.kind != "bad_checkpoint":
                 named = "" if str(directory) in refused.error else f"{directory}: "
-                raise RunError(f"This run cannot be gone on with: {named}{refused.error}.") from None
+                raise RunError(f"This run cannot continue: {named}{refused.error}.") from None
             unusable(directory, refused.error)
             reasons.append(refused.error)
             continue
         return row
     if reasons:
-        # A crash leaves one that the ledger has never heard of at most, and removes none that it knows.
+        # A crash leaves at most one checkpoint that the ledger does not know, and removes none that it knows.
         there = {path.name for path in checkpoints.glob("*.*") if not path.name.startswith(".") and path.is_dir()}
         if newer := there - {row.directory for row in rows}:
             raise RunError(
                 f"{checkpoints.parent / 'ledger.sqlite'} is older than the checkpoints beside it: it knows "
-                f"{_list(row.directory for row in rows)}, and there are {_list(newer)}, which it does not know. "
-                "Restore ledger.sqlite and checkpoints from one copy, both or neither. Nothing was changed."
+                f"{_list(row.directory for row in rows)}, but not {_list(newer)}. Restore ledger.sqlite and "
+                "checkpoints from one copy, both or neither. Nothing was changed."
             )
         raise RunError(
-            f"None of the {len(reasons)} checkpoints in {checkpoints} can be used, and training would begin "
-            f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
+            f"None of the {len(reasons)} checkpoints in {checkpoints} can be used, so training would begin at step 0. "
+            f"Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
         )
     return None
 
 
 def _list(names: Iterable[str]) -> str:
-    """At most three of them, by name."""
+    """Return at most three of the names as text."""
     every = sorted(names)
     return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
 
 
 def _explain(refused: ChildRefused) -> RunError | UsageError:
-    """Why the policy could not be loaded, as the operator should read it."""
+    """Return why the policy could not be loaded, as a message for the operator."""
     match refused.kind:
         case "bad_model":
             return UsageError(f"[model] directory: {refused.error}")

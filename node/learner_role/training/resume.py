@@ -1,9 +1,13 @@
-"""From what a run begins: its own last checkpoint, if there must be one, or a checkpoint of another run.
+"""Begin a run with its own newest checkpoint (`--resume`), or with a checkpoint of another run (`--fork-from`).
 
-What always holds: nothing is made before everything that can be looked at fits (the checkpoint, the tasks); a forked
-state directory appears whole or not at all, and the run that it comes from is only read. A fork is a swarm of its own,
-with its own keys, id and ledger: its first incarnation is the one of before, cut off at the checkpoint, so that steps,
-schedule and the names of versions go on counting from there.
+A fork is a swarm of its own, with its own keys, id and ledger. Its first incarnation is the origin's, cut off at the
+checkpoint, so that steps, schedule and names of versions continue from there.
+
+Invariants:
+
+- Nothing is made before all checks pass (the checkpoint, the tasks).
+- A forked state directory appears complete or not at all.
+- The run that a fork comes from is only read.
 """
 
 from __future__ import annotations
@@ -33,41 +37,45 @@ from protocol.core.genesis import Authority
 CHECKPOINTS = "checkpoints"
 LEDGER = "ledger.sqlite"
 HEAD = "trainer.json"
-"""What every checkpoint has."""
+"""A file that every checkpoint has."""
 
 
 def require_one(*, resume: bool, fork_from: str) -> None:
-    """Refuse two beginnings at once. Raises UsageError."""
+    """Raise UsageError if both options are given."""
     if resume and fork_from:
-        raise UsageError("--resume goes on with this swarm, --fork-from begins another: choose one.")
+        raise UsageError("--resume continues this swarm, --fork-from begins another: choose one.")
 
 
 def require_checkpoint(state: Path) -> None:
-    """Refuse a state directory from which a start would begin anew. Raises UsageError, RunError."""
+    """Raise UsageError if the state directory has no checkpoint, RunError if the ledger cannot be read."""
     if is_blank(state / LEDGER) or not _checkpoints(state):
         raise UsageError(
-            f"--resume: {state} has no checkpoint to go on from. Check [swarm] state, or leave --resume away to begin "
-            "anew."
+            f"--resume: {state} has no checkpoint to continue from. Check [swarm] state, or leave out --resume to "
+            "begin a new run."
         )
 
 
 def require_memory(state: Path) -> None:
-    """Refuse a state whose ledger cannot be read, or is gone, or empty, though its learner has worked: it would begin
-    anew under the names of versions that others have, who take none that they know. Raises RunError."""
+    """Raise RunError if the ledger cannot be read, or is missing or empty although the learner has worked.
+
+    A new run would use the names of versions that nodes have already, and nodes ignore versions that they know.
+    """
     if not is_blank(state / LEDGER):
         _checkpoints(state)
     elif any((state / CHECKPOINTS).glob("*")):
         kept = rescued_files(state / LEDGER)
-        copy = f"a copy ({kept[-1]} holds what was there when it was taken away)" if kept else "a copy"
+        copy = f"a copy ({kept[-1]} is the ledger as it was when it was removed)" if kept else "a copy"
         raise RunError(
-            f"{state / LEDGER} is missing or empty, and {state / CHECKPOINTS} tells that this learner has worked."
-            f" Restore it from {copy}, or choose another [swarm] state to begin anew."
+            f"{state / LEDGER} is missing or empty, but {state / CHECKPOINTS} shows that this learner has worked."
+            f" Restore the ledger from {copy}, or choose another [swarm] state to begin a new run."
         )
 
 
 def require_ledger(state: Path, authority: Authority) -> None:
-    """Refuse a ledger that no learner of this swarm could open and go on with, in its words. Reads all of it: a GB
-    takes 5 s. Raises RunError."""
+    """Raise RunError if no learner of this swarm could open the ledger and continue with it.
+
+    The message is the learner's. It reads the whole ledger: a GB takes 5 s.
+    """
     with as_run_error(LedgerError):
         require_sound(state / LEDGER, authority.swarm)
         require_leases(state / LEDGER, authority.swarm)
@@ -75,7 +83,7 @@ def require_ledger(state: Path, authority: Authority) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A checkpoint of another run: the run's state directory and its swarm's id, and the checkpoint's row there."""
+    """A checkpoint of another run: the run's state directory, its swarm's id, and the checkpoint's row."""
 
     state: Path
     swarm: bytes
@@ -83,29 +91,31 @@ class Origin:
 
 
 def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None]) -> Origin:
-    """What `source`, RUN or RUN@STEP, names, if a fork of it can be made in the state directory of `config`.
+    """Return the checkpoint that `source` (RUN or RUN@STEP) names, after checking that `config` can fork it.
 
-    `restore` is given the curriculum's state, and may raise. Raises UsageError or RunError. Nothing is made.
+    `restore` is called with the curriculum's state, and may raise. Raises UsageError or RunError. Nothing is made.
     """
     state = Path(config.swarm.state)
     if state.exists() and (not state.is_dir() or any(state.iterdir())):
         what = "not empty" if state.is_dir() else "a file"
         raise UsageError(
-            f"--fork-from: {state} is {what}, and a fork is a new swarm. Choose another [swarm] state, or leave "
-            "--fork-from away to go on with what is there."
+            f"--fork-from: {state} is {what}, and a fork is a new swarm. Choose another [swarm] state, or leave out "
+            "--fork-from to continue the run that is there."
         )
     run, step = _parse(source)
     with naming(f"--fork-from {source}"):
         origin = find_place(Path(run)).state
     if is_blank(origin / LEDGER):
-        raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
+        raise UsageError(
+            f"--fork-from {source}: {origin} holds no learner's run. Name the run's swarm.toml or its state directory."
+        )
     with as_run_error(LedgerError), read_ledger(origin / LEDGER) as ledger:
         swarm, rows = ledger.training.swarm(), ledger.training.checkpoints()
     row = _choose(source, rows, step)
     if row.step >= config.learn.steps:
         raise UsageError(
-            f"--fork-from {source}: it begins with step {row.step}, and [learn] steps = {config.learn.steps} leaves "
-            f"nothing to train. Raise steps above {row.step}, or name an earlier checkpoint."
+            f"--fork-from {source}: the fork begins with step {row.step}, so [learn] steps = {config.learn.steps} "
+            f"leaves nothing to train. Raise steps above {row.step}, or name an earlier checkpoint."
         )
     with naming(f"--fork-from {source}"):
         require_fixed(config, origin / LEDGER, (SEED,))
@@ -115,9 +125,9 @@ def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str
 
 
 def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]], None], now_ms: int) -> int:
-    """Make the state directory of `config` begin with the checkpoint that `source` names; return its step.
+    """Make the state directory of `config` with the checkpoint that `source` names, and return its step.
 
-    As `find_origin`; what raises has made nothing.
+    The arguments are those of `find_origin`. If it raises, nothing was made.
     """
     state = Path(config.swarm.state)
     origin = find_origin(source, config, restore)
@@ -126,14 +136,14 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
             _build(state, config, origin, now_ms)
     except OSError as error:
         raise RunError(
-            f"--fork-from {source}: {error.filename or state}: {error.strerror}. Free the disk, or begin again if that "
+            f"--fork-from {source}: {error.filename or state}: {error.strerror}. Free the disk, or try again if the "
             "run has replaced its checkpoint meanwhile."
         ) from error
     return origin.row.step
 
 
 def unfork(state: Path) -> None:
-    """Take back a fork that could not be begun with, since the trainer has refused it: nothing has come of it yet."""
+    """Remove a fork that the trainer refused, if no run has begun with it."""
     with read_ledger(state / LEDGER) as ledger:
         begun = len(ledger.training.begun()) > 1
     if not begun:
@@ -141,7 +151,7 @@ def unfork(state: Path) -> None:
 
 
 def checkpoints_in(state: Path) -> list[CheckpointRow]:
-    """The durable states in `state`, newest first; none where nothing is there yet. Raises RunError."""
+    """Return the durable checkpoints in `state`, newest first; empty for a new state. Raises RunError."""
     return [] if is_blank(state / LEDGER) else _checkpoints(state)
 
 
@@ -160,7 +170,7 @@ def _choose(source: str, rows: list[CheckpointRow], step: int | None) -> Checkpo
     if there:
         return there[0]
     steps = ", ".join(str(row.step) for row in rows) or "none yet"
-    raise UsageError(f"--fork-from {source}: that run has no such checkpoint. Steps that it keeps: {steps}.")
+    raise UsageError(f"--fork-from {source}: that run has no such checkpoint. It has checkpoints of steps: {steps}.")
 
 
 def _build(state: Path, config: SwarmConfig, origin: Origin, now_ms: int) -> None:
@@ -186,7 +196,7 @@ def _build(state: Path, config: SwarmConfig, origin: Origin, now_ms: int) -> Non
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Checkpoints never change, so on one disk links are enough. Raises OSError."""
+    """Copy a checkpoint. It never changes, so hard links are enough on one disk. Raises OSError."""
     target.mkdir(parents=True)
     for path in sorted(source.rglob("*")):
         there = target / path.relative_to(source)

@@ -1,7 +1,10 @@
-"""A small model made where there is none: of random weights, then taught by example until it gets some prompts right.
+"""Make a small model on the spot: with random weights, then taught by example until it answers some prompts right.
 
-What always holds: what it was taught is never asked again, since tasks are seeded apart; nothing is downloaded; the
-processes that made it are gone when it is there.
+Invariants:
+
+- The examples are never asked later, since the tasks have different seeds.
+- Nothing is downloaded.
+- The processes that made the model have ended when it is there.
 """
 
 from __future__ import annotations
@@ -38,14 +41,22 @@ from swarm.transport.error_groups import first_cause
 
 UNTRAINED = "model-untrained"
 MODEL = "model"
-"""Directories below where it is made: of random weights, and taught."""
+"""Subdirectories of the model with random weights, and of the taught model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartingModel:
-    """Which: `config` is that of Hugging Face, `task` the spec of what it is taught, judged on `held_out` prompts.
+    """The model to make.
 
-    `write_tokenizer` writes its tokenizer into a directory; `max_turns` of an episode.
+    Args:
+        task: the spec of the task that it is taught.
+        held_out: held-out prompts on which it is judged.
+        max_new_tokens: most tokens of a completion.
+        seed: the seed of weights and tasks.
+        config: its Hugging Face config.json.
+        terms: the target of the warm start.
+        write_tokenizer: writes its tokenizer into a directory.
+        max_turns: most turns of an episode.
     """
 
     task: str
@@ -58,7 +69,7 @@ class StartingModel:
     max_turns: int = 1
 
     async def make(self, out: Path, events: EventLog) -> Scores:
-        """Make it in `out`/model; return how good it is. Raises RunError if it cannot be made or taught."""
+        """Make the model in `out`/model, and return its scores. Raises RunError if it cannot be made or taught."""
         try:
             with writing(out, "--out", named="directory"), first_cause():
                 return await self._make(out, events)

@@ -1,4 +1,4 @@
-"""The trainer's process as the configuration has it: its command, and what it is asked to load."""
+"""Run the trainer's process by the configuration: its command, and its load request."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TRAINER = (sys.executable, "-m", "learner.training.server")
 """The command of the trainer's process."""
 
 GRACE_S = 4.0
-"""Ranks let go of each other one after the other, and torchrun looks at them ten times a second."""
+"""Seconds that the process has to end. Ranks end one after the other, and torchrun looks at them ten times a second."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TrainerProcess(Service):
-    """The trainer's process, to be asked while it is `open`; what it does unasked becomes signals."""
+    """The trainer's process, which answers requests while it is `open`. Its events become signals."""
 
     spec: ChildSpec
     _child: SupervisedChild | None = None
@@ -45,7 +45,7 @@ class TrainerProcess(Service):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Have the process while inside. Raises as `open_child`."""
+        """Run the process while inside. Raises what `open_child` raises."""
         async with open_child(self.spec, on_event=self._note, on_frame=self._hear) as self._child:
             yield
 
@@ -61,8 +61,8 @@ class TrainerProcess(Service):
         *,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
-        """See `SupervisedChild.call`."""
-        assert self._child is not None, "it is asked while it is open"
+        """Make one request, see `SupervisedChild.call`."""
+        assert self._child is not None, "requests are made only while it is open"
         return await self._child.call(op, header, arrays, sent=sent)
 
     def _note(self, event: ChildEvent) -> None:
@@ -89,6 +89,7 @@ _SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperpar
 
 
 def load_request(config: SwarmConfig) -> dict[str, Any]:
+    """Return the trainer's load request. Raises TaskError."""
     trainer, learn = config.trainer, config.learn
     return {
         "directory": config.model.directory,
@@ -118,7 +119,7 @@ def _hyperparameters(config: SwarmConfig) -> dict[str, Any]:
 
 
 def _spoken_to(model: ModelSection) -> dict[str, Any]:
-    """What the configuration says in place of the model's own files. Raises TaskError."""
+    """Return the settings that replace those of the model's own files. Raises TaskError."""
     ways = read_ways(model)
     found: dict[str, Any] = {} if ways.chat_template is None else {"chat_template": ways.chat_template}
     if ways.stop or ways.stop_ids:
@@ -134,20 +135,20 @@ def _lora(trainer: TrainerSection) -> dict[str, Any] | None:
 
 
 def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
-    """The child process; `argv` is the command of one rank."""
+    """Return the spec of the child process. `argv` is the command of one rank."""
     return ChildSpec(
         name="trainer",
         argv=launch_command(argv, config.trainer),
         threads=_threads(config.learn.threads),
         grace_s=GRACE_S,
-        # Other machines are started by people: they are waited for as long as it takes, and named
+        # People start the other machines. The trainer waits for them without limit, and names those that are missing
         # (`learner.training.distributed.machines`).
         ready_timeout_s=math.inf if config.trainer.machines > 1 else READY_S,
     )
 
 
 def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
-    """The command that starts all ranks of this machine, which is the first: torchrun's, unless there is but one."""
+    """Return the command that starts all ranks of this machine, the first: torchrun's, unless there is only one."""
     if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
         return tuple(argv)
     place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
@@ -155,7 +156,7 @@ def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, .
 
 
 def recipe_in(config: SwarmConfig) -> Recipe:
-    """What the trainer will have in force; of the configuration alone, no file is read."""
+    """Return the recipe that the trainer will use, from the configuration alone."""
     return recipe_of(msgspec.convert(_hyperparameters(config), Hyperparameters))
 
 
@@ -164,20 +165,20 @@ def _threads(configured: int) -> int:
 
 
 CallTrainer = Callable[[str, Mapping[str, object], Arrays | None], Awaitable[tuple[Header, Arrays]]]
-"""One request to the trainer, for its header and arrays. Raises ChildRefused, and what its owner raises."""
+"""Makes one request to the trainer, and returns its header and arrays. Raises ChildRefused, and its owner's errors."""
 
 Sent = Callable[[], None]
-"""Called once a request has its place before all that are made later."""
+"""Called once a request comes before all later ones."""
 
 
 def once(call: Sent) -> Sent:
-    """`call`, which is made the first time only."""
+    """Return a function that calls `call` only the first time."""
     left = [call]
     return lambda: left.pop()() if left else None
 
 
 class CallInTurn(Protocol):
-    """As `CallTrainer`, and it says when the request has its place."""
+    """As `CallTrainer`; `sent` is called once the request comes before all later ones."""
 
     def __call__(
         self, op: str, header: Mapping[str, object], arrays: Arrays | None = None, sent: Sent = ..., /

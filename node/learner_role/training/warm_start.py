@@ -1,9 +1,13 @@
-"""A small model made on the spot, taught just enough to begin with: the demo's first minute.
+"""Teach a small model just enough to begin with, in the demo's first minute.
 
-The warm start is supervised on clean examples and stops while accuracy on held-out prompts lies in a
-stated band: below it reinforcement learning finds nothing to reinforce, above it there is nothing left to learn. What
-always holds: the band is met by measurement, never assumed; a block of steps that overshoots is undone (the trainer
-goes back to the state before it) and taken again in smaller steps.
+The warm start is supervised training on clean examples. It stops when the accuracy on held-out prompts lies in a given
+band. Below the band, reinforcement learning finds nothing to reinforce. Above it, there is nothing left to learn.
+
+Invariants:
+
+- The accuracy is measured, never assumed.
+- A block of steps that overshoots the band is undone (the trainer returns to the state before it), and taken again in
+  smaller steps.
 """
 
 from __future__ import annotations
@@ -34,21 +38,22 @@ TINY_QWEN3: Mapping[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 64,
     "max_position_embeddings": 64,
-    # The default 0.02 left one of three seeds stuck at the beginning of the warm start.
+    # With the default 0.02, one of three seeds was stuck at the beginning of the warm start.
     "initializer_range": 0.08,
 }
-"""0.21 M parameters: learns to reverse six letters in seconds on one core."""
+"""A model of 0.21 M parameters, which learns to reverse six letters in seconds on one core."""
 
 VLLM_HEAD_DIM = 32
-"""The smallest that vLLM can do on a CPU."""
+"""The smallest head dimension that vLLM supports on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartTerms:
-    """Accuracy is to end in [`low`, `high`]. Blocks of `first_block` steps, shorter once accuracy moves.
+    """The target of a warm start: the accuracy shall end in [`low`, `high`].
 
-    `by`: greedy accuracy; or "sampled", for a policy that is shown several ways, of which a greedy one is all or
-    nothing: then greedy accuracy is not to be above `high` either.
+    It takes blocks of `first_block` steps, and shorter ones once the accuracy moves. `by` is the accuracy that counts:
+    greedy, or "sampled" for a policy that is taught several ways to answer, since greedy accuracy is then all or
+    nothing. With "sampled", greedy accuracy must not be above `high` either.
     """
 
     by: Literal["greedy", "sampled"] = "greedy"
@@ -62,21 +67,21 @@ class WarmStartTerms:
     max_blocks: int = 400
 
     def reached(self, scores: Scores) -> float:
-        """The accuracy that the band is about."""
+        """Return the accuracy that counts."""
         return scores.greedy if self.by == "greedy" else scores.sampled
 
     def is_over(self, scores: Scores) -> bool:
-        """Whether that is too much, so that there is little left to learn."""
+        """Return whether the accuracy is above the band, so that there is little left to learn."""
         return max(self.reached(scores), scores.greedy) > self.high
 
     def is_met(self, scores: Scores) -> bool:
-        """Whether it lies in the band."""
+        """Return whether the accuracy is in the band."""
         return self.reached(scores) >= self.low and not self.is_over(scores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """The parts a warm start needs: a trainer with the model loaded, an engine, a task, its held-out prompts."""
+    """The parts of a warm start: a trainer with the model loaded, an engine, a task, and its held-out prompts."""
 
     trainer: SupervisedChild
     engine: PolicyEngine
@@ -88,8 +93,9 @@ class WarmStart:
     told: Callable[[int, Scores], None]
 
     async def run(self, directory: Path) -> Scores:
-        """Teach until the band is met, write the model to `directory`, return its scores. Raises RunError if it cannot
-        be met.
+        """Teach until the accuracy is in the band, write the model to `directory`, and return its scores.
+
+        Raises RunError if the band is not met.
         """
         terms, steps, cursor = self.terms, 0, 0
         pace = Pace(block=terms.first_block, rate=terms.learning_rate)

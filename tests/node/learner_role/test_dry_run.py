@@ -316,7 +316,7 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
         ledger.training.begin_incarnation(0, 0)
         assert "The run begins at step 0 (no checkpoint)" in show_dry_run(operator)
-        with pytest.raises(UsageError, match="has no checkpoint to go on from"):
+        with pytest.raises(UsageError, match="has no checkpoint to continue from"):
             show_dry_run(operator, resume=True)
         of_run = check_config(read_swarm_config(operator), operator).state()
         ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
@@ -335,7 +335,7 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
         ledger.training.begin_incarnation(0, 0)
         ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=state), 0)
     assert f"The run begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
-    with pytest.raises(UsageError, match=r"no such checkpoint\. Steps that it keeps: 7"):
+    with pytest.raises(UsageError, match=r"no such checkpoint\. It has checkpoints of steps: 7"):
         show_dry_run(operator, fork_from=f"{other}@8")
     append(operator.parent / "math" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
     with pytest.raises(UsageError, match=f"^--fork-from {other}: the task is not the one"):

@@ -70,9 +70,9 @@ def test_every_file_that_makes_the_model_counts_wherever_it_lies(model: Path) ->
 @pytest.mark.parametrize(
     ("trainer", "rests"),
     [
-        ({"kl_coefficient": 0.25}, "kl_coefficient = 0.25 holds the policy against it"),
-        ({"objective": "dpo"}, 'objective = "dpo" holds the policy against it'),
-        ({"advantage": "preference"}, 'advantage = "preference" holds the policy against it'),
+        ({"kl_coefficient": 0.25}, "kl_coefficient = 0.25 compares the policy with it"),
+        ({"objective": "dpo"}, 'objective = "dpo" compares the policy with it'),
+        ({"advantage": "preference"}, 'advantage = "preference" compares the policy with it'),
         ({"lora_rank": 8}, "lora_rank = 8 trains an adapter on it"),
     ],
 )
@@ -83,7 +83,7 @@ def test_other_weights_are_refused_where_something_rests_on_them(
     with pytest.raises(UsageError) as caught:
         compare_base(found | {SHARDS[1]: "other"}, found, config(model, **trainer))
     assert str(caught.value) == (
-        f"[model] directory: {model} does not hold the model that this run began with ({SHARDS[1]}), and [trainer] "
+        f"[model] directory: {model} does not hold the model that this run began with ({SHARDS[1]}), but [trainer] "
         f"{rests}. Put that model back, or begin another run with this one in another [swarm] state."
     )
     assert compare_base(found, found, config(model, **trainer)) == ""
@@ -96,12 +96,12 @@ def test_other_changes_are_told(model: Path) -> None:
     found = digests_of(model)
     begun = {name: "other" for name in found if name != "config.json"} | {"config.json": found["config.json"]}
     assert compare_base(begun, found, config(model)) == (
-        f"[model] directory: {model} is not as it was when this run began ({SHARDS[0]}, {SHARDS[1]}, "
-        "tokenizer.json): the run goes on with its own weights; tokenizer and settings are used as they are now. Put "
-        "it back if that was not meant."
+        f"[model] directory: {model} has changed since this run began ({SHARDS[0]}, {SHARDS[1]}, "
+        "tokenizer.json): the run continues with its own weights; tokenizer and settings are used as they are now. Put "
+        "the files back if this was not intended."
     )
     alone = compare_base(found | {SHARDS[0]: "other"}, found, config(model))
-    assert "the run goes on with its own weights. Put it back" in alone
+    assert "the run continues with its own weights. Put the files back" in alone
     assert compare_base({}, found, config(model, kl_coefficient=1.0)) == "", "a ledger of before this was written down"
 
 

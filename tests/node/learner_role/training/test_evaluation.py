@@ -222,7 +222,7 @@ async def test_where_nobody_can_say_anything_an_evaluation_fails(tmp_path: Path)
         [(name, fields)] = parts.log
         assert (name, fields["reason"]) == (
             "evaluation_failed",
-            "nobody can say what the answers to 3 held-out prompts are worth: unsaid: the judge sleeps",
+            "the completions of 3 held-out prompts have no rewards: unsaid: the judge sleeps",
         )
         assert parts.rows() == []
 

@@ -722,7 +722,7 @@ async def test_a_trainer_that_is_given_up_ends_the_run(tmp_path: Path) -> None:
             raise ChildGaveUp(end, RestartLimits())
 
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
-        with pytest.raises(RunError, match=r"cannot go on(.|\n)*SIGKILL(.|\n)*out of memory"):
+        with pytest.raises(RunError, match=r"cannot continue(.|\n)*SIGKILL(.|\n)*out of memory"):
             await unwrapped(learner.train, FakePeer())
 
 
@@ -739,7 +739,7 @@ async def test_a_trainer_that_is_lost_at_the_same_step_each_time_ends_the_run(
             raise crash("out of memory")
 
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
-        with pytest.raises(RunError, match=rf"since step {durable} became durable.*out of memory\nMend the cause"):
+        with pytest.raises(RunError, match=rf"since step {durable} became durable.*out of memory\nRepair the cause"):
             await unwrapped(learner.train, FakePeer())
         assert len(lost) == len(learner.logged("trainer_restarted")) + 1
         assert len(lost) - MAX_LOST in (1, 2), "the first may come before the checkpoint before it is heard of"
@@ -768,7 +768,7 @@ async def test_trainers_that_are_lost_after_some_progress_each_are_borne(tmp_pat
         ("load", "bad_request", UsageError, r"^\[trainer\] no weights$"),
         ("load", "internal", RunError, "cannot be loaded: no weights"),
         ("step", "internal", RunError, "refused step 1: no weights"),
-        ("save", "disk", RunError, "3 checkpoints in a row could not be written to .*, so all since step 0 is at risk"),
+        ("save", "disk", RunError, "3 checkpoints in a row could not be written to .*, so all training since step 0"),
         ("export", "disk", RunError, "Version 1.0 cannot be published: no weights"),
     ],
 )
@@ -1104,7 +1104,7 @@ async def test_a_checkpoint_of_another_model_or_program_is_no_reason_to_go_back_
         with pytest.raises(RunError) as caught:
             await again.training.run()
         told = f"{newest} is another model's" if named else f"{newest}: of another model"
-        assert str(caught.value) == f"This run cannot be gone on with: {told}."
+        assert str(caught.value) == f"This run cannot continue: {told}."
         assert again.ledger.training.begun() == [(1, 0)]
         assert [row.step for row in again.ledger.training.checkpoints()] == [3, 2]
     assert sorted(tmp_path.rglob("checkpoints/*/*")) == before

@@ -140,7 +140,7 @@ async def test_an_export_that_fails_beside_training_ends_the_run_and_says_why(tm
             told(header, arrays)
 
         learner.trainer.on_frame = fail
-        said = r"^Version 1\.[1-5] cannot be published: full\. See the disk of .*exports\.$"
+        said = r"^Version 1\.[1-5] cannot be published: full\. Check the disk of .*exports\.$"
         with pytest.raises(RunError, match=said):
             await unwrapped(learner.train, FakePeer())
         assert [str(version) for version, _ in learner.ledger.training.manifests()] == ["1.0"]

@@ -57,7 +57,7 @@ def nothing(state: Mapping[str, Any]) -> None:
 
 
 def test_what_there_is_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--resume: .*/none has no checkpoint to go on from\. Check \[swarm\] state"):
+    with pytest.raises(UsageError, match=r"--resume: .*/none has no checkpoint to continue from\. Check \[swarm"):
         require_checkpoint(tmp_path / "none")
     with pytest.raises(UsageError, match="has no checkpoint"):
         require_checkpoint(run(tmp_path / "young"))
@@ -76,7 +76,7 @@ def test_a_learner_that_has_worked_does_not_begin_anew_without_its_ledger(tmp_pa
     kept = (state / "ledger.sqlite").read_bytes()
     for spoil in (lambda path: path.unlink(), Path.touch, blank):
         spoil(state / "ledger.sqlite")
-        with pytest.raises(RunError, match=r"ledger\.sqlite is missing or empty, and .*checkpoints tells"):
+        with pytest.raises(RunError, match=r"ledger\.sqlite is missing or empty, but .*checkpoints shows"):
             require_memory(state)
     (state / "ledger.sqlite").write_bytes(kept[: len(kept) // 2])
     with pytest.raises(RunError, match="is damaged"):
@@ -123,7 +123,7 @@ def test_a_fork_is_a_swarm_of_its_own_that_begins_with_a_checkpoint(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("at", "says"),
-    [("@6", r"no such checkpoint\. Steps that it keeps: 5, 4"), ("/nowhere", "no such file or directory")],
+    [("@6", r"no such checkpoint\. It has checkpoints of steps: 5, 4"), ("/nowhere", "no such file or directory")],
 )
 def test_a_fork_of_what_is_not_there(tmp_path: Path, at: str, says: str) -> None:
     origin = run(tmp_path / "origin", 4, 5)

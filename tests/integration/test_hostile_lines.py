@@ -412,7 +412,7 @@ async def test_who_comes_and_goes_without_end_fills_no_ledger(tmp_path: Path, mo
         refused = await stage.learner.sessions.welcome(PEER.peer_id, greeting)
         assert isinstance(refused, Refused)
         assert refused.retry_after_ms == 1000 * WELCOME_EVERY_S
-        assert "line breaks" in refused.reason
+        assert "connection breaks" in refused.reason
         assert rows_of(ledger.path)["presence"] == WELCOMES_AT_ONCE
         assert isinstance(await stage.learner.sessions.welcome(OTHER.peer_id, greeting), Welcome), "others may come"
         mock_clock.jump(WELCOME_EVERY_S)

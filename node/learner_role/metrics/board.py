@@ -1,10 +1,14 @@
-"""The newest value of every series: where measured figures meet those who show them.
+"""Keep the newest value of every series, for code that measures and code that shows.
 
-What always holds: a series has a declared name (`node.learner_role.metrics.catalogue`) with exactly its declared
-labels, or a mistake of ours is raised; of each metric there are at most MAX_SERIES, so that strangers' names fill no
-memory, and those of one metric take no room from another; reading from another thread, as a scrape does, sees whole
-values. A `Row` is what one training step leaves: the series that were measured since the row before, each as one
-figure.
+A `Row` is the result of one training step: the series that were measured since the row before, each with one value.
+
+Invariants:
+
+- A series has a declared name (`node.learner_role.metrics.catalogue`) with exactly its declared labels. Otherwise
+  LocalProtocolError is raised.
+- Each metric has at most MAX_SERIES series, so that names of strangers cannot fill the memory. One metric takes no room
+  from another.
+- A reader on another thread, such as a scrape, sees consistent values.
 """
 
 from __future__ import annotations
@@ -20,19 +24,19 @@ from node.learner_role.metrics.catalogue import METRICS, Kind, Metric
 from protocol.core.errors import LocalProtocolError
 
 MAX_SERIES = 2048
-"""Of one metric: more peers than a learner has connections, windows of hundreds of lags. Of the two dozen metrics with
-labels five go by peer: 2 MiB."""
+"""Most series of one metric: more than a learner has connections, or a window has lags. Five of the two dozen metrics
+with labels have a series for each peer: 2 MiB."""
 
 
 @dataclass(frozen=True, order=True)
 class Series:
-    """A metric with its labels' values, in the order in which they are declared."""
+    """A metric with the values of its labels, in the declared order."""
 
     metric: str
     labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """`kl_at_lag{lag="3"}`, as Prometheus writes it."""
+        """Return the series as Prometheus writes it: `kl_at_lag{lag="3"}`."""
         names = METRICS[self.metric].labels
         told = ",".join(f'{name}="{value}"' for name, value in zip(names, self.labels, strict=True))
         return f"{self.metric}{{{told}}}" if told else self.metric
@@ -40,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What step `step` of `incarnation` left, at `at_ms` since 1970. Values are finite."""
+    """The values of step `step` of `incarnation`, at `at_ms` since 1970. They are finite."""
 
     incarnation: int
     step: int
@@ -50,7 +54,7 @@ class Row:
 
 @dataclass(kw_only=True)
 class Tally:
-    """A histogram's state: counts by bucket (the last one is beyond all), and their sum."""
+    """A histogram's state: counts by bucket (the last one is above all limits), and the sum of the values."""
 
     counts: list[int]
     total: float = 0.0
@@ -62,7 +66,7 @@ class Tally:
 
 @dataclass(kw_only=True)
 class Board:
-    """See the module's paragraph."""
+    """The newest values of all series."""
 
     _values: dict[Series, float] = field(default_factory=dict)
     _tallies: dict[Series, Tally] = field(default_factory=dict)
@@ -71,21 +75,21 @@ class Board:
     _lock: Lock = field(default_factory=Lock)
 
     def set(self, metric: str, value: float, **labels: object) -> None:
-        """A gauge is `value` now."""
+        """Set a gauge to `value`."""
         with self._lock:
             if (series := self._series(metric, Kind.GAUGE, labels)) is not None:
                 self._values[series] = float(value)
                 self._fresh[series] = [float(value)]
 
     def add(self, metric: str, amount: float = 1, **labels: object) -> None:
-        """A counter grows by `amount`, at least 0."""
+        """Increase a counter by `amount`, at least 0."""
         with self._lock:
             if (series := self._series(metric, Kind.COUNTER, labels)) is not None:
                 self._values[series] = self._values.get(series, 0.0) + amount
                 self._fresh[series] = [self._values[series]]
 
     def observe(self, metric: str, *values: float, **labels: object) -> None:
-        """A histogram has these values more. In a row it is the mean of those since the row before."""
+        """Add values to a histogram. A row has the mean of those since the row before."""
         with self._lock:
             if (series := self._series(metric, Kind.HISTOGRAM, labels)) is not None:
                 buckets = METRICS[metric].buckets
@@ -96,7 +100,7 @@ class Board:
                 self._fresh.setdefault(series, []).extend(map(float, values))
 
     def row(self, *, incarnation: int, step: int, at_ms: int, only: Collection[str] = ()) -> Row:
-        """What was measured since the row before, as that of `step`; of these metrics only, if any are named."""
+        """Return what was measured since the row before, as the row of `step`. `only`: just these metrics, if any."""
         with self._lock:
             fresh = {series: values for series, values in self._fresh.items() if not only or series.metric in only}
             self._fresh = {series: values for series, values in self._fresh.items() if series not in fresh}
@@ -105,12 +109,12 @@ class Board:
         return Row(incarnation=incarnation, step=step, at_ms=at_ms, values=values)
 
     def values(self) -> dict[Series, float]:
-        """All gauges and counters."""
+        """Return all gauges and counters."""
         with self._lock:
             return dict(self._values)
 
     def tallies(self) -> Iterator[tuple[Series, list[int], float]]:
-        """All histograms: counts by bucket, and the sum of the values."""
+        """Yield all histograms: counts by bucket, and the sum of the values."""
         with self._lock:
             found = [(series, list(tally.counts), tally.total) for series, tally in self._tallies.items()]
         yield from found

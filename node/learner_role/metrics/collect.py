@@ -1,7 +1,7 @@
-"""From what happens to what is measured: events of the learner, and its training steps, become values on the board.
+"""Turn the learner's events and training steps into values on the board.
 
-Pure but for the board that it writes to. Events that are not named here measure nothing. Figures that the trainer
-replies go through by their own names, as far as they are declared.
+Pure, except for the board that it writes to. Events that are not named here measure nothing. Figures in the trainer's
+replies are measured under their own names, if they are declared.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from protocol.core.ids import short
 from protocol.reach import ReachKind
 
 BY_LAG = ("tokens", "ratio", "kl", "clip_share", "entropy", "ess", "weight_ess", "reward")
-"""Figures of one lag, as a step's row has them; each one's metric is called so, with `_at_lag` after it."""
+"""Figures of one lag in a step's row. The metric of each has the same name with `_at_lag` at the end."""
 
 ONCE = ""
-"""In place of a field: the event itself is counted."""
+"""In place of a field's name: count the event itself."""
 
 BY_EVENT: Mapping[str, Mapping[str, str]] = {
     "audit_impossible": {"audits_impossible": ONCE},
@@ -70,17 +70,17 @@ BY_EVENT: Mapping[str, Mapping[str, str]] = {
         "publish_seconds": "seconds",
     },
 }
-"""What an event measures: metrics, and the field that each one is. Their labels are fields of it, too."""
+"""By event: the metrics that it measures, and the field of each. Their labels are fields of the event, too."""
 
 BY_NAME: Mapping[tuple[str, str], str] = {
     ("evaluated", "pass"): "pass_at",
     ("evaluated_task", "pass"): "pass_at_of_task",
     ("curriculum", "rate"): "pass_rate_of_level",
 }
-"""What the fields `pass_1` or `rate_1` of an event measure; the metric's last label is what follows in the name."""
+"""The metric of fields such as `pass_1` or `rate_1` of an event. The rest of the name is the metric's last label."""
 
 OF_OVERLONG = ("cut_off", "overlong_penalty")
-"""Figures of a step's row that say what was cut off, and what was made of it."""
+"""Figures of a step's row about completions that were cut off."""
 
 NOT_THE_TRAINERS = (
     *("step", "incarnation", "reward", "reward_error", "difficulty", "turns", "utilisation", "bubble"),
@@ -90,7 +90,7 @@ NOT_THE_TRAINERS = (
 
 
 def follow_event(board: Board, event: str, fields: Fields) -> None:
-    """Measure what an event of the learner says."""
+    """Measure an event of the learner."""
     labels = {**fields, "peer": short(fields.get("peer", ""))}
     match event, fields:
         case "delivery_judged", {"admitted": admitted, "refused": refused}:
@@ -126,7 +126,7 @@ def _measure(board: Board, metric: str, value: float, labels: Fields) -> None:
 
 
 def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int], str]) -> None:
-    """Measure a training step; `task_of` names the task of a prompt's index."""
+    """Measure a training step. `task_of` returns the task of a prompt's index."""
     board.set("step", row.step)
     board.set("incarnation", row.incarnation)
     board.set("reward", row.reward)
@@ -164,7 +164,7 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
 
 
 def follow_time(board: Board, passed: LearnerTime, so_far: LearnerTime) -> None:
-    """Measure what the learner's time went into: what has passed since the last time, and of the whole run."""
+    """Measure the learner's time by kind: `passed` since the last time, and `so_far` in the whole run."""
     for kind, seconds in passed.seconds.items():
         board.add("learner_seconds", seconds, kind=kind.value)
     if so_far.utilisation is not None:
@@ -174,13 +174,13 @@ def follow_time(board: Board, passed: LearnerTime, so_far: LearnerTime) -> None:
 
 
 def is_trainers(name: str) -> bool:
-    """Whether a figure of that name in the trainer's reply is measured."""
+    """Return whether a figure with that name in the trainer's reply is measured."""
     metric = METRICS.get(name)
     return metric is not None and metric.kind is Kind.GAUGE and not metric.labels and name not in NOT_THE_TRAINERS
 
 
 def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float) -> None:
-    """Measure how things stand: who is here, what waits, what things take, and since when no step was taken."""
+    """Measure the present state: peers, waiting rollouts, durations, and the seconds since the last step."""
     board.set("still_seconds", still_s)
     board.set("peers", len(run.present))
     board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
@@ -204,7 +204,7 @@ def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float
 
 
 def follow_loop(board: Board, figures: LoopFigures) -> None:
-    """Measure how long the event loop makes peers and timers wait."""
+    """Measure how long the event loop delays peers and timers."""
     board.set("loop_delay_p99", figures.p99_s)
     board.set("loop_delay_max", figures.longest_s)
     board.set("loop_step_processor", figures.step_cpu_s)

@@ -1,9 +1,12 @@
-"""The learner watched: what happens becomes metrics, alarms and samples, step by step.
+"""Watch the learner: make metrics, alarms and samples of events and training steps.
 
-What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
-training; how things stand is measured also while no step is taken, and said when that lasts, and at once when nodes
-cannot work. After a restart the alarms know what they knew (the ledger's newest steps are read again), but for held-out
-scores and dropped batches, and every sink is told from which step the series go on.
+Invariants:
+
+- The learner never waits here for a disk or a network, and no failure of a sink affects training.
+- The present state is measured even while no step is taken. The operator is told if that lasts, and at once if nodes
+  cannot work.
+- After a restart, the alarms have their state from before (the ledger's newest steps are read again), except for
+  held-out scores and dropped batches. Every sink gets the step from which the series continue.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ from node.runtime.loop_watch import LoopWatch
 from protocol.core.ids import PolicyVersion
 
 LOOK_S = 5.0
-"""How often is looked at how things stand: as often as Prometheus asks, or oftener."""
+"""Seconds between two measurements of the present state: at least as often as Prometheus scrapes."""
 
 NODES_AGAIN_S = 30.0
-"""At most so often is said what nodes cannot do, while it is as many of them as before."""
+"""Least seconds between two events about nodes that cannot work, while their number is the same."""
 
 EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
@@ -50,14 +53,16 @@ EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task"
 
 @dataclass(kw_only=True, eq=False)
 class LearnerMonitor(Service):
-    """See the module's paragraph.
+    """Measures the learner, and feeds the sinks.
 
     Args:
-        task_of: names the task of a prompt's index.
+        recorder: the recording, whose observatory estimates durations.
+        task_of: returns the task of a prompt's index.
         samples: groups to keep of every step.
-        advantage: the name of the one that the run's objective takes.
-        overlong: what is trained on of completions that were cut off.
+        advantage: the name of the objective's advantage.
+        overlong: how completions that were cut off are trained on.
         loop: watches the event loop.
+        board: the newest values.
     """
 
     recorder: RunRecorder
@@ -83,7 +88,7 @@ class LearnerMonitor(Service):
         self.signals.time_passed.subscribe(lambda row: follow_time(self.board, row.time, self.time.so_far))
 
     async def run(self) -> None:
-        """Measure how things stand, step or no step, until cancelled or the run is over."""
+        """Measure the present state every LOOK_S, until cancelled or the run is over."""
         while not self.state.finished:
             await trio.sleep(LOOK_S)
             self._measure()
@@ -115,7 +120,7 @@ class LearnerMonitor(Service):
         return [*self._outlets] if self._keeping is None else [*self._outlets, self._keeping]
 
     async def begin(self, incarnation: int, base: int) -> None:
-        """An incarnation goes on from step `base`."""
+        """Note that an incarnation begins at step `base`."""
         rows = await trio.to_thread.run_sync(self.ledger.training.newest_steps, HISTORY)
         self._watchman, self._evaluation, self._diverged = AlarmMonitor(), {}, 0
         for row in rows:
@@ -123,7 +128,7 @@ class LearnerMonitor(Service):
         for alarm in Alarm:
             self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
         self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
-        for change in self._watchman.raised.values():  # whoever shows them has begun anew
+        for change in self._watchman.raised.values():  # the views have started again, and must show them
             self._emit(change)
         if self._loop is not None:
             self._say_loop(self._loop)
@@ -140,8 +145,8 @@ class LearnerMonitor(Service):
         for change in self._watchman.handle(observation(told)):
             self._say(change)
         self._put(row.incarnation, row.step)
-        if self._keeping is not None and batch.groups:  # else all of it came from logs
-            # What is taken over the whole batch counts the logs' rewards, too, which are not here.
+        if self._keeping is not None and batch.groups:  # otherwise the whole batch came from logs
+            # An advantage over the whole batch needs the rewards of the logs, too, which are not here.
             unknown = self.advantage in ("batch_mean", "gdpo") and "offline_sequences" in row.metrics
             advantage = "" if unknown else self.advantage
             groups = kept_of(batch, self.samples, advantage, self.task_of, self.overlong)
@@ -152,7 +157,7 @@ class LearnerMonitor(Service):
         follow_loop(self.board, self.loop.latest)
 
     def _look_at_leases(self) -> None:
-        """Raise the alarm that leases bring no record, or clear it. No training step is needed for that."""
+        """Raise or clear the alarm that leases bring no records. This needs no training step."""
         before, self._loop = self._loop, self.scheduler.fruitless.loop
         if (before is None) == (self._loop is None):
             return
@@ -174,8 +179,11 @@ class LearnerMonitor(Service):
         )
 
     def _look_at_nodes(self) -> None:
-        """Say which nodes cannot work, when that is another: at once when it is another number of them, else not too
-        often, since what they say is up to them."""
+        """Emit an event if other nodes cannot work than before.
+
+        If their number changed, it is emitted at once, otherwise not too often, since peers can change their reports at
+        will.
+        """
         before, now, now_s = self._unable, self.state.unable(), trio.current_time()
         is_as_many = (before.nodes, before.is_everyone) == (now.nodes, now.is_everyone)
         if now == before or (is_as_many and now_s - self._unable_said_s < NODES_AGAIN_S):
@@ -214,11 +222,14 @@ class LearnerMonitor(Service):
             case "evaluated", {"version": name, "sampled": sampled, "completions": completions}:
                 self._evaluation = {"evaluation": sampled, "evaluated_on": completions}
                 version = PolicyVersion(*map(int, name.split(".")))
-                if self.capacity.chain.contains(version):  # else a restart has cut it off meanwhile
+                if self.capacity.chain.contains(version):  # otherwise a restart has cut it off meanwhile
                     self._put(self.capacity.chain.head.incarnation, version.version, EVALUATED)
 
     def _note_dropped(self, reward: float | None) -> None:
-        """A group that teaches nothing was dropped: of a task in which all are, no step would ever tell."""
+        """Note a group that was dropped because its rewards are equal.
+
+        If all groups of a task are such, no step is taken that could raise an alarm.
+        """
         groups = self.capacity.batch / self.capacity.leasing.terms.group_size
         batches = self.capacity.buffer.alike / groups
         for change in self._watchman.without_a_step(self.capacity.chain.head.version, batches, reward):
@@ -235,6 +246,6 @@ class LearnerMonitor(Service):
 
 
 def alarm_row(row: StepRow, diverged: int = 0) -> dict[str, Any]:
-    """A step of the ledger as the alarms read it; `diverged` batches were dropped before it."""
+    """Return a step of the ledger in the form that alarms read. `diverged`: batches that were dropped before it."""
     own = int(row.metrics.get("diverged", 0))
     return {**row.metrics, "step": row.step, "reward": row.reward, "diverged": own + diverged}

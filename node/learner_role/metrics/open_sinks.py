@@ -1,4 +1,4 @@
-"""The sinks that a configuration asks for."""
+"""Open the sinks of the configuration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from node.learner_role.metrics.wandb import WandbSink
 from node.runtime.errors import UsageError
 
 SLUG_CHARS = 64
-"""W&B takes 128 for the name of a run."""
+"""Most characters of a swarm's name in the name of a run. W&B allows 128 for the whole."""
 
 
 def require_sinks(section: MetricsSection) -> None:
-    """Raise UsageError for what cannot work, before anything is opened."""
+    """Raise UsageError for a sink that cannot work, before anything is opened."""
     if section.tensorboard and find_spec("tensorboard") is None:
         raise UsageError(
             "[metrics] tensorboard: it is not installed here. Install it with `pip install 'volery[tensorboard]'`, "
@@ -31,7 +31,7 @@ def require_sinks(section: MetricsSection) -> None:
     if section.wandb and find_spec("wandb") is None:
         raise UsageError(
             "[metrics] wandb: Weights & Biases is not installed here. Install it with `pip install 'volery[wandb]'`, "
-            "or leave the key out."
+            "or leave out the key."
         )
     if section.prometheus:
         try:
@@ -41,12 +41,12 @@ def require_sinks(section: MetricsSection) -> None:
 
 
 def slug(name: str) -> str:
-    """`name` as far as it can stand in the name of a run: letters, digits, dots and dashes."""
+    """Return `name` with only the characters that a run's name may have: letters, digits, dots and dashes."""
     return "-".join(re.findall(r"[A-Za-z0-9.]+", name))[:SLUG_CHARS] or "swarm"
 
 
 def open_sinks(section: MetricsSection, state: Path, *, run: str) -> list[Sink[Row]]:
-    """Sinks with their files below `state`; `run` names the swarm's series where many share a place."""
+    """Return the sinks, with their files below `state`. `run` names the swarm's series if many swarms share a place."""
     sinks: list[Sink[Row]] = []
     if section.sqlite:
         sinks.append(SqliteSink(path=state / FILE))

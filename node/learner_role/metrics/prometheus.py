@@ -1,10 +1,13 @@
-"""Metrics for Prometheus: the board as it is now, over HTTP.
+"""Serve the board's present values to Prometheus, over HTTP.
 
-What always holds: it listens where it was told and nowhere else, by default nowhere, and on this machine unless a host
-is named; a scrape runs on a thread of its own and changes nothing. A counter begins at 0 with each start of the
-learner, as Prometheus expects.
+A counter begins at 0 with each start of the learner, as Prometheus expects.
 
     curl http://127.0.0.1:9464/metrics
+
+Invariants:
+
+- It listens only at the configured address: by default nowhere, and on this machine unless a host is named.
+- A scrape runs on a thread of its own, and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +28,16 @@ PREFIX = "volery_"
 
 
 class BoardCollector(Collector):
-    """What a scrape reads. Names are those of `node.learner_role.metrics.catalogue` after `volery_`, counters end in
-    `_total`.
+    """The values for a scrape. Names are `volery_` and the name in `node.learner_role.metrics.catalogue`.
+
+    Names of counters end in `_total`.
     """
 
     def __init__(self, board: Board) -> None:
         self._board = board
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
-        """One family for each metric that has a value."""
+        """Yield one family for each metric that has a value."""
         values = sorted(self._board.values().items())
         for name, group in groupby(values, key=lambda entry: entry[0].metric):
             yield _family(name, list(group))
@@ -55,7 +59,10 @@ def _family(name: str, values: list[tuple[Series, float]]) -> GaugeMetricFamily 
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT", "[::1]:PORT" or "PORT" alone, which is this machine only. ValueError if neither."""
+    """Return host and port of "HOST:PORT" or "[::1]:PORT", or of "PORT", which means this machine only.
+
+    Raises ValueError for anything else.
+    """
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535 or (":" in host and "[" not in host):
         raise ValueError(f"{address!r} is not HOST:PORT")
@@ -64,7 +71,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 @contextmanager
 def serve(address: str, board: Board) -> Iterator[int]:
-    """Answer scrapes at `address` while inside; yields the port. Raises RunError when that cannot be listened on."""
+    """Answer scrapes at `address` while inside, and yield the port. Raises RunError if it cannot listen there."""
     host, port = split_address(address)
     registry = CollectorRegistry()
     registry.register(BoardCollector(board))

@@ -1,9 +1,14 @@
-"""Which groups of a batch are kept to be looked at, and what of them.
+"""Choose the groups of a batch that are kept as samples, and what is kept of them.
 
-Pure. What always holds: of each step the same few groups are chosen, from the worst mean reward to the best, evenly in
-between, and groups whose rewards are all equal only where there are no others; what is kept is what the trainer got
-(prompt, tokens, who generated which, reward, advantage), so that looking needs neither the records, whose contents the
-ledger forgets, nor the task; a group takes at most MAX_TOKENS.
+Pure.
+
+Invariants:
+
+- The chosen groups depend only on the step: those with the worst and the best mean reward, and evenly spaced ones in
+  between. Groups whose rewards are all equal are chosen only if there are no others.
+- A sample has what the trainer got: prompt, tokens, versions that generated them, reward, advantage. So showing it
+  needs neither the records, whose contents the ledger forgets, nor the task.
+- A group takes at most MAX_TOKENS.
 """
 
 from __future__ import annotations
@@ -22,19 +27,24 @@ from protocol.core.codec import ready
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 MAX_TOKENS = 1 << 20
-"""Of one group: completions beyond are left out of what is kept. Some 3 MiB, before they are compressed."""
+"""Most tokens of a group that are kept; further completions are left out. Some 3 MiB before compression."""
 
 MAX_BYTES = 64 << 20
-"""Of one group when it is read: far above what MAX_TOKENS can take."""
+"""Most bytes of a group when it is read: far more than MAX_TOKENS can take."""
 
 LEVEL = 3
 
 
 class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion. `tokens` is all that follows the prompt; `generated` the ranges [start, end) of it that the
-    policy made, empty for all; `spans` how many of these each version made, in order. `advantage` is None where the
-    objective has none of its own for a completion. `rewards` are those with names that `reward` is made of: value,
-    None where nobody could say it, and weight.
+    """One completion.
+
+    Args:
+        tokens: all tokens after the prompt.
+        reward: the total reward.
+        advantage: None if the objective has none for a single completion.
+        spans: how many of the generated tokens each version made, in order.
+        generated: the ranges [start, end) of `tokens` that the policy made; empty for all.
+        rewards: the named rewards that `reward` consists of: value, None if it is not known, and weight.
     """
 
     tokens: tuple[int, ...]
@@ -46,7 +56,7 @@ class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """(whether the policy made them, tokens), in order."""
+        """Yield (whether the policy made them, tokens), in order."""
         at = 0
         for start, end in self.generated or ((0, len(self.tokens)),):
             if start > at:
@@ -58,7 +68,7 @@ class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of a training step. `lag` is the one that was judged when the batch formed."""
+    """One group of a training step. `lag` is its lag when the batch was formed."""
 
     lease: LeaseId
     peer: PeerId
@@ -71,17 +81,19 @@ class KeptGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reward(self) -> float:
-        """Mean over what is kept."""
+        """Return the mean reward of the kept completions."""
         return sum(completion.reward for completion in self.completions) / max(1, len(self.completions))
 
 
 def kept_of(
     batch: Batch, count: int, advantage: str, task_of: Callable[[int], str], overlong: Overlong
 ) -> list[KeptGroup]:
-    """At most `count` groups of `batch`; `advantage` names that of the run's objective, and `overlong` says what was
-    made of completions that were cut off."""
+    """Return at most `count` groups of `batch`.
+
+    `advantage` names the objective's advantage. `overlong` says how completions that were cut off are trained on.
+    """
     completions = [completion for group in batch.groups for completion in group.completions]
-    if not completions:  # a step on logs alone
+    if not completions:  # a step only on logs
         return []
     sizes = [len(group.completions) for group in batch.groups]
     values: list[float | None] = [None] * len(completions)
@@ -99,8 +111,10 @@ def kept_of(
 
 
 def _chosen(groups: Sequence[Group], count: int) -> list[int]:
-    """Places, by mean reward, of the worst, the best, and those evenly between them; of groups that teach something,
-    as far as there are enough."""
+    """Return the places of the groups with the worst and the best mean reward, and of evenly spaced ones in between.
+
+    Groups with different rewards come first, as far as there are enough.
+    """
     means = [sum(one.reward for one in group.completions) / len(group.completions) for group in groups]
     order = sorted(range(len(groups)), key=lambda place: (means[place], place))
     telling = [place for place in order if is_informative(groups[place])]
@@ -151,12 +165,12 @@ def _completion(completion: Completion, value: float | None) -> KeptCompletion:
 
 
 def pack(group: KeptGroup) -> bytes:
-    """A group as it is stored."""
+    """Return a group as bytes for the store."""
     return zstandard.ZstdCompressor(level=LEVEL).compress(msgspec.msgpack.encode(group))
 
 
 def unpack(raw: bytes) -> KeptGroup:
-    """The group that `pack` made `raw` of. ValueError when it did not."""
+    """Return the group of which `pack` made `raw`. Raises ValueError for other bytes."""
     try:
         return msgspec.msgpack.decode(
             zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES), type=ready(KeptGroup)

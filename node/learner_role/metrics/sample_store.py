@@ -1,8 +1,12 @@
-"""Samples on disk: `samples.sqlite` in the learner's state directory, written as a sink, read by `volery samples`.
+"""Store samples in `samples.sqlite` in the learner's state directory. `volery samples` reads them.
 
-What always holds: a step has the samples of its last time, since a step that is taken again replaces what was there;
-the file holds at most MAX_BYTES of groups: when they are more, the older half of the steps is thinned out evenly, so a
-long run keeps all of what is new, some of everything, and its first step. Readers may open it while the learner writes.
+The file is written as a sink. Readers may open it while the learner writes.
+
+Invariants:
+
+- If a step is taken again, its samples replace the ones before.
+- The file has at most MAX_BYTES of groups. If there are more, the older half of the steps is thinned out evenly. So a
+  long run keeps all new samples, some old ones, and those of its first step.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ from protocol.core.ids import PolicyVersion
 FILE = "samples.sqlite"
 
 FORMAT = 1
-"""Goes up when an old program could misread a new file."""
+"""Format of the file. It increases when an old program could misread a new file."""
 
 MAX_BYTES = 256 << 20
-"""Two groups of 16 completions of 512 tokens are 30 KB a step: all of 8000 steps."""
+"""Most bytes of groups in the file. Two groups of 16 completions of 512 tokens take 30 KB, so all samples of 8000 steps
+fit."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -38,7 +43,7 @@ CREATE TABLE IF NOT EXISTS groups (
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Groups kept of one training step."""
+    """The groups that are kept of one training step."""
 
     incarnation: int
     step: int
@@ -47,13 +52,13 @@ class Sample:
 
     @property
     def version(self) -> PolicyVersion:
-        """The version that the step made."""
+        """Return the version that the step made."""
         return PolicyVersion(self.incarnation, self.step)
 
 
 @dataclass(kw_only=True)
 class SampleSink(SideFileSink):
-    """See the module's paragraph. `most` is MAX_BYTES but in tests."""
+    """Writes samples. `most` is MAX_BYTES, except in tests."""
 
     form: ClassVar = FORMAT
     schema: ClassVar = SCHEMA
@@ -62,14 +67,14 @@ class SampleSink(SideFileSink):
     _bytes: int = 0
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Open or make the file, and forget steps after `base`."""
+        """Open or create the file, and remove steps after `base`."""
         self._open()
         with self._writing() as db:
             db.execute("DELETE FROM groups WHERE step > ?", (base,))
             self._measure(db)
 
     def write(self, row: Sample) -> None:
-        """Keep the groups of one step, on disk soon."""
+        """Store the groups of one step, which are soon on disk."""
         payloads = [pack(group) for group in row.groups]
         with self._writing() as db:
             db.execute("DELETE FROM groups WHERE step = ?", (row.step,))
@@ -85,7 +90,7 @@ class SampleSink(SideFileSink):
         (self._bytes,) = db.execute("SELECT coalesce(sum(length(payload)), 0) FROM groups").fetchone()
 
     def _thin(self, db: sqlite3.Connection) -> bool:
-        """Forget the step of the older half whose neighbours are closest; False when only the newest is left."""
+        """Remove the step of the older half whose neighbours are closest. Return False if only the newest is left."""
         steps = [step for (step,) in db.execute("SELECT DISTINCT step FROM groups ORDER BY step")]
         older = steps[: len(steps) // 2 + 1]
         gaps = [(after - before, step) for before, step, after in zip(older, older[1:], older[2:], strict=False)]
@@ -95,16 +100,16 @@ class SampleSink(SideFileSink):
 
 
 def kept_versions(path: Path) -> list[PolicyVersion]:
-    """Versions of which samples are kept, oldest first; none where there is no file. Raises RunError."""
+    """Return the versions with samples, oldest first; empty if there is no file. Raises RunError."""
     rows = _query(path, "SELECT DISTINCT step, incarnation FROM groups ORDER BY step") if path.is_file() else []
     return [PolicyVersion(incarnation, step) for step, incarnation in rows]
 
 
 def read_sample(path: Path, version: PolicyVersion) -> Sample:
-    """What is kept of the step that made `version`, one of `kept_versions`. Raises RunError."""
+    """Return the samples of the step that made `version`, one of `kept_versions`. Raises RunError."""
     rows = _query(path, "SELECT incarnation, at_ms, payload FROM groups WHERE step = ? ORDER BY place", version.version)
-    if not rows:  # the learner goes on while we read
-        raise RunError(f"{path}: the samples of version {version} have just been thinned out. Show another version.")
+    if not rows:  # the learner writes while we read
+        raise RunError(f"{path}: the samples of version {version} have just been removed. Show another version.")
     try:
         groups = [unpack(raw) for _, _, raw in rows]
     except ValueError as error:
@@ -119,18 +124,20 @@ def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
         with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found != FORMAT:
-                raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")
+                raise RunError(
+                    f"{path} has format {found}, but this program reads {FORMAT}. Use the volery that wrote it."
+                )
             return db.execute(sql, values).fetchall()
     except (*SQLITE_ERRORS, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         if isinstance(error, UnicodeDecodeError):
-            why = "it is damaged: a text in it is no UTF-8"
+            why = "it is damaged: a text in it is not UTF-8"
         if ailment_of(error) is Ailment.DAMAGED:
             raise RunError(
                 f"{path} cannot be read ({why}). Restore it from a copy, or delete it while no learner runs: only "
                 "samples are lost."
             ) from None
         raise RunError(
-            f"{path} cannot be opened ({why}). Its directory must be writable, since SQLite keeps a lock file there: "
-            f"copy {path.parent} to a disk that is, and show the copy."
+            f"{path} cannot be opened ({why}). SQLite keeps a lock file beside it, so its directory must be writable: "
+            f"copy {path.parent} to a writable disk, and show the copy."
         ) from None

@@ -1,8 +1,9 @@
-"""SQLite files beside the ledger: what a run can do without, for whoever wants to ask.
+"""Write SQLite files beside the ledger, for data that a run can do without.
 
 Invariants:
-- Readers may open one while the learner writes (WAL); a power cut may take what was written last.
-- A file of another format, which `user_version` says, is not changed.
+
+- Readers may open a file while the learner writes (WAL). A power cut may lose the last writes.
+- A file with another format in `user_version` is not changed.
 - A sink has its file open from `begin` to `close`, and may begin again.
 """
 
@@ -18,11 +19,11 @@ from typing import ClassVar
 from learner.ledger.sqlite.files import Ailment, Doing, FileGone, SqliteFile
 
 BUSY_S = 5.0
-"""How long to wait for another process that holds the file."""
+"""Seconds to wait for another process that has locked the file."""
 
 
 class SideFile(SqliteFile):
-    """One such file, made where it is missing. Raises sqlite3.Error, also for another format, and FileGone."""
+    """One such file, created if it is missing. Raises sqlite3.Error, also for another format, and FileGone."""
 
     def __init__(self, path: Path, *, form: int, schema: str) -> None:
         self._form, self._schema = form, schema
@@ -32,7 +33,7 @@ class SideFile(SqliteFile):
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if found not in (0, self._form):
             raise sqlite3.DatabaseError(
-                f"{self.path} has format {found}, this program writes {self._form}: move it away"
+                f"{self.path} has format {found}, but this program writes {self._form}: move it away"
             )
         self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {self._schema}")
         self._db.execute(f"PRAGMA user_version = {self._form}")
@@ -50,7 +51,7 @@ class SideFile(SqliteFile):
 
 @dataclass(kw_only=True)
 class SideFileSink:
-    """A sink into one such file."""
+    """A sink that writes to one such file."""
 
     path: Path
     _file: SideFile | None = None
@@ -58,20 +59,20 @@ class SideFileSink:
     schema: ClassVar[str]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def _open(self) -> SideFile:
-        """Open or make the file where it is not open."""
+        """Open or create the file, unless it is open."""
         if self._file is None:
             self._file = SideFile(self.path, form=self.form, schema=self.schema)
         return self._file
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of a sink that was begun."""
+        """Open a transaction. The sink must have begun."""
         if self._file is None:
             raise sqlite3.ProgrammingError("not begun")
         with self._file.transaction() as db:

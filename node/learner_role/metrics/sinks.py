@@ -1,9 +1,13 @@
-"""Where rows of metrics go: the port that every sink fits, and the outlet that feeds one.
+"""Define the interface of metric sinks, and feed each sink from a queue.
 
-What always holds: the learner waits for no sink, and no sink's failure reaches it. Each has a queue of its own, of
-QUEUE rows, whose oldest are lost when it cannot keep up (and counted); a thread of its own calls it; when it fails that
-is said once, what it held is closed, and it is tried again after RETRY_S. On the way out it has CLOSE_S to write what
-waits. A sink that goes on from a step is told so first, and rows it has of later steps are superseded.
+Invariants:
+
+- The learner waits for no sink, and no failure of a sink affects it.
+- Each sink has a queue of QUEUE rows. If the sink is too slow, the oldest rows are lost, and counted.
+- Each sink is called on a thread of its own.
+- The first failure of a sink is reported. The sink is closed, and tried again after RETRY_S.
+- At the end, a sink has CLOSE_S to write the waiting rows.
+- A sink that continues from a step is told so first. Its rows of later steps are superseded.
 """
 
 from __future__ import annotations
@@ -22,19 +26,19 @@ from node.learner_role.metrics.sample_store import Sample
 from node.runtime.events import EventLog
 
 QUEUE = 256
-"""Rows that wait for one sink: minutes of quick steps, hours of slow ones, 10 KB each."""
+"""Most rows that wait for one sink: minutes of quick steps, or hours of slow ones, 10 KB each."""
 
 RETRY_S = 30.0
-"""How long a sink that failed is left alone: a full disk is not freed in less."""
+"""Seconds after which a failed sink is tried again. A full disk is not freed in less time."""
 
 NOTICE_S = 2.0
-"""How often a sink is asked what it noticed: nobody waits for it with a stop watch."""
+"""Seconds between two requests for a sink's notices, which are not urgent."""
 
 MAX_REASON = 300
-"""Characters of a failure that are told."""
+"""Most characters of a failure in its event."""
 
 CLOSE_S = 3.0
-"""What all sinks together may take at the end; Ctrl-C is to end the learner within 5 s."""
+"""Most seconds for all sinks together at the end. Ctrl-C must end the learner within 5 s."""
 
 
 R_contra = TypeVar("R_contra", bound=Row | Sample, contravariant=True)
@@ -42,44 +46,44 @@ R = TypeVar("R", bound=Row | Sample)
 
 
 class Sink(Protocol[R_contra]):
-    """Something that keeps rows. Called from one thread at a time, never from trio's; whatever it raises is a failure
-    of its own."""
+    """Something that stores or sends rows. It is called from one thread at a time, never from trio's.
+
+    Any error that it raises counts as its failure.
+    """
 
     @property
     def name(self) -> str:
-        """What events and `rows_lost` call it."""
+        """The name in events and in `rows_lost`."""
         ...
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Open it. Rows of `incarnation` follow, of steps after `base`; rows of such steps from before are superseded.
+        """Open the sink. Rows of `incarnation` follow, of steps after `base`, and supersede earlier rows of such steps.
 
-        After `close`, and after a failure, it may be begun again.
+        After `close`, and after a failure, it may begin again.
         """
         ...
 
     def write(self, row: R_contra, /) -> None:
-        """Keep a row. Steps come in order, but for rows that complete an earlier one, such as an evaluation's."""
+        """Store a row. Steps come in order, except rows that complete an earlier one, such as an evaluation's."""
         ...
 
     def close(self) -> None:
-        """Make what was written last, and let go."""
+        """Finish the last writes, and close."""
         ...
 
 
 @runtime_checkable
 class Noticing(Protocol):
-    """A sink that finds out by itself what people should know: that nobody answers where its rows are to go."""
+    """A sink that has notices for the operator, for instance that its server does not answer."""
 
     def notice(self) -> str:
-        """What is new of that, one sentence or two at a time; empty if nothing is. Called from trio's thread; never
-        waits.
-        """
+        """Return a new notice of one or two sentences, or "". Called from trio's thread; never waits."""
         ...
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """Among the rows that wait: an incarnation goes on from step `base`."""
+    """An entry among the waiting rows: an incarnation begins at step `base`."""
 
     incarnation: int
     base: int
@@ -87,7 +91,7 @@ class _Begin:
 
 @dataclass(kw_only=True)
 class SinkQueue(Generic[R]):
-    """Feeds one sink. `lost` is told how many rows it did not get, from any thread."""
+    """Feeds one sink. `lost` is called with the number of rows that the sink did not get, from any thread."""
 
     sink: Sink[R]
     events: EventLog
@@ -96,13 +100,13 @@ class SinkQueue(Generic[R]):
     _queueing: Lock = field(default_factory=Lock)
     _using: Lock = field(default_factory=Lock)
     _at: _Begin | None = None
-    """Where the sink stands, and below: touched by who holds `_using`."""
+    """The sink's position. This and the next fields are only for the holder of `_using`."""
     _is_open: bool = False
     _failure: str = ""
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Rows that follow are of `incarnation`, of steps after `base`; of those that wait, such steps are lost now."""
+        """Note that rows of `incarnation` follow, of steps after `base`. Waiting rows of such steps are dropped."""
         with self._queueing:
             kept = [one for one in self._queue if isinstance(one, _Begin) or one.step <= base]
             while kept and isinstance(kept[-1], _Begin):
@@ -111,7 +115,7 @@ class SinkQueue(Generic[R]):
         self._wake.set()
 
     def put(self, row: R) -> None:
-        """Have a row written, sooner or later. Never waits."""
+        """Queue a row. Never waits."""
         with self._queueing:
             if is_full := len(self._queue) >= QUEUE:
                 del self._queue[int(isinstance(self._queue[0], _Begin))]
@@ -121,7 +125,7 @@ class SinkQueue(Generic[R]):
         self._wake.set()
 
     async def run(self) -> None:
-        """Feed the sink until cancelled, and say what it notices."""
+        """Feed the sink until cancelled, and emit its notices."""
         is_said = False
         while True:
             with trio.move_on_after(NOTICE_S):
@@ -141,7 +145,7 @@ class SinkQueue(Generic[R]):
             self._wake.set()
 
     async def finish(self) -> None:
-        """Write what waits and close the sink. May be cancelled: a sink that hangs is left to its thread."""
+        """Write the waiting rows and close the sink. May be cancelled: a sink that hangs is left to its thread."""
         await trio.to_thread.run_sync(self._end, abandon_on_cancel=True)
         self._say_noticed()
 
@@ -150,13 +154,13 @@ class SinkQueue(Generic[R]):
             self.events.emit("metrics_noticed", sink=self.sink.name, text=text)
 
     def _turn(self) -> None:
-        """On a thread: write what waits."""
+        """On a thread: write the waiting rows."""
         with self._using:
             item: _Begin | R | None = None
             try:
                 while (item := self._next()) is not None:
                     self._take(item)
-            except Exception as error:  # a library of strangers: whatever it raises, training goes on
+            except Exception as error:  # a third-party library may raise anything, and training must go on
                 self._failure = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_REASON]
                 self._is_open = False
                 with suppress(Exception):
@@ -177,7 +181,7 @@ class SinkQueue(Generic[R]):
             self._is_open = True
         if not isinstance(item, _Begin):
             self.sink.write(item)
-            # Where to go on after a failure: what was written is not superseded by that.
+            # The position to continue from after a failure, so that written rows are not superseded.
             self._at = _Begin(item.incarnation, max(self._at.base, item.step))
 
     def _end(self) -> None:
@@ -188,7 +192,7 @@ class SinkQueue(Generic[R]):
 
 @asynccontextmanager
 async def feed_queues(outlets: Sequence[SinkQueue[Any]]) -> AsyncIterator[None]:
-    """Feed all `outlets` while inside, and let them finish, within CLOSE_S, however it ends."""
+    """Feed all `outlets` while inside. At the end, for any reason, let them finish within CLOSE_S."""
     async with trio.open_nursery() as nursery:
         for outlet in outlets:
             nursery.start_soon(outlet.run)

@@ -1,11 +1,16 @@
-"""Metrics in SQLite, for whoever wants to ask: `metrics.sqlite` in the learner's state directory.
+"""Write metrics to `metrics.sqlite` in the learner's state directory, for queries.
 
-What always holds: readers may open it while the learner writes (WAL); a series has one value for a step, since a step
-that is taken again replaces what was there; at most MAX_VALUES are kept, the newest. It is a file of its own beside the
-ledger because the two promise different things: the ledger waits for the disk before a receipt leaves and is kept for
-good, while a power cut may take the last metrics, a full disk may do without them, and old ones are thrown away.
+It is a file of its own beside the ledger because the two promise different things. The ledger waits for the disk before
+a receipt is sent, and is kept for ever. Metrics may lose the last rows in a power cut, or on a full disk, and old ones
+are removed.
 
     SELECT step, value FROM metrics WHERE metric = 'entropy' ORDER BY step;
+
+Invariants:
+
+- Readers may open the file while the learner writes (WAL).
+- A series has one value for a step: a step that is taken again replaces the values before.
+- At most MAX_VALUES values are kept, the newest.
 """
 
 from __future__ import annotations
@@ -22,13 +27,13 @@ from node.learner_role.metrics.side_file import SideFileSink
 FILE = "metrics.sqlite"
 
 FORMAT = 1
-"""Goes up when an old program could misread a new file."""
+"""Format of the file. It increases when an old program could misread a new file."""
 
 MAX_VALUES = 5_000_000
-"""150 MB: some 50,000 steps of 100 series. The ledger's own rows of steps are kept for good."""
+"""Most values in the file: 150 MB, some 50,000 steps of 100 series. The ledger keeps its own rows of steps for ever."""
 
 PRUNE_SHARE = 0.1
-"""So much of the oldest goes at a time, so that it happens seldom."""
+"""Fraction of the values that are removed at a time, the oldest, so that it happens seldom."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
@@ -48,7 +53,7 @@ CREATE VIEW IF NOT EXISTS metrics AS
 
 @dataclass(kw_only=True)
 class SqliteSink(SideFileSink):
-    """See the module's paragraph. `most` is MAX_VALUES but in tests."""
+    """Writes metrics. `most` is MAX_VALUES, except in tests."""
 
     form: ClassVar = FORMAT
     schema: ClassVar = SCHEMA
@@ -58,16 +63,16 @@ class SqliteSink(SideFileSink):
     _count: int = 0
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Open or make the file, and forget steps after `base`."""
+        """Open or create the file, and remove steps after `base`."""
         rows = self._open().query("SELECT id, metric, labels FROM series")
         self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
         with self._writing() as db:
             self._forget(db, "step > ?", base)
 
     def write(self, row: Row) -> None:
-        """Keep a row, on disk soon."""
+        """Store a row, which is soon on disk."""
         with self._writing() as db:
-            # A row that completes an earlier one leaves that one's time.
+            # A row that completes an earlier one keeps the earlier time.
             db.execute("INSERT OR IGNORE INTO steps VALUES (?, ?, ?)", (row.step, row.incarnation, row.at_ms))
             db.executemany(
                 "INSERT OR REPLACE INTO figures VALUES (?, ?, ?)",

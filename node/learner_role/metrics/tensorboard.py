@@ -1,10 +1,15 @@
-"""Metrics as TensorBoard event files: `tensorboard/` in the learner's state directory.
+"""Write metrics as TensorBoard event files, to `tensorboard/` in the learner's state directory.
 
-What always holds: one file for each start of the learner; it opens by telling TensorBoard to forget what earlier files
-say of the steps that follow, so no step has two values. Written by TensorBoard's own writer, which needs neither torch
-nor TensorFlow; tensorboardX, the smaller one, imports torch where it is installed.
+It uses TensorBoard's own writer, which needs neither torch nor TensorFlow. The smaller tensorboardX imports torch if it
+is installed.
 
     tensorboard --logdir my-swarm/state/tensorboard
+
+Invariants:
+
+- There is one file for each start of the learner.
+- A file begins by telling TensorBoard to discard what earlier files have of the steps that follow, so no step has two
+  values.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ DIRECTORY = "tensorboard"
 
 @dataclass(kw_only=True)
 class TensorBoardSink:
-    """See the module's paragraph."""
+    """Writes metrics as event files below `directory`."""
 
     directory: Path
     name: str = "tensorboard"
     _writer: Any = None
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Open a file in which the series go on after step `base`."""
+        """Open a file in which the series continue after step `base`."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -40,7 +45,7 @@ class TensorBoardSink:
         self._writer.flush()
 
     def write(self, row: Row) -> None:
-        """Keep a row, on disk when this returns."""
+        """Store a row, which is on disk when this returns."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -55,5 +60,5 @@ class TensorBoardSink:
 
 
 def tag(series: Series) -> str:
-    """`objective/kl_at_lag/3`: TensorBoard folds charts by what stands before the first stroke."""
+    """Return a series as `objective/kl_at_lag/3`. TensorBoard groups charts by the part before the first slash."""
     return "/".join((TOPIC_OF[series.metric], series.metric, *(label.replace("/", "_") for label in series.labels)))

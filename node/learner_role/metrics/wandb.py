@@ -1,11 +1,15 @@
-"""Metrics for Weights & Biases, where it is installed: the node's end of a process of its own.
+"""Send metrics to Weights & Biases, if it is installed: the node's side of a child process.
 
-What always holds: the node imports nothing of it. wandb starts threads and a service, waits for a network and installs
-exit handlers, none of which goes with trio, so it lives in a child (`node.learner_role.metrics.wandb_child`) that reads
-rows from its stdin and tells on its stdout what people should know, hears no Ctrl-C, ends when its stdin does, and is
-waited for no longer than WAIT_S; what it has not uploaded by then it goes on uploading by itself, for UPLOAD_S at most.
-A run at W&B has one value for a step: it goes on after a restart that lost no step, else another run of the same group
-begins.
+wandb starts threads and a service, waits for a network and installs exit handlers. None of this works with trio, so it
+runs in a child (`node.learner_role.metrics.wandb_child`). The child reads rows from its stdin, and writes notices for
+people to its stdout. A run at W&B has one value for a step. It continues after a restart that lost no step; otherwise
+another run of the same group begins.
+
+Invariants:
+
+- The node imports nothing of wandb.
+- The child gets no Ctrl-C, and ends when its stdin does.
+- The node waits at most WAIT_S for the child. The child goes on uploading by itself, for UPLOAD_S at most.
 """
 
 from __future__ import annotations
@@ -30,23 +34,23 @@ from node.learner_role.metrics.tensorboard import tag
 DIRECTORY = "wandb"
 
 STATE = "volery.json"
-"""In that directory: which run rows went to, and up to which step."""
+"""File in that directory with the last run, and its last step."""
 
 LOG = "volery.log"
-"""In that directory: what the child and wandb say."""
+"""File in that directory with the output of the child and of wandb."""
 
 WAIT_S = 2.0
-"""How long the end waits for the child: enough offline. Ctrl-C is to end the learner within 5 s."""
+"""Seconds to wait for the child at the end, which is enough offline. Ctrl-C must end the learner within 5 s."""
 
 TOLD_CHARS = 240
 
 NOTICE_CHARS = 1000
-"""Of what the child tells: two sentences with a path."""
+"""Most characters of a notice of the child, which has two sentences with a path."""
 
 
 @dataclass(kw_only=True)
 class WandbSink:
-    """See the module's paragraph. `group` names the swarm at W&B; a run there is `GROUP-INCARNATION`."""
+    """Starts the child, and sends it rows. `group` names the swarm at W&B. A run there is `GROUP-INCARNATION`."""
 
     directory: Path
     project: str
@@ -61,7 +65,7 @@ class WandbSink:
     _last: int = field(default=-1)
 
     def begin(self, incarnation: int, base: int) -> None:
-        """Start the child, on the run that the series go on in."""
+        """Start the child with the run in which the series continue."""
         self.close()
         self.directory.mkdir(parents=True, exist_ok=True)
         run, last = self._before()
@@ -78,19 +82,19 @@ class WandbSink:
         self._remember()
 
     def write(self, row: Row) -> None:
-        """Hand a row to the child."""
+        """Send a row to the child."""
         self._send({tag(series): value for series, value in row.values.items()} | {"step": row.step})
         self._last = max(self._last, row.step)
         self._remember()
 
     def notice(self) -> str:
-        """What the child has told that people should know, one at a time; empty if there is nothing new."""
+        """Return the next notice of the child for people; empty if there is none."""
         with suppress(Empty):
             return self._told.get_nowait()
         return ""
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        """On a thread, until the child ends: keep what it tells. Its lines are our own program's, and few."""
+        """On a thread, until the child ends: keep its notices. The lines come from our own program, and are few."""
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
@@ -116,7 +120,7 @@ class WandbSink:
             raise RuntimeError(f"its process {self._end()} (all of it: {self.directory / LOG})") from None
 
     def _end(self) -> str:
-        """How the child ended, and why: of the log, what this child said, and not one before it."""
+        """Return how the child ended, and why, from the part of the log that this child wrote."""
         assert self._child is not None
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(WAIT_S)
@@ -125,13 +129,13 @@ class WandbSink:
             log.seek(self._log_begins)
             lines = log.read().decode(errors="replace").splitlines()
         code = self._child.returncode
-        how = "closed its pipe and goes on" if code is None else how_ended(code)
+        how = "closed its pipe and keeps running" if code is None else how_ended(code)
         said = explained(code, lines)
-        words = said.cause or (said.quoted[-1] if said.quoted else "without a word")
+        words = said.cause or (said.quoted[-1] if said.quoted else "without a message")
         return f"{how}: {words}"[:TOLD_CHARS]
 
     def _before(self) -> tuple[str, int]:
-        """The run that rows went to last, and the last step that it has; ("", -1) if there was none."""
+        """Return the last run that got rows, and its last step; ("", -1) if there was none."""
         try:
             state = parse_json(read_file(self.directory / STATE))
             return str(state["run"]), int(state["step"])

@@ -1,12 +1,13 @@
-"""The process in which wandb lives: terms in the first line of stdin, a row in each that follows, the end is the end.
+"""Run wandb in a process of its own. The first line of stdin has the terms, and each further line a row.
 
-Started by `node.learner_role.metrics.wandb`, which reads what people should know from our stdout, a sentence a line.
+`node.learner_role.metrics.wandb` starts it, and reads notices for people from its stdout, one a line.
 
 Invariants:
-- It ends when its stdin does, UPLOAD_S later at the latest, whatever wandb waits for; it never reads from a terminal.
-- No row is lost because the server does not answer: rows of a run that could not be opened there are written to disk,
+
+- It ends when its stdin does, at most UPLOAD_S later, even if wandb waits. It never reads from a terminal.
+- No row is lost because the server does not answer. Rows of a run that could not be opened there are written to disk,
   where `wandb sync` finds them.
-- That nobody answers is said once, as soon as it is known, and once more when somebody does again.
+- A notice says once that the server does not answer, as soon as that is known, and once that it answers again.
 """
 
 from __future__ import annotations
@@ -26,28 +27,27 @@ from urllib.request import getproxies, proxy_bypass
 from learner.trainer_api.last_resort_exit import tell_deaths
 
 UPLOAD_S = 120.0
-"""What is left may be uploaded for so long after the learner ended. What is not, stays in the directory for `wandb
-sync`."""
+"""Most seconds of uploading after the learner ended. The rest stays in the directory for `wandb sync`."""
 
 INIT_S = 30.0
-"""How long a server that takes calls may take to open a run; wandb itself waits for 90 s."""
+"""Seconds that a reachable server may take to open a run. wandb itself waits for 90 s."""
 
 ANSWER_S = 5.0
-"""How long a server may take to take a call: a connection over a bad line takes two seconds."""
+"""Seconds that a server may take to accept a connection. Over a bad network it takes two seconds."""
 
 LOOK_S = 60.0
-"""Between looks at whether the server still takes calls. wandb tries again by itself, and says nothing."""
+"""Seconds between two checks whether the server is reachable. wandb retries by itself, without a message."""
 
 MISSED = 2
-"""Looks in a row that fail before it is said: one is a pause of somebody's router."""
+"""Failed checks in a row before a notice. One may be a short pause of a router."""
 
 
 SERVICE = "WANDB_SERVICE"
-"""Where wandb notes its service for the processes that it starts."""
+"""Environment variable with wandb's service, for the processes that it starts."""
 
 
 def main() -> None:
-    """Serve one run."""
+    """Send the rows of one run."""
     tell_deaths()
     teller = Teller.of_stdout()
     terms = json.loads(sys.argv[1] if len(sys.argv) > 1 else _first_line())
@@ -63,25 +63,25 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Teller:
-    """Tells the node what people should know, on the descriptor that was our stdout."""
+    """Sends notices for people to the node, on the descriptor that was our stdout."""
 
     descriptor: int
 
     @classmethod
     def of_stdout(cls) -> Teller:
-        """Keep stdout for our sentences; what wandb prints there goes to the log, as stderr does."""
+        """Keep stdout for our notices. The output of wandb goes to the log, as stderr does."""
         teller = cls(os.dup(1))
         os.dup2(2, 1)
         return teller
 
     def say(self, text: str) -> None:
-        """Tell a sentence or two, in one line. A node that has gone hears nothing."""
+        """Send a notice in one line. If the node is gone, the notice is lost."""
         with suppress(OSError):
             os.write(self.descriptor, " ".join(text.split()).encode() + b"\n")
 
 
 def _first_line() -> bytes:
-    """The first line of stdin, and not a byte of what follows: perhaps another process reads that."""
+    """Return the first line of stdin, without reading a byte more: another process may read the rest."""
     line = b""
     while (byte := os.read(0, 1)) not in (b"\n", b""):
         line += byte
@@ -89,7 +89,7 @@ def _first_line() -> bytes:
 
 
 def _opened(terms: dict[str, Any], teller: Teller) -> Any:
-    """The run: at the server; on disk where the operator wants that, or the server cannot be had."""
+    """Return the run: at the server, or on disk if the operator wants that or the server cannot be reached."""
     why = terms.get("why", "")
     if not terms["offline"]:
         import wandb
@@ -99,7 +99,7 @@ def _opened(terms: dict[str, Any], teller: Teller) -> Any:
         if not why:
             try:
                 run = _open(terms)
-            except Exception as error:  # a library of strangers
+            except Exception as error:  # a third-party library may raise anything
                 lines = str(error).splitlines() or [type(error).__name__]
                 _start_again({**terms, "offline": True, "why": lines[0]}, teller)
             Thread(target=_watch, args=(base_url, teller), daemon=True).start()
@@ -109,14 +109,14 @@ def _opened(terms: dict[str, Any], teller: Teller) -> Any:
     if why:
         kept = os.path.dirname(run.dir)
         teller.say(
-            f"Weights & Biases gets nothing of this run: {why}. Its metrics are kept, and `wandb sync {kept}` sends "
-            "them. The learner's next start tries the server again."
+            f"Weights & Biases gets no metrics of this run: {why}. They are kept on disk, and `wandb sync {kept}` "
+            "sends them. The learner's next start tries the server again."
         )
     return run
 
 
 def _start_again(terms: dict[str, Any], teller: Teller) -> NoReturn:
-    """Become a fresh program on the same stdin, with a service of its own: the one there is holds the run's id."""
+    """Become a new program on the same stdin, with a new service, because the present one holds the run's id."""
     os.dup2(teller.descriptor, 1)
     os.environ.pop(SERVICE, None)
     os.execv(sys.executable, [sys.executable, "-m", "node.learner_role.metrics.wandb_child", json.dumps(terms)])
@@ -140,7 +140,7 @@ def _open(terms: dict[str, Any]) -> Any:
 
 
 def unreachable(base_url: str) -> str:
-    """Why no connection to the server, or to the proxy before it, can be made; empty if one can."""
+    """Return why the server, or the proxy before it, cannot be reached; empty if it can."""
     url = urlsplit(base_url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     proxy = "" if proxy_bypass(host) else getproxies().get(url.scheme, "")
@@ -155,17 +155,17 @@ def unreachable(base_url: str) -> str:
 
 
 def _watch(base_url: str, teller: Teller) -> None:
-    """Say when the server takes no calls any more, and when it does again."""
+    """Send a notice when the server cannot be reached any more, and when it can be again."""
     missed = 0
     while True:
         time.sleep(LOOK_S)
         why = unreachable(base_url)
         if missed >= MISSED and not why:
-            teller.say("Weights & Biases can be reached again: what was kept meanwhile is being sent.")
+            teller.say("Weights & Biases can be reached again: the metrics kept meanwhile are being sent.")
         missed = missed + 1 if why else 0
         if missed == MISSED:
             teller.say(
-                f"Weights & Biases gets nothing for now: {why}. What is kept on disk is sent when it can be reached."
+                f"Weights & Biases gets no metrics now: {why}. They are kept on disk, and sent when it can be reached."
             )
 
 

@@ -227,7 +227,7 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
         assert [fields["text"] for fields in learner.logged("nodes_unable")] == [sentence]
         assert learner.logged("nodes_unable")[0]["everyone"] is True
         assert learner.watch.board.values()[Series("nodes_troubled", ("install",))] == 2
-        assert f"Nobody can work: {sentence}." in waits_for(learner.run, learner.wall.ms)
+        assert f"No node can work: {sentence}." in waits_for(learner.run, learner.wall.ms)
         await until(lambda: swarm_report(learner.ledger.path).unable.nodes == 2)
         report = swarm_report(learner.ledger.path)
         assert report.unable == Unable(text=sentence, nodes=2, of=2, idle=2)
@@ -235,7 +235,7 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
 
         learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
         learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
-        assert f"Nobody can work: {sentence}. They have left." in waits_for(learner.run, learner.wall.ms)
+        assert f"No node can work: {sentence}. They have left." in waits_for(learner.run, learner.wall.ms)
         await learner.sessions.welcome(HERE, hello())
         await learner.sessions.welcome(THERE, hello())
         await answer_heartbeats(learner, mock_clock, 2)
@@ -296,7 +296,7 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
         assert "returned" in text
         assert "1 of 1 nodes cannot use their leases: a prompt leaves the vocabulary of 320" in text
         assert learner.watch.board.values()[Series("alarm", (ALARM,))] == 1
-        assert "Nobody can work: 1 of 1 nodes cannot use their leases" in waits_for(learner.run, learner.wall.ms)
+        assert "No node can work: 1 of 1 nodes cannot use their leases" in waits_for(learner.run, learner.wall.ms)
         report = swarm_report(learner.ledger.path)
         assert report.fruitless is not None
         assert report.fruitless.leases <= leases
@@ -309,7 +309,7 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
     [
         (Heartbeat(hours_left_s=0.0), "1 of 1 nodes are outside their owners' hours, or paused"),
         (Heartbeat(), "1 of 1 nodes are without a version yet"),
-        (Heartbeat(installed=PolicyVersion(1, 0)), "nobody asks for leases, or may have any"),
+        (Heartbeat(installed=PolicyVersion(1, 0)), "no peer requests leases, or may have any"),
     ],
 )
 async def test_a_run_that_stands_still_says_why_nothing_is_leased(

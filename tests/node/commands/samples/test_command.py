@@ -107,8 +107,8 @@ async def test_a_disk_that_cannot_be_written_to_is_not_called_damage(state: Path
     with pytest.raises(RunError) as caught:
         show(state, **ASKED)  # type: ignore[arg-type]
     assert str(caught.value) == (
-        f"{state / FILE} cannot be opened (unable to open database file). Its directory must be writable, since SQLite "
-        f"keeps a lock file there: copy {state} to a disk that is, and show the copy."
+        f"{state / FILE} cannot be opened (unable to open database file). SQLite keeps a lock file beside it, so its "
+        f"directory must be writable: copy {state} to a writable disk, and show the copy."
     )
     (state / f"{FILE}-shm").unlink()
     (state / FILE).write_bytes(b"no database" * 1000)

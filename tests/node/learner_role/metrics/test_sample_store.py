@@ -63,7 +63,7 @@ def test_a_full_file_keeps_the_new_and_some_of_everything(tmp_path: Path) -> Non
 def test_what_was_thinned_out_while_one_looked_is_told(sink: SampleSink) -> None:
     sink.begin(1, 0)
     sink.write(sample(1))
-    with pytest.raises(RunError, match=r"version 1\.7 have just been thinned out"):
+    with pytest.raises(RunError, match=r"version 1\.7 have just been removed"):
         read_sample(sink.path, PolicyVersion(1, 7))
     sink.close()
 

@@ -58,8 +58,8 @@ async def test_who_waits_for_rollouts_says_how_many_and_from_whom(tmp_path: Path
             await learner.run.wait_changed()
         await looked(mock_clock, int(STILL_S / LOOK_S))
         assert texts(learner)[1:] == [
-            "No training step for 600 s. 0 of 4 rollouts are there, 0 are leased, to 0 peers. Nobody is here: hand out "
-            "the invite, and dial its addresses from outside."
+            "No training step for 600 s. 0 of 4 rollouts are there, 0 are leased, to 0 peers. No peer is here: hand "
+            "out the invite, and dial its addresses from outside."
         ]
         await learner.sessions.welcome(OTHER.peer_id, hello())
         await looked(mock_clock, 1)
@@ -87,7 +87,7 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
         while not texts(learner):
             await trio.lowlevel.checkpoint()
         assert texts(learner) == [
-            "No training step for 300 s. The trainer is at step 1, or loads what it goes on from: see what its process "
+            "No training step for 300 s. The trainer is at step 1, or loads its checkpoint: check what its process "
             "does."
         ]
         answers.set()
@@ -109,7 +109,7 @@ async def test_who_waits_for_the_last_checkpoint_says_that(tmp_path: Path, mock_
         while not texts(learner):
             await trio.lowlevel.checkpoint()
         assert texts(learner) == [
-            "No training step for 300 s. All steps are taken; the last checkpoint is being written."
+            "No training step for 300 s. All steps are taken. The last checkpoint is being written."
         ]
         assert [fields["step"] for fields in learner.logged("standing_still")] == [1]
         nursery.cancel_scope.cancel()
@@ -128,5 +128,5 @@ async def test_who_waits_for_verifiers_says_so(tmp_path: Path, mock_clock: MockC
         while not learner.run.asked:
             await wait_all_tasks_blocked()
         await looked(mock_clock, int(STILL_S / LOOK_S))
-        assert "What 2 completions are worth is being asked" in str(texts(learner)[-1])
+        assert "2 completions are waiting for rewards" in str(texts(learner)[-1])
         nursery.cancel_scope.cancel()

@@ -135,7 +135,7 @@ def check_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, why: 
     for step in (1, 2, 3):
         sink.write(row(step))
     text = noticed(sink)
-    assert text.startswith(f"Weights & Biases gets nothing of this run: {why}"), text
+    assert text.startswith(f"Weights & Biases gets no metrics of this run: {why}"), text
     child = sink._child
     assert child is not None
     sink.close()

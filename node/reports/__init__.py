@@ -1,5 +1,7 @@
-"""What people read at the end: who did what, at what cost, and whether the policy learned. `readers` turn a ledger or
-receipts into the frozen values of `model`; everything else is a pure function of those values.
+"""Report to people and programs: who did what, at what cost, and whether the policy learned.
+
+`readers` turn a ledger or receipts into the frozen values of `model`. Everything else is a pure function of those
+values.
 
 - `charts`: plots as values
 - `explain`: why one record, peer or version was treated as it was
@@ -8,7 +10,7 @@ receipts into the frozen values of `model`; everything else is a pure function o
 - `model`: a report as values
 - `plots`: pictures
 - `readers`: from a ledger or receipts to values
-- `summary`: a run in one flat value, for checks and benchmarks
+- `summary`: a run as one flat value, for checks and benchmarks
 - `text`: a report in a terminal
 """
 

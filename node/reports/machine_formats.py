@@ -1,8 +1,8 @@
-"""Reports for programs: JSON and CSV.
+"""Write reports for programs, as JSON and CSV.
 
 The keys are a promise: they are added to, never renamed or removed, and `format` changes when that cannot be kept.
-Money is in whole units of `currency` (and exactly in `cost_micros`), times in seconds (points in time: milliseconds
-since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
+Money is in whole units of `currency` (and exactly in `cost_micros`). Times are in seconds; points in time are in
+milliseconds since 1970, UTC. Shares are in [0, 1], sizes in bytes. A null means that the value is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
 {admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up, bytes_down,
@@ -10,29 +10,31 @@ bytes_relayed, bytes_carried (over circuits through the learner), recalled_rollo
 learner_costs {currency: amount}, cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
 weight_bytes, learner_utilisation (training over the time that the learner ran), learner_time {wall_s (how long it ran),
 seconds by kind, which add up to that, utilisation, blocked (by publication and checkpoints), bubble}, bubble (ECHO-2's:
-of the time of training steps, what it waited for rollouts), away_s (no learner ran, or none that told), mean_train_s,
-mean_waited_s, mean_step_s, verifying_s {"audits", "choices": seconds of an engine}, verifying_share, banned,
-quarantined}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations [{version, at_s,
-prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric: value}}, named {reward: {metric:
-value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s,
-rollouts, tokens, reward, metrics {name: figure, by_lag, rewards {name: mean}}}], checkpoints (those that are kept, from
-the oldest on) [{step, incarnation, at_s, evaluated (the step of the version whose scores follow), greedy, sampled}],
-plans [{at_s, kappa, active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens,
-name: figure}}} of the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles
-[{peer, kind, version, times, reason, since_ms, ended_ms}] (what peers said that they cannot do), reach {text, nodes
-{kind: count}, pairs {way: count}} (how nodes are reached, and how pairs of them met, as they say), pairs [{one, other,
-way, by (who dialled, or null), since_ms, bytes_carried}], fruitless {leases, span_s} or null (leases since the last
-record, where none brings one), cost_terms, accounts {runs [account], days [account], versions [account]}, peers [peer].
+the share of the time of training steps in which the learner waited for rollouts), away_s (no learner ran, or none that
+recorded its time), mean_train_s, mean_waited_s, mean_step_s, verifying_s {"audits", "choices": seconds of an engine},
+verifying_share, banned, quarantined}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}],
+evaluations [{version, at_s, prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric:
+value}}, named {reward: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
+incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag, rewards {name: mean}}}],
+checkpoints (the kept ones, oldest first) [{step, incarnation, at_s, evaluated (the step of the version whose scores
+follow), greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour, reasons}], objective {recent {name:
+figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable
+{text, nodes, of}, troubles [{peer, kind, version, times, reason, since_ms, ended_ms}] (what peers reported that they
+cannot do), reach {text, nodes {kind: count}, pairs {way: count}} (how nodes are reached, and how pairs of them
+connected, as they report), pairs [{one, other, way, by (the node that dialled, or null), since_ms, bytes_carried}],
+fruitless {leases, span_s} or null (leases since the last record, if none of them brings one), cost_terms, accounts
+{runs [account], days [account], versions [account]}, peers [peer].
 
-An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
-"before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:
-millionths}, learner_costs {currency: amount}, kwh, joules, electricity, bytes_up, bytes_down, tokens,
-cents_per_1000_tokens {currency: cents}. The learner is counted in. Those of each kind add up to the totals.
+An account: name (of a run: its incarnation; of a day: its date, UTC; of a version: its name; "before" is the time
+before the first version), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros
+{currency: millionths}, learner_costs {currency: amount}, kwh, joules, electricity, bytes_up, bytes_down, tokens,
+cents_per_1000_tokens {currency: cents}. An account of a version lasts from its publication to the next one. The learner
+is included. The accounts of each kind add up to the totals.
 
 cost_terms: currency, per_kwh, reference {name, per_hour, tokens_per_s, cents_per_1000_tokens} or null.
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
-at_ms}], traffic [{peer, bytes_up, bytes_down}], reputed_ms (when the learner said how it stands, or null),
+at_ms}], traffic [{peer, bytes_up, bytes_down}], reputed_ms (when the learner stated the node's reputation, or null),
 cost_terms.
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late,
@@ -40,13 +42,14 @@ expired, returned, lost, recalled, recalled_rollouts}, admitted, rejected, verdi
 tokens, trained, dropped, share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s,
 price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens, cents_per_1000_tokens (hundredths of the currency's
 unit), share_of_reference, kwh, joules, energy {source: joules}, joules_disbelieved, electricity, first_seen_ms,
-last_seen_ms, reputation {availability, timeliness, honesty, score, soundness, service, band, strikes [text]}, null of a
-learner, which has none, reach {kind, verdict, why, since_s, learner (how it and the learner came together), dialled,
-dialled_back, punched, over_circuit (neighbours by how it met them), bytes_carried}, null where it is not told, scored
-{groups, tokens, refused (groups)} of a teacher, else null.
+last_seen_ms, reputation {availability, timeliness, honesty, score, soundness, service, band, strikes [text]} (null for
+a learner, which has none), reach {kind, verdict, why, since_s, learner (how it and the learner connected), dialled,
+dialled_back, punched, over_circuit (neighbours by the way in which they connected), bytes_carried} (null if it reported
+nothing), scored {groups, tokens, refused (groups)} of a teacher, else null.
 
-CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns, and so
-are joules by source. Of accounts (`--by`): a row for each and currency, with `cost`, `learner_cost` in it.
+CSV: a header and one row per peer, with the same names. Leases, verdicts, reputation and joules by source are spread
+over columns. CSV of accounts (`--by`): a row for each account and currency, with `cost`, and `learner_cost` as a part
+of it.
 """
 
 from __future__ import annotations
@@ -73,14 +76,14 @@ from protocol.accounting.claims import MICROS
 from protocol.core.ids import PolicyVersion
 
 FORMAT = "volery-report/2"
-"""1 divided training by training and waiting alone, and called that utilisation."""
+"""Format 1 divided training time by training and waiting alone, and called that utilisation."""
 
 FORMULA_STARTS = ("=", "+", "-", "@")
-"""A spreadsheet would run a cell that begins so as a formula, and names are chosen by strangers."""
+"""A spreadsheet would run a cell with such a beginning as a formula, and strangers choose names."""
 
 
 def as_json(report: SwarmReport | OwnReport) -> str:
-    """The report as indented JSON, keys as in the module's paragraph."""
+    """Return the report as indented JSON, with the keys of the module's docstring."""
     match report:
         case SwarmReport():
             return json.dumps(plain(_swarm(report)), indent=2) + "\n"
@@ -89,13 +92,13 @@ def as_json(report: SwarmReport | OwnReport) -> str:
 
 
 def as_csv(report: SwarmReport | OwnReport) -> str:
-    """One row per peer below a header, RFC 4180."""
+    """Return one row per peer below a header, as RFC 4180 has it."""
     return _table(_peer_columns(report), report.peers)
 
 
 def accounts_as_csv(report: SwarmReport, kind: str) -> str:
-    """One row per account of this kind (of `Accounts.kinds`) and currency, below a header. Where nobody asks for any
-    money there is a row of the first currency."""
+    """Return one row per account of this kind (a key of `Accounts.kinds`) and currency, below a header. If no peer asks
+    for money, the row is of the first currency."""
     rows = [
         replace(one, costs={currency: one.costs.get(currency, 0)}, learners={currency: one.learners.get(currency, 0)})
         for one in report.accounts.kinds[kind]
@@ -121,7 +124,7 @@ def _table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
 
 
 def _cells(column: Column[Row], row: Row | None) -> dict[str, Any]:
-    """What a column writes into a row of CSV, by header."""
+    """Return the cells of CSV that a column fills for a row, by header."""
     value = None if row is None else plain(column.of(row))
     if column.spread is not None:
         return {header: _inert(cell) for header, cell in column.spread(value or {}).items()}
@@ -130,7 +133,7 @@ def _cells(column: Column[Row], row: Row | None) -> dict[str, Any]:
 
 
 def _inert(value: Any) -> Any:
-    """`value` as a spreadsheet shows it rather than runs it; text on one line, without control characters."""
+    """Return `value` so that a spreadsheet shows it and does not run it: text on one line, no control characters."""
     if not isinstance(value, str):
         return value
     text = plain_name(value, len(value) + 1)
@@ -138,7 +141,7 @@ def _inert(value: Any) -> Any:
 
 
 def _object(columns: Sequence[Column[Row]], row: Row) -> dict[str, Any]:
-    """A row of JSON. An object within it is null where the row has none."""
+    """Return a row of JSON. An object within it is null if the row has none."""
     told: dict[str, Any] = {}
     for column in columns:
         group, _, name = column.key.rpartition(".")
@@ -152,8 +155,8 @@ def _object(columns: Sequence[Column[Row]], row: Row) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it: the fields of a dataclass or a struct in their order, names of what has one, bytes in
-    hex, null for a number that JSON has none of."""
+    """Return `value` as JSON: fields of a dataclass or struct in their order, names of enums, bytes in hex, and null
+    for numbers that JSON does not have."""
     match value:
         case Enum():
             return plain(value.value)
@@ -176,7 +179,7 @@ def plain(value: Any) -> Any:
 
 
 def named(value: Any, names: str) -> dict[str, Any]:
-    """The attributes of these names."""
+    """Return the attributes of these names, by name."""
     return {name: attribute(value, name) for name in names.split()}
 
 

@@ -1,4 +1,4 @@
-"""`summary.json`: a run in one flat value that acceptance checks and benchmarks read.
+"""Make `summary.json`: a run as one flat value that acceptance checks and benchmarks read.
 
 The keys are a promise, like those of the report (`node.reports.machine_formats`).
 """
@@ -16,10 +16,10 @@ from node.reports.model.report import PeerReport, SwarmReport
 from node.reports.model.time_words import as_values
 
 FORMAT = "volery-summary/2"
-"""1 did not say so, and divided training by training and waiting alone."""
+"""Format 1 had no `format`, and divided training time by training and waiting alone."""
 
 SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
-"""What a figure may depend on."""
+"""Packages that a result may depend on."""
 
 
 def summary(
@@ -32,15 +32,15 @@ def summary(
     software: Mapping[str, str] | None = None,
     roads: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, Any]:
-    """Return what `summary.json` holds.
+    """Return the content of `summary.json`.
 
     Args:
-        peak_pss_mib: highest summed PSS of all processes in MiB, None when it was not measured.
-        seeds: what each source of randomness began with.
-        wall_s: seconds from the command to its end, where the caller timed more than the ledger saw.
-        software: versions of what ran, by default of what is installed here.
-        roads: versions and bytes by road (`node.reports.readers.fetch_routes`), None where the nodes' logs cannot be
-        read.
+        peak_pss_mib: highest summed PSS of all processes in MiB; None if it was not measured.
+        seeds: the first seed of each source of randomness.
+        wall_s: seconds from the command to its end, if the caller measured more than the ledger saw.
+        software: versions of the packages that ran; by default those that are installed here.
+        roads: versions and bytes by way of fetching (`node.reports.readers.fetch_routes`); None if the nodes' logs
+        cannot be read.
     """
     scores = report.surviving_evaluations
     first, last = (scores[0], scores[-1]) if scores else (None, None)
@@ -73,7 +73,7 @@ def summary(
 
 
 def installed_software() -> dict[str, str]:
-    """Versions of Python and of the packages that a figure may depend on, read without importing them."""
+    """Return the versions of Python and of the packages that a result may depend on, without importing them."""
     found = {"python": platform.python_version()}
     for package in SOFTWARE:
         try:

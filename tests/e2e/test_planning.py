@@ -71,7 +71,7 @@ def check_report(swarm: Swarm, learner: Program) -> None:
     )
     text = swarm.machine.call("report", swarm.config).out
     assert "Plans" in text
-    assert "standing by" in text
+    assert "standby" in text
     with (swarm.state / FILE).open("rb") as lines:
         plans = [event for event in read_lines(lines, FILE) if isinstance(event, Planned)]
     assert [plan.active for plan in plans] == [json.loads(row) for (row,) in swarm.rows("SELECT active FROM plans")]

@@ -370,7 +370,7 @@ def test_the_jump_to_the_content_stays_with_the_peer(read: Open, run: Path) -> N
     reading.go(f"#peer={ALPHA}")
     reading.page.reload()
     reading.shows_peer("atlas")
-    skip = reading.page.get_by_role("link", name="To the content")
+    skip = reading.page.get_by_role("link", name="Skip to the content")
     skip.focus()
     expect(skip).to_be_in_viewport()
     reading.page.keyboard.press("Enter")

@@ -127,16 +127,16 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
     assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees
-    assert "It was banned by what it chose: " in said.text
-    assert "groups were drawn by the learner" in said.text
+    assert "It was banned by the test for selective delivery: " in said.text
+    assert "The learner regenerated " in said.text
     assert heard > 10
     assert "the operator's ban" not in said.text
-    assert said.text.endswith("what it chose does, as the ledger says.")
+    assert said.text.endswith("but the test for selective delivery does, as the ledger says.")
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
         db.execute(f"UPDATE choices SET ours = theirs, theirs = ours {OF_OTHER} AND heard = 2")
     changed = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert not changed.agrees
-    assert "what the ledger has of all that it may have chosen is something else" in changed.text
+    assert "the ledger has another result for its test for selective delivery" in changed.text
 
 
 def lively(seed: int, of: PolicyVersion) -> tuple[int, ...]:
@@ -282,7 +282,7 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
         best_ones = [CompletionValue(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
         await desk.conclude(SelectionSuspect(granted=next_one, withheld=0.5, other=None), best_ones)
         [banned] = again.logged("peer_banned")
-        assert "of 50 groups" in str(banned["reason"])
+        assert "in 50 checked groups" in str(banned["reason"])
         assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 50
 
 

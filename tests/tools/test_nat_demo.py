@@ -68,7 +68,7 @@ class TestRunning:
         said, _ = demo.communicate()
         assert demo.returncode == 0, said
         report = (tmp_path / "demo" / "report.txt").read_text(encoding="utf-8")
-        table = report.partition("Who reached whom, how")[2]
+        table = report.partition("Connections between nodes")[2]
         assert report in said
         assert "demo" in table
         assert all(f"node-{number} " in table for number in (1, 2, 3))

@@ -1,8 +1,11 @@
-"""What rollout peers cost over time, and what the plans said that they would.
+"""Compute what rollout peers cost over time, and what the plans expected. Pure.
 
-Pure. What always holds: the curve of the cost ends at what the report says that they cost, in the swarm's currency; a
-peer's cost is spread evenly over each of its stays, by how long of that it was at work; the planned curve
-rises at the price per hour of the plan that stood, from the first plan on.
+A peer's cost is spread over each of its stays by its active time.
+
+Invariants:
+
+- The cost curve ends at the cost that the report states, in the swarm's currency.
+- The planned curve rises at the price per hour of the plan in force, from the first plan on.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from protocol.accounting.claims import CURRENCY, MICROS
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Both curves in whole units of `currency`; `planned` is empty where nothing was planned. `others` is how many
-    rollout peers ask for money in another currency and are not counted in.
+    """Both curves in whole units of `currency`; `planned` is empty without plans. `others`: number of rollout peers
+    that ask for another currency and are not included.
     """
 
     currency: str
@@ -37,12 +40,12 @@ class Costs:
 
     @property
     def excess(self) -> float | None:
-        """By which share of the plan it cost more; None without a plan that cost anything."""
+        """By which fraction of the plan it cost more; None without a plan that cost anything."""
         return self.total / self.planned_total - 1 if self.planned_total else None
 
 
 def costs_of(report: SwarmReport) -> Costs:
-    """Return what is said above of the rollout peers of `report`."""
+    """Return both curves for the rollout peers of `report`."""
     currency = _currency(report)
     peers = [peer for peer in report.rollout_peers if peer.price.currency == currency]
     others = [peer for peer in report.rollout_peers if peer.price.currency != currency and peer.cost_micros]
@@ -55,21 +58,21 @@ def costs_of(report: SwarmReport) -> Costs:
 
 
 def _currency(report: SwarmReport) -> str:
-    """The learner's: plans are made in it. Without a learner in the ledger, that of the first who asks for money."""
+    """Return the learner's currency, which plans use; without a learner, that of the first peer with a price."""
     asked = [peer for peer in report.rollout_peers if peer.price.micros_per_hour]
     learners = [peer for peer in report.peers if peer.role is Role.LEARNER]
     return next((peer.price.currency for peer in (*learners, *asked)), CURRENCY)
 
 
 def _spent(peers: list[PeerReport], wall_s: float) -> tuple[Point, ...]:
-    """The cost at each of CURVE_POINTS moments."""
+    """Return the cost at each of CURVE_POINTS moments."""
     moments = [wall_s * number / (CURVE_POINTS - 1) for number in range(CURVE_POINTS)]
     pieces = [piece for peer in peers for piece in cost_pieces(peer)]
     return tuple(zip(moments, accumulated(pieces, moments), strict=True))
 
 
 def _planned(report: SwarmReport) -> tuple[Point, ...]:
-    """The sum of the plans' prices: corners of a line of straight pieces, at most CURVE_POINTS of them."""
+    """Return the sum of the plans' prices: corners of straight pieces, at most CURVE_POINTS of them."""
     if not report.plans:
         return ()
     amount = 0.0

@@ -1,7 +1,6 @@
-"""What was learned: evaluations and the mean training reward over time.
+"""Plot what was learned: evaluations and the mean training reward over time. Pure.
 
-Pure. What always holds: both stand in one plot where both are shares, from 0 to 1; rewards that are none have a plot of
-their own.
+Invariant: both are in one plot if both are shares, from 0 to 1; other rewards have a plot of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from node.runtime import formatting as words
 
 
 def lead(report: SwarmReport) -> Plot:
-    """What was learned: evaluations and the mean training reward, both where both are shares."""
+    """Return the plot of evaluations and the mean training reward, both if both are shares."""
     return Plot(
         key="learned",
         title="Reward and evaluation",
@@ -26,21 +25,21 @@ def lead(report: SwarmReport) -> Plot:
         lines=(*(_reward_lines(report) if together(report) else ()), *_evaluation_lines(report)),
         marks=(*restarts(report), *_versions(report)),
         bands=bands(report),
-        band="an alarm stood",
+        band="an alarm was active",
         low=0.0 if _all_shares(report) else None,
         high=1.0 if _all_shares(report) else None,
     )
 
 
 def _versions(report: SwarmReport) -> Iterator[Mark]:
-    """Published versions; the number of the learner's start stands before theirs where it started again."""
+    """Yield published versions. After a restart, the number of the learner's start precedes theirs."""
     again = len(report.incarnations) > 1
     for one in report.versions:
         yield Mark(at=one.at_s, number=str(one.version) if again else str(one.version.version))
 
 
 def reward(report: SwarmReport) -> Plot:
-    """The mean training reward alone, where it has no place beside the evaluations."""
+    """Return the plot of the mean training reward alone, for rewards that are not beside the evaluations."""
     return Plot(
         key="reward",
         title="Mean training reward",
@@ -56,7 +55,7 @@ def _all_shares(report: SwarmReport) -> bool:
 
 
 def together(report: SwarmReport) -> bool:
-    """Whether reward and evaluation have one axis: both are shares, or there are no evaluations."""
+    """Return whether reward and evaluation have one axis: both are shares, or there are no evaluations."""
     scores = evaluated(report)
     return not scores or (are_shares(scores) and are_shares(_rewards(report)))
 
@@ -107,7 +106,7 @@ def _evaluation_lines(report: SwarmReport) -> Iterator[Line]:
 
 
 def _reward_lines(report: SwarmReport) -> tuple[Line, ...]:
-    """The mean over steps, and thinly behind it that of each."""
+    """Return the mean over several steps, and thinly behind it the reward of each step."""
     points = step_points(report.steps, lambda step: step.reward)
     return (
         Line(name="reward of a step", points=thinned(points), look=Look.GREY, quiet=True),

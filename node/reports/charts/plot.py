@@ -1,9 +1,10 @@
-"""Plots as values: what is drawn, in which units, and what it says in words; and what plots of a run have in common.
+"""Hold plots as values: what is drawn, its units, and a sentence about it; and what the plots of a run share. Pure.
 
-Pure. Invariants:
-- A line differs from another of its plot in its colour and in its dashes or markers.
-- Every plot has a sentence that tells what there is to see, for people who do not see it.
-- A value that is no number is not drawn. Lines, marks and bands are bounded: the newest are kept.
+Invariants:
+
+- A line differs from another one of its plot in its colour, and also in its dashes or markers.
+- Every plot has a sentence that says what it shows, for people who do not see it.
+- Infinity and NaN are not drawn. The number of lines, marks and bands is bounded: the newest are kept.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from node.reports.model.report import Step, SwarmReport
 from node.runtime import formatting as words
 
 Y_TICKS = 5
-"""Numbers beside the axis of values, at most."""
+"""Most numbers beside the axis of values."""
 
 
 RESTARTS_DRAWN = 40
-"""The newest: more lines would be a tint."""
+"""Restarts that are drawn, the newest: more lines would look like a tint."""
 
 BANDS_DRAWN = 100
-"""Alarms shaded in a plot, the newest."""
+"""Alarms that are shaded in a plot, the newest."""
 
 
 class Look(Enum):
-    """Colour, dashes and marker of a line, which each renderer knows by this name. Values are classes of CSS."""
+    """Colour, dashes and marker of a line; each renderer knows them by this name. Values are CSS classes."""
 
     BLUE = "blue"
     ORANGE = "orange"
@@ -43,8 +44,8 @@ class Look(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve. `markers`: points are few, and marked; `area`: what lies below is tinted; `steps`: each value holds
-    until the next point; `quiet`: less than the others, drawn thin and without a name.
+    """A curve. `markers`: the points are few, and marked. `area`: the area below is tinted. `steps`: each value holds
+    until the next point. `quiet`: less important than the others, drawn thin and without a name.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bar: what stands below it, and its height."""
+    """One bar: the label below it, and its height."""
 
     label: str
     value: float
@@ -66,7 +67,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of stretches above a plot, such as when a peer was here."""
+    """A row of stretches above a plot, such as when a peer was present."""
 
     name: str
     spans: tuple[Span, ...]
@@ -75,8 +76,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A vertical line with what it means: a restart. A mark without a name is a faint tick at the top, a version, with
-    its `number` where there is room for that.
+    """A vertical line with its meaning, such as a restart. A mark without a name is a faint tick at the top for a
+    version, with its `number` if there is room.
     """
 
     at: float
@@ -86,7 +87,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """A stretch that is tinted, and why: an alarm."""
+    """A tinted stretch, and its reason: an alarm."""
 
     began: float
     ended: float
@@ -95,12 +96,12 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """One plot. `key` names it within its page, `unit` is that of the values, `across` what stands below bars, with its
-    unit. `said` is the sentence, `wall` how many seconds the time axis covers.
+    """One plot. `key`: its name within the page. `unit`: of the values. `said`: the sentence about it. `wall`: seconds
+    that the time axis covers. `across`: the label below bars, with its unit.
 
-    `band` says what the `bands` have in common, such as that an alarm stood; `limit` is a horizontal line with its
-    name. `low` and `high` are the ends of the axis of values, None for what fits. `show` writes a value beside that
-    axis, `exact` in the table.
+    `band`: what the `bands` have in common, such as that an alarm was active. `limit`: a horizontal line with its name.
+    `low` and `high`: the ends of the axis of values, None for what fits. `show` writes a value beside that axis,
+    `exact` in the table.
     """
 
     key: str
@@ -123,12 +124,12 @@ class Plot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that could be drawn."""
+        """Whether there is nothing to draw."""
         return not self.bars and not any(line.points for line in self.lines)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the axis of values, of which the second is the larger."""
+        """The ends of the axis of values; the second is the larger."""
         values = [y for line in self.lines for _, y in line.points] + [bar.value for bar in self.bars]
         values += [self.limit[0]] if self.limit else []
         low = min(values, default=0.0) if self.low is None else min([self.low, *values])
@@ -138,24 +139,24 @@ class Plot:
 
 
 def step_points(steps: Sequence[Step], of: Callable[[Step], float]) -> list[Point]:
-    """In order of time, without what is no number."""
+    """Return the points in order of time, without infinity and NaN."""
     return sorted((step.at_s, value) for step in steps if math.isfinite(value := of(step)))
 
 
 def line(name: str, points: Sequence[Point], look: Look, *, markers: bool = False) -> Line:
-    """A curve without what is no number, made thinner."""
+    """Return a curve without infinity and NaN, thinned."""
     return Line(name=name, points=thinned([p for p in points if math.isfinite(p[1])]), look=look, markers=markers)
 
 
 def restarts(report: SwarmReport) -> tuple[Mark, ...]:
-    """The newest restarts of the learner, and the step that each went on from."""
+    """Return the newest restarts of the learner, and the step from which each continued."""
     return tuple(
         Mark(at=one.at_s, name=f"restart, step {one.base}") for one in report.incarnations[1:][-RESTARTS_DRAWN:]
     )
 
 
 def bands(report: SwarmReport) -> tuple[Band, ...]:
-    """When which alarms stood."""
+    """Return when which alarms were active."""
     at = {step.step: step.at_s for step in report.steps}
     found = [spell for spell in spells(report.alarms) if spell.began in at][-BANDS_DRAWN:]
     return tuple(

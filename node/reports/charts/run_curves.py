@@ -1,7 +1,10 @@
-"""The plots of a run: which there are, what is drawn in each, and the sentence that says it.
+"""Make the plots of a run: which there are, what each one shows, and a sentence about it. Pure.
 
-Pure. What always holds: a plot of what the ledger does not hold is left out; figures that are no numbers are not drawn;
-no curve has more than CURVE_POINTS points.
+Invariants:
+
+- A plot is left out if the ledger does not hold its values.
+- Infinity and NaN are not drawn.
+- No curve has more than CURVE_POINTS points.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ from node.reports.model.time_words import trained
 from node.runtime import formatting as words
 
 MAX_LAGS = 24
-"""Bars of the lags; older ones share the last."""
+"""Bars of the lags; older ones share the last bar."""
 
 WITHOUT_RESTARTS = ("lags", "cost")
-"""Plots without a time axis, or of what a restart of the learner does not change."""
+"""Plots without a time axis, or of values that a restart of the learner does not change."""
 
 FIGURES = {
-    "entropy": ("Entropy of the policy", "nats", Look.PURPLE),
-    "mismatch_kl": ("Policy against its rollouts, KL", "nats", Look.INK),
+    "entropy": ("Entropy of the policy", "nats per token", Look.PURPLE),
+    "mismatch_kl": ("KL of the policy to its rollouts", "nats per token", Look.INK),
     "grad_norm": ("Norm of the gradient", "no unit", Look.INK),
 }
-"""Figures of the trainer that are drawn: title, unit and look."""
+"""Metrics of the trainer that are drawn: title, unit and look."""
 
 
 def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
-    """The other plots, those left out of which there is nothing to draw."""
+    """Return all plots but the first, without those that have nothing to draw."""
     history = report.history or History()
     found = [
         *([] if together(report) else [reward(report)]),
@@ -58,7 +61,7 @@ def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
 
 
 def cost(report: SwarmReport, costs: Costs) -> Plot:
-    """Cost against the planned cost."""
+    """Return the plot of the cost beside the planned cost."""
     free = not costs.total and not costs.planned_total
     lines = (
         Line(name="cost", points=costs.spent, look=Look.BLUE, area=True),
@@ -74,22 +77,22 @@ def cost(report: SwarmReport, costs: Costs) -> Plot:
 
 
 def cost_sentence(costs: Costs) -> str:
-    """What rollout peers cost, what was planned, and by how much the one is more."""
+    """Return a sentence: what rollout peers cost, what was planned, and the difference."""
     if not costs.total and not costs.planned_total:
-        return "Nobody asked for money."
+        return "No peer asked for money."
     said = words.money(costs.total, costs.currency)
-    others = f" {costs.others} who ask for another currency are not in it." if costs.others else ""
+    others = f" {costs.others} with a price in another currency are not included." if costs.others else ""
     if costs.planned_total is None:
         return f"{said}; no plan was made.{others}"
     planned = words.money(costs.planned_total, costs.currency)
     if costs.excess is None:
-        return f"{said}; planned was nothing.{others}"
+        return f"{said}; the plans expected no cost.{others}"
     way = "more" if costs.excess >= 0 else "less"
-    return f"{said}, {words.share(abs(costs.excess))} {way} than the {planned} of the plans that stood.{others}"
+    return f"{said}, {words.share(abs(costs.excess))} {way} than the {planned} of the plans in force.{others}"
 
 
 def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: float) -> Plot:
-    """When a peer was here, and which rollouts it delivered meanwhile."""
+    """Return the plot of when a peer was present, and which rollouts it delivered meanwhile."""
     admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
     width = words.duration(judged[0].width_s) if judged else "0 s"
     return Plot(
@@ -97,9 +100,9 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         title="Timeline",
         unit="rollouts per minute",
         said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
-        "it was here."
+        "it was present."
         if admitted + refused
-        else "When it was here.",
+        else "When it was present.",
         wall=wall_s,
         lines=_judged_lines(judged) if admitted + refused else (),
         rows=tuple(rows),
@@ -108,17 +111,17 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
 
 
 def presence_rows(here: Sequence[Span], planned: Sequence[Span], wall_s: float) -> Iterator[Row]:
-    """When a peer was here, and when the plan wanted it to be on, if it ever did."""
+    """Yield when a peer was present, and when the plan wanted it to be active, if it ever did."""
     yield Row(name="here", spans=tuple(here), look=Look.BLUE)
     if planned:
         yield Row(name="plan", spans=joined(planned, gap_s=wall_s / FINEST), look=Look.GREEN)
 
 
-# What each plot is made of
+# The content of each plot
 
 
 def _utilisation(report: SwarmReport) -> Plot:
-    """By bin of time: training as a share of the stretches that ended in it."""
+    """Return the plot of training as a share of time, by bin: each bin counts the stretches that ended in it."""
     bins = Bins(wall_s=report.wall_s)
     sums: dict[int, LearnerTime] = {}
     for stretch in report.stretches:
@@ -132,7 +135,7 @@ def _utilisation(report: SwarmReport) -> Plot:
         key="utilisation",
         title="Utilisation of the learner",
         unit="share of time",
-        said=f"{trained(report.learner_time).capitalize()}; blocked is by publication and checkpoints.",
+        said=f"{trained(report.learner_time).capitalize()}; blocked: by publication and checkpoints.",
         lines=tuple(
             Line(
                 name=name,
@@ -169,7 +172,7 @@ def _lag(report: SwarmReport, history: History) -> Plot:
 
 
 def lags(report: SwarmReport) -> Plot:
-    """Share of trained rollouts by lag, from 0 to the window."""
+    """Return the plot of the share of trained rollouts by lag, from 0 to the window."""
     bars: tuple[Bar, ...] = ()
     if report.lags:
         top = min(max(*report.lags, report.staleness or 0, 1), MAX_LAGS)
@@ -183,10 +186,10 @@ def lags(report: SwarmReport) -> Plot:
         )
     return Plot(
         key="lags",
-        title="How old rollouts were",
+        title="Lag of trained rollouts, by share",
         unit="share of trained rollouts",
-        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none older than the "
-        "window S may be.",
+        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none may have a lag "
+        "above the window S.",
         across="lag (steps)",
         bars=bars,
         show=_short_share,
@@ -199,7 +202,7 @@ def _short_share(value: float) -> str:
 
 
 def _versions(report: SwarmReport) -> Plot:
-    """Which version was the newest when: it falls back where the learner restarted."""
+    """Return the plot of the newest version over time: it falls back where the learner restarted."""
     numbers = [(version.at_s, float(version.version.version)) for version in report.versions]
     numbers.sort()
     each = ""
@@ -210,7 +213,7 @@ def _versions(report: SwarmReport) -> Plot:
     return Plot(
         key="versions",
         title="Policy versions",
-        unit="training step of the newest",
+        unit="training step of the newest version",
         said=f"{words.counted(len(numbers), 'version')} {words.were(len(numbers))} published{each}{restarted}.",
         lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
         exact=lambda value: f"{value:,.0f}",
@@ -227,7 +230,7 @@ def _version_bytes(report: SwarmReport) -> Plot:
     typical = mean([size for _, size in of_each]) if of_each else 0.0
     return Plot(
         key="bytes",
-        title="New in each version",
+        title="New data in each version",
         unit=unit,
         said=f"{words.size(round(typical))} on average of {words.size(report.weight_bytes)} a version:"
         " chunks that the version before did not have.",
@@ -245,8 +248,8 @@ def _bytes_unit(largest: float) -> tuple[float, str]:
 def _judged(report: SwarmReport, history: History) -> Plot:
     return Plot(
         key="judged",
-        title="Rollouts that came in",
-        unit="per minute",
+        title="Rollouts received",
+        unit="rollouts per minute",
         said=f"{report.admitted:,} admitted and {report.rejected:,} rejected.",
         lines=_judged_lines(history.judged) if report.admitted + report.rejected else (),
         exact=words.rate,
@@ -264,7 +267,7 @@ def _judged_lines(judged: Sequence[Judged]) -> tuple[Line, ...]:
 
 
 def _peers(report: SwarmReport, history: History) -> Plot:
-    """How many rollout peers were here, and how many the plan wanted to be on."""
+    """Return the plot of how many rollout peers were present, and how many the plan wanted to be active."""
     rollout = {peer.peer for peer in report.rollout_peers}
     here = _present([span for peer, spans in history.spans.items() if peer in rollout for span in spans], report.wall_s)
     planned = [(max(0.0, plan.at_s), float(len(plan.active))) for plan in report.plans]
@@ -275,15 +278,17 @@ def _peers(report: SwarmReport, history: History) -> Plot:
         unit="peers",
         said=f"{len(rollout):,} took part, at most {most:.0f} at a time.",
         lines=(
-            Line(name="here", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True),
-            Line(name="on by plan", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
+            Line(
+                name="present", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True
+            ),
+            Line(name="planned", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
         ),
         exact=lambda value: f"{value:g}",
     )
 
 
 def _present(spans: Sequence[tuple[float, float]], wall_s: float) -> list[Point]:
-    """How many of `spans` are under way: a point wherever that changes. Who was here at the end stays to the end."""
+    """Return how many of `spans` cover each moment: a point at each change. A peer present at the end stays present."""
     ending = 0.999 * wall_s
     changes = [(max(0.0, began), 1) for began, _ in spans] + [(ended, -1) for _, ended in spans if ended < ending]
     number, found = 0, {0.0: 0.0}
@@ -294,25 +299,25 @@ def _present(spans: Sequence[tuple[float, float]], wall_s: float) -> list[Point]
 
 
 def _length(report: SwarmReport) -> Plot:
-    """How long what was trained on was."""
+    """Return the plot of the length of trained rollouts."""
     points = step_points([step for step in report.steps if step.rollouts], lambda step: step.tokens / step.rollouts)
     tokens, rollouts = sum(step.tokens for step in report.steps), sum(step.rollouts for step in report.steps)
     return Plot(
         key="length",
         title="Length of trained rollouts",
         unit="tokens per rollout",
-        said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; drawn is the mean of each step.",
+        said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; the curve shows the mean of each step.",
         lines=(line("tokens", points, Look.BLUE),),
     )
 
 
 def trainer_figure(report: SwarmReport, name: str) -> Plot:
-    """The trainer's figure of this name, one of FIGURES, step by step."""
+    """Return the plot of the trainer's metric of this name, one of FIGURES, step by step."""
     title, unit, look = FIGURES[name]
     known = [step for step in report.steps if isinstance(step.metrics.get(name), int | float)]
     points = step_points(known, lambda step: float(step.metrics[name]))
     curve = smoothed(points)
-    said = f"{_small(curve[0][1])} at first, {_small(curve[-1][1])} in the end." if curve else ""
+    said = f"{_small(curve[0][1])} at the start, {_small(curve[-1][1])} at the end." if curve else ""
     return Plot(
         key=name.replace("_", "-"),
         title=title,
@@ -320,7 +325,7 @@ def trainer_figure(report: SwarmReport, name: str) -> Plot:
         said=said,
         lines=(line(title, points, look),) if len(points) > 1 else (),
         bands=bands(report),
-        band="an alarm stood",
+        band="an alarm was active",
     )
 
 

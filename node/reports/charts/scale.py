@@ -1,8 +1,10 @@
-"""Where a number stands on an axis, which numbers are written beside it, and curves with fewer points.
+"""Place numbers on an axis, choose its ticks, and thin out curves. Pure.
 
-Pure. What always holds: ticks are round numbers inside what the axis covers, in order, and at most as many as asked
-for; a curve that is made thinner keeps its order and both of its ends, and each point that is left is a mean, or the
-largest, of those it stands for.
+Invariants:
+
+- Ticks are round numbers inside the range of the axis, in order, and at most as many as requested.
+- A thinned curve keeps its order and both ends. Each remaining point is the mean, or the largest, of those that it
+  stands for.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 CURVE_POINTS = 240
-"""Points of a drawn curve: one for each pixel and a half of a small plot, and rows that a table may still have."""
+"""Points of a drawn curve: one for each pixel and a half of a small plot, and still few enough rows for a table."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeUnit:
-    """What time is written in."""
+    """The unit in which time is written."""
 
     name: str
     seconds: float
@@ -32,16 +34,16 @@ UNITS = (
     (259_200.0, TimeUnit(name="h", seconds=3600.0)),
     (math.inf, TimeUnit(name="d", seconds=86_400.0)),
 )
-"""Below 5 minutes seconds are read best, below 3 hours minutes, below 3 days hours."""
+"""Time below 5 minutes is read best in seconds, below 3 hours in minutes, below 3 days in hours."""
 
 
 def time_unit(wall_s: float) -> TimeUnit:
-    """The unit for a time axis of `wall_s`."""
+    """Return the unit for a time axis of `wall_s` seconds."""
     return next(unit for below, unit in UNITS if wall_s < below)
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers from `low` to `high`."""
+    """Return at most `most` round numbers from `low` to `high`."""
     if not high > low:
         return [low]
     step = _round_up((high - low) / max(1, most - 1))
@@ -50,7 +52,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def ceiling(value: float, most: int) -> float:
-    """The round number at which an axis from 0 that shows `value` may end."""
+    """Return the round number at which an axis from 0 that shows `value` may end."""
     if value <= 0:
         return 1.0
     step = _round_up(value / max(1, most - 1))
@@ -58,13 +60,13 @@ def ceiling(value: float, most: int) -> float:
 
 
 def _round_up(step: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10 times a power of ten."""
+    """Return the next of 1, 2, 2.5, 5, 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 def compact(value: float) -> str:
-    """A number in few characters, as there is room for beside an axis: 0.25, 1,500, 20k, 1.5M."""
+    """Return a number in few characters, for the space beside an axis: 0.25, 1,500, 20k, 1.5M."""
     for least, power, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / power:.4g}{sign}"
@@ -72,14 +74,14 @@ def compact(value: float) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean of at least one value."""
+    """Return the arithmetic mean of at least one value."""
     return math.fsum(values) / len(values)
 
 
 def thinned(
     points: Sequence[Point], limit: int = CURVE_POINTS, *, take: Callable[[Sequence[float]], float] = mean
 ) -> tuple[Point, ...]:
-    """`points`, in order of x, as at most `limit`: between the ends, one for all in the same stretch of x."""
+    """Return `points`, which are in order of x, as at most `limit`: between the ends, one for each stretch of x."""
     if len(points) <= limit:
         return tuple(points)
     first, *between, last = points
@@ -95,7 +97,7 @@ def thinned(
 
 
 def smoothed(points: Sequence[Point], share: float = 0.03, least: int = 5) -> tuple[Point, ...]:
-    """Each point with the mean of those around it, of `share` of all, fewer at the ends."""
+    """Return each point with the mean of those around it: a `share` of all points, fewer at the ends."""
     reach = max(least, round(share * len(points))) // 2
     sums = [0.0]
     for _, y in points:

@@ -1,12 +1,15 @@
-"""What somebody means by a name: a peer, a lease, a record.
+"""Find the peer, lease or record that a name means.
 
-    12D3KooW...NXTN4h    a peer, by its id or the end of that
+    12D3KooW...NXTN4h    a peer, by its id or the end of the id
     fc6f3622             a lease or a record, by the beginning of its id
-    fc6f3622/0           a record, by its lease and its place in it, as reports have it
-    atlas                a peer, by what it calls itself
+    fc6f3622/0           a record, by its lease and its place in it, as in reports
+    atlas                a peer, by its display name
 
-What always holds: what is meant is never guessed. Ids win over names, which peers choose for themselves; a name is held
-against those that reports show, so that two peers that look alike have one name, which is refused.
+Invariants:
+
+- The program never guesses: an ambiguous name is refused.
+- Ids take precedence over names, which peers choose themselves.
+- A name is compared with names as reports show them, so two peers that look alike have the same name, which is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from node.runtime.errors import UsageError
 from protocol.core.ids import LeaseId, PeerId, RecordId
 
 LEAST_CHARS = 4
-"""Of an id, or its beginning or end: fewer fit too much."""
+"""Fewest characters of an id, or of its beginning or end: fewer match too much."""
 
 NAMES = 128
-"""Characters of what a peer says of itself."""
+"""Largest number of characters of a peer's own text about itself."""
 
 MATCHES_SHOWN = 8
 
@@ -33,7 +36,7 @@ PLACE = re.compile(r"([0-9a-fA-F]+)/([0-9]{1,9})")
 
 @dataclass(frozen=True, kw_only=True)
 class MeantLease:
-    """A lease: all of it, the one record in it, or what was decided of the place `index`."""
+    """A lease: all of it, the one record in it, or the decisions on the place `index`."""
 
     lease: LeaseId
     record: RecordId | None = None
@@ -41,7 +44,7 @@ class MeantLease:
 
 
 def meant_in(ledger: LedgerReader, name: str) -> PeerId | MeantLease:
-    """The one thing in a ledger that is called `name`. Raises UsageError."""
+    """Return the one thing in a ledger that is called `name`. Raises UsageError."""
     prefix, index = split(name)
     peers, limit = peers_by_id(ledger, name), MATCHES_SHOWN + 1
     leases = ledger.work.leases_like(prefix, limit) if len(prefix) >= LEAST_CHARS else []
@@ -59,12 +62,12 @@ def meant_in(ledger: LedgerReader, name: str) -> PeerId | MeantLease:
 
 
 def peers_by_id(ledger: LedgerReader, text: str, role: str | None = None) -> list[PeerId]:
-    """The peers whose ids are, or end in, `text`; only those of `role` if there is one."""
+    """Return the peers whose ids are, or end in, `text`; only those of `role` if it is given."""
     return [one.peer for one in ledger.peers.all(role, ending=text)] if len(text) >= LEAST_CHARS else []
 
 
 def peer_by_name(ledger: LedgerReader, text: str, role: str | None = None) -> PeerId | None:
-    """The peer that calls itself `text`, None if there is none. Raises UsageError where several do."""
+    """Return the peer whose display name is `text`, None if there is none. Raises UsageError if there are several."""
     if not (wanted := words.plain_name(text, NAMES)):
         return None
     shown = [
@@ -72,45 +75,45 @@ def peer_by_name(ledger: LedgerReader, text: str, role: str | None = None) -> Pe
     ]
     found = [peer for peer, names in shown if wanted in names]
     if len(found) > 1:
-        raise UsageError(f"Several peers call themselves {wanted!r}; name one by its id:\n{_listed(found)}")
+        raise UsageError(f"Several peers have the name {wanted!r}; name one by its id:\n{_listed(found)}")
     return found[0] if found else None
 
 
 def split(name: str) -> tuple[str, int | None]:
-    """A lease and a place in it; any other name as it is."""
+    """Return a lease's prefix and a place in it; any other name unchanged, with None."""
     found = PLACE.fullmatch(name)
     return (name, None) if found is None else (found[1], int(found[2]))
 
 
 def is_hex(text: str) -> bool:
-    """Whether it may be the beginning of a lease's or a record's id."""
+    """Return whether it may be the beginning of a lease's or a record's id."""
     return all(character in "0123456789abcdef" for character in text.lower())
 
 
 def require_long(name: str) -> None:
-    """Raises UsageError for what is too short for an id, and is no peer's name."""
+    """Raise UsageError for a name that is too short for an id and is not a peer's name."""
     if len(name) < LEAST_CHARS:
         raise UsageError(f"{name!r} is too short: name at least {LEAST_CHARS} characters of an id.")
 
 
 IN_A_LEDGER = (
-    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or a peer by its id, the "
-    "end of that, or its name."
+    "Name the beginning of a lease's or a record's id (hex, as in reports and events), or a peer by its id, the end of "
+    "its id, or its name."
 )
 
 IN_RECEIPTS = (
-    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or this node by its id, "
-    "or the end of that. A lease that was not delivered has no receipt, and of others a node's books hold nothing: the "
-    "operator can tell."
+    "Name the beginning of a lease's or a record's id (hex, as in reports and events), or this node by its id, or the "
+    "end of its id. A lease that was not delivered has no receipt, and a node has no receipts of other nodes: ask the "
+    "operator."
 )
 
 
 def require_one(name: str, found: Sequence[str], names: str = IN_A_LEDGER) -> None:
-    """Raises UsageError unless one thing was found; `names`: what there is to be named."""
+    """Raise UsageError unless exactly one thing was found. `names`: what can be named."""
     if not found:
         raise UsageError(f"Nothing here is called {name!r}. {names}")
     if len(found) > 1:
-        raise UsageError(f"{name!r} fits several; name more of it:\n{_listed(found)}")
+        raise UsageError(f"{name!r} matches several; name more of it:\n{_listed(found)}")
 
 
 def _listed(found: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
-"""`volery why PEER --replay`: the sequential test over a peer's audits again, beside what the ledger says of it; and
-what one audit counted, against what is allowed.
+"""Repeat the sequential test of a peer's audits for `volery why PEER --replay`, and show what one audit counted.
 
-What always holds: the ledger is only read; a difference is told with its audit and its lease, and is no verdict.
+Invariants:
+
+- The ledger is only read.
+- A difference between the repeated test and the ledger is shown with its audit and its lease; it is not a verdict.
 """
 
 from __future__ import annotations
@@ -31,99 +33,95 @@ OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What a replay says, and whether that is what the ledger has."""
+    """The text of a replay, and whether it agrees with the ledger."""
 
     lines: tuple[str, ...]
     agrees: bool
 
 
 def beyond(margin: Margin) -> str:
-    """What is counted by a margin."""
+    """Return what is counted by a margin."""
     return OF[margin.measure].format(above=margin.above, lead=f", lead {margin.leads}" if margin.is_band else "")
 
 
 def allowed(margin: Margin) -> str:
-    """How much of that an honest peer may have."""
-    return f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
+    """Return the fraction that is allowed for an honest peer."""
+    return f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}is allowed"
 
 
 def counted_of(ledger: LedgerReader, audit: AuditRow) -> Iterator[str]:
-    """What an audit counted, by the margins that were in force, against what is allowed; and how much it says, by
-    itself and with all audits of its peer until then. Of one that was counted by other margins nothing can be said."""
+    """Yield an audit's counts by the margins of its time, compared with what is allowed. Then yield its evidence, by
+    itself and with all earlier audits of its peer. Nothing is yielded if it was counted by other margins."""
     margins = ledger.trust.margins()(audit)
     if len(audit.counts) != len(margins):
         return
-    yield "It counted, against what is allowed:"
+    yield "Its counts, compared with what is allowed:"
     for margin, counted in zip(margins, audit.counts, strict=True):
         if counted.trials:
             yield f"  {beyond(margin)}: {counted.above:,} of {counted.trials:,}; {allowed(margin)}"
     alone = log_evidence(heard(History(), audit.counted, margins))
     yield (
-        f"By itself that is {max(0.0, alone):.2f} nats against its peer; a group fails from "
+        f"By itself it is {max(0.0, alone):.2f} nats of evidence against its peer; a group fails from "
         f"{-math.log(GROUP_ERROR):.2f} on. {_after_it(audit.evidence)}"
     )
 
 
 def _after_it(evidence: float) -> str:
     if evidence <= 0:
-        return "After it all audits of the peer together said nothing against it."
+        return "After it, all audits of the peer together are no evidence against it."
     rare = words.once_in(math.exp(min(700.0, evidence)))
     return (
-        f"After it all audits of the peer together were {evidence:.2f} nats: an honest peer looks so {rare}. A suspect"
-        f" has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(TEST_ERROR):.2f}."
+        f"After it, all audits of the peer together are {evidence:.2f} nats of evidence: an honest peer would look "
+        f"like this {rare}. A suspect has {SUSPECT_EVIDENCE:.2f}, a ban takes {-math.log(TEST_ERROR):.2f}."
     )
 
 
 def replay_of(ledger: LedgerReader, peer: PeerId) -> Replayed:
-    """The audits of `peer` in the order in which they were made."""
+    """Repeat the test of the audits of `peer` in the order in which they were made."""
     if not ledger.trust.has_audits():
-        return Replayed(lines=("Nothing to replay: this ledger is older than audits.",), agrees=True)
+        return Replayed(lines=("Nothing to replay: this ledger is from before audits were recorded.",), agrees=True)
     found = replayed(ledger.trust.audits(peer), ledger.trust.margins(), ledger.trust.pardons_ms(peer))
     kept, _ = ledger.trust.confidence([peer]).get(peer, (AuditHistory(), 0))
     banned, same = kept.banned, is_same(found.known.history, kept.history)
     choosing = choosing_of(ledger, peer)
     lines = [*_told(found), *_judged(found, banned, choosing), *_differing(found)]
     if not same and not found.differences:
-        lines.append(
-            f"But what the ledger has of all of them together ({kept.history.audits} heard) is something else."
-        )
+        lines.append(f"But the ledger has another result for all of them together ({kept.history.audits} counted).")
     strange = choosing is not None and not choosing.agrees
     if strange:
-        lines.append("But what the ledger has of all that it may have chosen is something else.")
+        lines.append("But the ledger has another result for its test for selective delivery.")
     if found.differences or not same or strange:
-        lines.append(
-            "Compare with a copy of the ledger: rows were changed, or an older volery judged by other margins."
-        )
+        lines.append("Compare with a copy of the ledger: rows were changed, or an older volery used other margins.")
     return Replayed(lines=tuple(lines), agrees=same and not found.differences and not strange)
 
 
 def _told(found: Replay) -> Iterator[str]:
     if not found.audits:
-        yield "Replayed: no audit of it is over yet."
+        yield "Replayed: no audit of it is finished yet."
         return
-    against = "Together nothing speaks against it."
+    against = "Together they are no evidence against it."
     if found.evidence > 0:
         rare = words.once_in(math.exp(min(700.0, found.evidence)))
-        against = f"Together they are {found.evidence:.2f} nats against it: an honest peer looks so {rare}."
+        against = f"Together they are {found.evidence:.2f} nats against it: an honest peer would look like this {rare}."
     agree = found.audits - len(found.differences)
     yield (
-        f"Replayed: {agree:,} of {found.audits:,} audits come to the verdict and the evidence that the ledger has. "
+        f"Replayed: {agree:,} of {found.audits:,} audits give the verdict and the evidence that the ledger has. "
         f"{against} A suspect has {SUSPECT_EVIDENCE:.2f} nats, a ban takes {-math.log(TEST_ERROR):.2f}."
     )
     for number in found.anew:
         when = f"before audit {number:,}" if number <= found.audits else "after the last"
-        yield f"The operator pardoned it {when}: the test began anew."
+        yield f"The operator pardoned it {when}: the test started again."
 
 
 def _judged(found: Replay, banned: str, choosing: Choosing | None) -> Iterator[str]:
-    """What all of it comes to, beside the ban that the ledger has."""
+    """Yield the overall result, compared with the ban in the ledger."""
     if choosing is not None and choosing.evidence > 0:
-        yield f"What it may have chosen is {choosing.evidence:.2f} nats against it."
-    said = "as the ledger says" if banned else "and the ledger has no ban"
+        yield f"The test for selective delivery has {choosing.evidence:.2f} nats of evidence against it."
+    said = "as the ledger says" if banned else "but the ledger has no ban"
     if found.convicted is not None:
         yield f"Audit {found.convicted:,} convicts it, {said}."
     elif choosing is not None and choosing.convicts:
-        yield f"The audits do not convict it: what it chose does, {said}."
+        yield f"The audits do not convict it, but the test for selective delivery does, {said}."
     elif banned:
         yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."
     elif found.audits:

@@ -1,8 +1,12 @@
-"""Why something was decided: of a record, a lease (which is a group), or a peer, what the books hold.
+"""Explain a decision about a record, a lease (which is a group) or a peer, from the ledger or from receipts.
 
-What always holds: what is told is what was decided, by which rule, what was measured against what is allowed, and what
-to do about it, in the words that the signed verdict has; nothing is judged anew. What a name means is told by
-`node.reports.explain.name_lookup`; one that fits several things is refused, with all of them.
+`node.reports.explain.name_lookup` finds what a name means, and refuses an ambiguous one.
+
+Invariants:
+
+- The explanation says what was decided, by which rule, what was measured and what is allowed, and what to do about it,
+  in the words of the signed verdict.
+- Nothing is judged again.
 """
 
 from __future__ import annotations
@@ -48,25 +52,25 @@ LEASES_SHOWN = 8
 
 CHOSEN = {
     DeliveryOutcome.WITHHELD: (
-        "Of what it did not deliver, {drawn:,} groups were drawn by the learner, others of the same prompts beside "
-        "them: {better:,} were worth less."
+        "The learner regenerated {drawn:,} groups that this peer did not deliver, and others of the same prompts "
+        "beside them: {better:,} had lower rewards."
     ),
     DeliveryOutcome.DELIVERED: (
-        "Of what it delivered, {drawn:,} groups were looked at, others of the same prompts beside them: {better:,} "
-        "were worth more, {gained:,} had gained more by their version."
+        "The learner compared {drawn:,} groups that this peer delivered with others of the same prompts: {better:,} "
+        "had higher rewards, {gained:,} had gained more by their version."
     ),
 }
 
 EVIDENCE = {
-    BannedBy.AUDITS: "The newest of what failed is in the ledger, as it was signed.",
-    BannedBy.CHOOSING: "What each of those groups was worth is in the ledger; --replay hears them again.",
+    BannedBy.AUDITS: "The newest evidence that failed is in the ledger, as it was signed.",
+    BannedBy.CHOOSING: "The rewards of each of those groups are in the ledger; --replay repeats the test.",
 }
-"""Of a ban: where that is on which it rests. The operator's rests on the operator."""
+"""Where the evidence of a ban is. A ban by the operator needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What was decided of one record; `fate` is what became of it then, as far as that is known."""
+    """The decision about one record. `fate`: what became of it then, as far as that is known."""
 
     index: int
     record: bytes
@@ -78,8 +82,8 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What to print; `agrees` is False where a replay came to something else than the ledger says; `kept`: what is to
-    be drawn again, of a lease that is to be replayed."""
+    """The text to print. `agrees`: False if a replay differs from the ledger. `kept`: what can be regenerated of a
+    lease, for a replay."""
 
     text: str
     agrees: bool = True
@@ -87,11 +91,11 @@ class Answer:
 
 
 def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
-    """What the learner's ledger at `path` says of `name`. `replay`: of a peer, with the sequential test once more; of a
-    lease, what is to be drawn again.
+    """Explain `name` from the learner's ledger at `path`. `replay`: of a peer, also repeat the sequential test; of a
+    lease, return what can be regenerated.
 
-    Raises UsageError when nothing is called so, or several things are, or what is called so cannot be replayed;
-    LedgerError when it cannot be read.
+    Raises UsageError if nothing or several things have this name, or if it cannot be replayed; LedgerError if the
+    ledger cannot be read.
     """
     with read_ledger(path) as ledger:
         meant = meant_in(ledger, name)
@@ -102,14 +106,14 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
         kept = ledger.trust.kept_lease(meant.lease) if replay else None
         if replay and kept is None:
             raise UsageError(
-                f"--replay: nothing is kept of lease {meant.lease.hex()[:8]} to draw again. That is so of the newest "
-                f"{MAX_EVIDENCE} leases of each peer that failed an audit; or name a peer, to hear its audits again."
+                f"--replay: no evidence of lease {meant.lease.hex()[:8]} is kept to regenerate. It is kept for the "
+                f"newest {MAX_EVIDENCE} leases of each peer that failed an audit. Name a peer to repeat its test."
             )
         return Answer(text="\n".join(_of_lease(ledger, meant)), kept=kept)
 
 
 def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) -> str:
-    """What the own receipts of `node` say of a lease, a record, or itself; None: whose they are is not known.
+    """Explain a lease, a record, or the node itself, from the receipts of `node`; None if their owner is not known.
 
     Raises UsageError, ReceiptsError.
     """
@@ -141,14 +145,14 @@ def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) ->
 
 
 def _of_node(receipts: ReceiptQueries, node: PeerId) -> Iterator[str]:
-    """How the learner judged it so far, and how it says that it stands."""
+    """Yield how the learner has judged the node so far, and its reputation."""
     sums = receipts.sums()
     judged = sum(sums.verdicts.values())
     yield f"This node, {node}: {_judged(judged)}, {_counting(sums.tokens)}."
     if (known := receipts.reputation()) is None:
-        yield "The learner has not said yet how it stands."
+        yield "The learner has not stated its reputation yet."
     else:
-        yield f"{in_a_line(known.note.reputation)} So the learner said at {words.moment(known.note.issued_ms)}."
+        yield f"{in_a_line(known.note.reputation)} The learner stated this at {words.moment(known.note.issued_ms)}."
         if known.note.banned:
             yield f"It is banned: {words.plain_name(known.note.banned, 512)}."
         yield known_lately(known.note.reputation)
@@ -167,16 +171,16 @@ def _counting(tokens: int, for_whom: str = "") -> str:
 
 
 def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
-    """What each rule refused, and what to do about it."""
+    """Yield what each rule rejected, and what to do about it."""
     for rule, count in counts.items():
         if rule is not Rule.ADMITTED and count:
             yield f"  {rule.value}: {words.counted(count, 'record')}; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
 
 
 def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[str]:
-    """Each a lease, the rule, what was measured, when, and of how many records."""
+    """Yield the latest rejections: the lease, the rule, what was measured, when, and of how many records."""
     if newest:
-        yield "The latest refusals, by lease:"
+        yield "The latest rejections, by lease:"
     for lease, decided_by, detail, at_ms, count in newest:
         said = words.plain_name(detail, 512)
         yield f"  {words.moment(at_ms)}  {short(lease)}  {words.counted(count, 'record')}, {decided_by}: {said}"
@@ -186,7 +190,7 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
     (known,) = ledger.peers.all(ending=peer)
     called = words.plain_name(known.name) or "a peer without a name"
     by_itself = f"engine {words.plain_name(known.engine, NAMES)}, {words.plain_name(known.machine, NAMES)}"
-    yield f"{called}, {peer}: {by_itself}, first here {words.moment(known.first_seen_ms)}."
+    yield f"{called}, {peer}: {by_itself}, first seen {words.moment(known.first_seen_ms)}."
     if known.role == Role.LEARNER.value:
         yield "It is the learner: it judges what others generate, and has no records, audits or reputation of its own."
         return
@@ -194,7 +198,7 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
     judged, trained = sum(count for _, count, _ in counts), sum(number for *_, number in counts)
     yield f"{_judged(judged)}, {trained:,} trained on."
     if (audits := audits_by_peer(ledger, known.first_seen_ms).get(peer)) is None:
-        yield "No audit of it is over yet."
+        yield "No audit of it is finished yet."
     elif audits.banned:
         yield ban_in_words("It", audits, judged=judged, trained=trained)
         if audits.banned_by in EVIDENCE:
@@ -202,9 +206,9 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
     else:
         groups, tokens = words.counted(audits.audits, "group"), words.counted(audits.tokens, "token")
         looked = f"{groups} audited, {tokens}, {audits.failed:,} failed"
-        against = "Nothing speaks against it."
+        against = "There is no evidence against it."
         if words.rarity(audits.odds) != words.NOTHING:
-            against = f"An honest peer looks like this {words.once_in(audits.odds)}."
+            against = f"An honest peer would look like this {words.once_in(audits.odds)}."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
     if (choosing := choosing_of(ledger, peer)) is not None:
@@ -227,7 +231,7 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
     begun = (
         f", begun with version {lease.started_version}"
         if lease.started_version
-        else ", of which nobody said that it was begun"
+        else ", for which no start was reported"
     )
     task, completions = words.plain_name(lease.task, NAMES), words.counted(lease.rollouts, "completion")
     asked = f"{completions} of prompt {lease.prompt} of {task}"
@@ -240,11 +244,11 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         case "expired":
             yield "It was not delivered by its deadline. If that happens often, lower [engine] batch_rollouts."
         case "returned" if ledger.work.is_recalled(meant.lease):
-            yield "It was recalled: no batch could hold it any more, or the learner was away. That is nobody's fault."
+            yield "It was recalled: no batch could use it any more, or the learner was away. This is no peer's fault."
         case "returned":
-            yield "Its peer gave it back."
+            yield "Its peer returned it."
         case _:
-            yield "It was withdrawn: its peer had gone, or had forgotten it."
+            yield "It was withdrawn: its peer had left, or no longer knew it."
     if (audit := ledger.trust.audit(meant.lease)) is not None:
         found = "passed" if audit.passed else f"failed: {audit.detail}"
         largest = f"The largest gap was {words.figure(audit.worst)} nats."
@@ -252,8 +256,8 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         yield from counted_of(ledger, audit)
     for choice in ledger.trust.choices(lease=meant.lease):
         yield (
-            f"The learner drew its prompt {words.moment(choice.at_ms)}, since a peer may choose what it delivers: what "
-            f"was {choice.choice.value} is worth {_mean(choice.theirs)} on average, what other seeds give "
+            f"The learner regenerated its prompt {words.moment(choice.at_ms)} to test for selective delivery: the mean "
+            f"reward of the {choice.choice.value} completions is {_mean(choice.theirs)}, of other seeds "
             f"{_mean(choice.ours)}."
         )
     decisions = [
@@ -279,14 +283,14 @@ def _fate(row: RecordFate, *, is_audited: bool) -> str:
     if row.step is not None:
         return f"trained on by step {row.step}, at a lag of {row.lag}"
     if row.dropped == DOUBT_REASON and not is_audited:
-        return "not trained on: it lay in the buffer when an audit spoke against its peer (doubt)"
+        return "not trained on: while it waited for training, an audit found evidence against its peer (doubt)"
     if row.dropped == DOUBT_REASON:
-        return "not trained on: it passed its audit, but all audits of its peer together speak against that (doubt)"
+        return "not trained on: it passed its audit, but all audits together are evidence against its peer (doubt)"
     return f"not trained on: its group was dropped ({row.dropped})" if row.dropped else "not trained on yet"
 
 
 def _told(decisions: Sequence[Decision]) -> Iterator[str]:
-    """Each record, those of one fate together, then what the rules mean and what to do, each once."""
+    """Yield the records, those with the same fate together, then once for each rule what it means and what to do."""
     alike: dict[tuple[Rule, str, str], list[Decision]] = {}
     for one in decisions:
         alike.setdefault((one.rule, one.detail, one.fate), []).append(one)
@@ -300,12 +304,12 @@ def _told(decisions: Sequence[Decision]) -> Iterator[str]:
     for rule in dict.fromkeys(one.rule for one in decisions):
         if rule is not Rule.ADMITTED:
             meaning = MEANINGS[rule]
-            blame = "counts against honesty" if meaning.blames else "is held against nobody"
+            blame = "counts against honesty" if meaning.blames else "does not count against honesty"
             yield f"{rule.value}: not counted because {meaning.words}; this {blame}. {meaning.advice}"
 
 
 def _came_again(others: Sequence[tuple[Rule, bytes]]) -> Iterator[str]:
-    """Under which other leases a record was delivered, and what was decided of it there."""
+    """Yield under which other leases a record was delivered, and what was decided there."""
     by_rule: dict[Rule, list[bytes]] = {}
     for rule, lease in others:
         by_rule.setdefault(rule, []).append(lease)
@@ -315,12 +319,12 @@ def _came_again(others: Sequence[tuple[Rule, bytes]]) -> Iterator[str]:
         more = len(leases) - LEASES_SHOWN
         told.append(f"{rule.value} under {shown}{f' and {more:,} more' if more > 0 else ''}")
     if others:
-        yield f"The same record came under {words.counted(len(others), 'other lease')} as well: {'; '.join(told)}."
+        yield f"The same record also came under {words.counted(len(others), 'other lease')}: {'; '.join(told)}."
 
 
 def _of_place(decisions: Sequence[Decision], index: int) -> list[Decision]:
-    """Those of the record at `index`. Raises UsageError where there is none."""
+    """Return the decisions on the record at `index`. Raises UsageError if there are none."""
     if found := [one for one in decisions if one.index == index]:
         return found
     there = ", ".join(str(one) for one in sorted({one.index for one in decisions})) or "none was judged"
-    raise UsageError(f"There is no record {index} in that lease; those there are: {there}.")
+    raise UsageError(f"There is no record {index} in that lease; the records in it are: {there}.")

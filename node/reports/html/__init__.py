@@ -1,8 +1,12 @@
-"""One page that tells a run, or a volunteer's own work, to people: a file that opens from disk and asks nobody.
+"""Make one page about a run, or a volunteer's own work: a file that opens from disk and loads nothing else.
 
-Invariants: text of strangers is text (`charts.markup`). Nothing but our own style and script can take effect (`page`).
-Everything can be read without the script, and each plot is also a table (`charts.svg`). All is pure but for reading the
-style and the script once, and for writing the page.
+Everything is pure except reading the style and the script once, and writing the page.
+
+Invariants:
+
+- Text of strangers is shown as text (`charts.markup`).
+- Only our own style and script can take effect (`document`).
+- Everything can be read without the script, and each plot is also a table (`charts.svg`).
 
 - `accounts_and_bans`: tables of accounts, audits and bans
 - `charts`: curves as SVG
@@ -11,5 +15,5 @@ style and the script once, and for writing the page.
 - `own_page`: the page of a volunteer
 - `peer_page`: one peer
 - `peer_table`: the table of peers
-- `run_page`: what the page of a run shows
+- `run_page`: the overview of a run
 """

@@ -1,9 +1,10 @@
-"""Sections of the page that are tables: what the run cost, what audits found of a peer, and which peers were banned.
+"""Make the tables of the page about costs, a peer's audits, and banned peers. Pure.
 
-Pure. Invariants:
-- Cells of costs are those of a terminal's report, and the line below them adds up the whole run.
-- A peer that nobody audited has no section of audits; a run in which nobody was audited has none of bans.
-- What is said of a ban is what the ledger holds of it.
+Invariants:
+
+- Cells of costs are those of the report in a terminal, and the line below them adds up the whole run.
+- A peer that was never audited has no section of audits; a run without audits has none of bans.
+- The text about a ban is what the ledger holds of it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from node.runtime import formatting as words
 from protocol.core.ids import PeerId
 
 ACCOUNTS_SHOWN = 60
-"""Of each kind, the latest: two months of days. The JSON and CSV forms have all."""
+"""Rows of each kind, the latest: two months of days. The JSON and CSV forms have all."""
 
 
 def cost_section(report: SwarmReport) -> Fragment | None:
-    """The tables; nothing before anybody came."""
+    """Return the tables; None before any peer came."""
     if not report.peers:
         return None
     said = (
-        "What peers and the learner cost, spread over the time that they were here; tokens count when their records "
-        "came. Each table adds up to the whole run. A run is a start of the learner; a version lasts from its "
+        "The costs of peers and the learner, spread over the time in which they were present. Tokens count when their "
+        "records came. Each table adds up to the whole run. A run is a start of the learner; a version lasts from its "
         "publication to that of the next one; days are those in UTC on which anything happened."
     )
     tables = [_table(report, kind) for kind, rows in report.accounts.kinds.items() if rows]
@@ -44,25 +45,25 @@ def _table(report: SwarmReport, kind: str) -> Fragment:
         f"{told.title}, the newest first",
         [kind, *(column.title for column in told.columns)],
         [(row.name, *(column.cell(row) for column in told.columns)) for row in reversed(shown)],
-        foot=["together", *(column.total(report) for column in told.columns)],
+        foot=["total", *(column.total(report) for column in told.columns)],
         kind="accounts",
     )
 
 
 def audits(peer: PeerReport) -> list[Fragment]:
-    """The section on the audits of `peer`, empty while there are none."""
+    """Return the section on the audits of `peer`, empty while there are none."""
     if (found := peer.audits) is None:
         return []
     shown = [
-        Tile(name="standing", value=found.standing.value),
+        Tile(name="trust level", value=found.standing.value),
         Tile(name="groups audited", value=words.count(found.audits)),
-        Tile(name="of these failed", value=words.count(found.failed)),
-        Tile(name="tokens drawn again", value=words.count(found.tokens)),
+        Tile(name="groups that failed", value=words.count(found.failed)),
+        Tile(name="tokens regenerated", value=words.count(found.tokens)),
         Tile(name="largest gap", value=f"{words.figure(found.worst)} nats"),
-        Tile(name="an honest peer looks so once in", value=rare)
+        Tile(name="odds against honest work, to 1", value=rare)
         if (rare := words.rarity(found.odds)) != words.NOTHING
-        else Tile(name="audits say against it", value="nothing"),
-        Tile(name="rollouts trained on unseen", value=words.count(found.unseen)),
+        else Tile(name="evidence against it", value="none"),
+        Tile(name="rollouts trained on without audit", value=words.count(found.unseen)),
     ]
     parts = [tag("h3", "Audits"), tiles(shown, kind="small")]
     if found.banned:
@@ -73,24 +74,24 @@ def audits(peer: PeerReport) -> list[Fragment]:
 
 
 BANS_SHOWN = 500
-"""The latest, at 700 bytes each; the JSON form has all."""
+"""Bans that are listed, the latest, at 700 bytes each; the JSON form has all."""
 
 BY = {
-    BannedBy.AUDITS: "its audits",
-    BannedBy.CHOOSING: "what it chose",
-    BannedBy.OPERATOR: "the operator",
+    BannedBy.AUDITS: "audits",
+    BannedBy.CHOOSING: "test for selective delivery",
+    BannedBy.OPERATOR: "operator",
 }
 
 
 def ban_tiles(report: SwarmReport) -> Iterator[Tile]:
-    """How many were banned, and how many are in quarantine."""
+    """Yield how many peers were banned, and how many are in quarantine."""
     if report.banned or report.num_quarantined or any(peer.audits is not None for peer in report.peers):
-        quarantined = f"{report.num_quarantined:,} in quarantine" if report.num_quarantined else "nobody in quarantine"
+        quarantined = f"{report.num_quarantined:,} in quarantine" if report.num_quarantined else "none in quarantine"
         yield Tile(name="peers banned", value=words.count(len(report.banned)), more=quarantined)
 
 
 def ban_section(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | None:
-    """Who, when, by what, why, and what it cost; `pages` are the peers with a part of their own."""
+    """Return who was banned when, by what, why, and what it cost. `pages`: the peers with a page of their own."""
     banned = report.banned
     if not banned:
         return None
@@ -101,7 +102,7 @@ def ban_section(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | No
         f"{trained:,} of the {rollouts} that {words.were(report.trained)} trained on {words.were(trained)} theirs."
     )
     last = "" if len(banned) <= BANS_SHOWN else f"the last {BANS_SHOWN} of {len(banned):,}, "
-    headings = ["peer", "when, since the start", "why", "by", "trained on", "of its rollouts", "cost"]
+    headings = ["peer", "time since the start", "reason", "banned by", "rollouts trained on", "rollouts judged", "cost"]
     rows = [_ban_row(peer, is_linked=peer.peer in pages) for peer in reversed(banned[-BANS_SHOWN:])]
     caption = f"Bans, {last}the newest first"
     return section("bans", "Bans", tag("p", said), table(caption, headings, rows, kind="bans"))

@@ -1,5 +1,6 @@
-"""What several parts of the page are made of, besides tables: figures in large, pairs, sections, and how people are
-named. Pure.
+"""Provide the pieces of several parts of the page, besides tables: large numbers, pairs, sections, names of peers.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 NAME_CHARS = 48
-"""Of a name on the page; a table has room for it, and a longer one says nothing more."""
+"""Characters of a name on the page. A table has room for it, and a longer one adds nothing."""
 
 REASON_CHARS = 512
-"""Of why a peer was banned, or a plan made."""
+"""Characters of the reason of a ban or a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A figure in large, what it is, and a word on it."""
+    """A large number, its name, and a short remark."""
 
     name: str
     value: str
@@ -30,7 +31,7 @@ class Tile:
 
 
 def scored_tiles(peer: PeerReport) -> Iterator[Tile]:
-    """What a teacher scored; nothing of others."""
+    """Yield what a teacher scored; nothing for other peers."""
     if peer.scored is not None:
         refused = f"{peer.scored.refused:,} refused" if peer.scored.refused else ""
         yield Tile(name="groups scored", value=words.count(peer.scored.groups), more=refused)
@@ -38,19 +39,19 @@ def scored_tiles(peer: PeerReport) -> Iterator[Tile]:
 
 
 def earned_tile(peer: PeerReport) -> Tile:
-    """What it earned, and in what time."""
+    """Return what it earned, and in which time."""
     earned = words.money(peer.cost, peer.price.currency)
-    return Tile(name="earned", value=earned, more=f"in {words.duration(peer.active_s)} of work")
+    return Tile(name="earned", value=earned, more=f"in {words.duration(peer.active_s)} active")
 
 
 def reputation_tile(peer: PeerReport) -> Iterator[Tile]:
-    """Its reputation, where it is known."""
+    """Yield its reputation, if it is known."""
     if peer.reputation is not None:
         yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
 
 
 def tiles(figures: Iterable[Tile], *, kind: str = "") -> Fragment:
-    """The figures side by side, as pairs of name and value."""
+    """Return the tiles side by side, as pairs of name and value."""
     cells = [
         tag("div", tag("dt", one.name), tag("dd", tag("b", one.value), tag("span", one.more) if one.more else None))
         for one in figures
@@ -59,41 +60,41 @@ def tiles(figures: Iterable[Tile], *, kind: str = "") -> Fragment:
 
 
 def pairs(rows: Iterable[tuple[str, Child]]) -> Fragment:
-    """Names and what there is to say of each."""
+    """Return names and the text about each."""
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows], class_="pairs")
 
 
 def section(key: str, title: str, *children: Child) -> Fragment:
-    """A part of the overview, with its heading."""
+    """Return a part of the overview, with its heading."""
     heading = tag("h2", title, id=f"{key}-title")
     return tag("section", heading, children, id=key, aria_labelledby=f"{key}-title")
 
 
 def name_of(peer: PeerReport) -> str:
-    """What a peer calls itself, on one line; its role if it does not say."""
+    """Return a peer's display name on one line; its role if it has none."""
     return words.plain_name(peer.name, NAME_CHARS) or peer.does
 
 
 def known_as(peer: PeerReport) -> Fragment:
-    """A peer's name, and the end of its id, which nobody else has."""
+    """Return a peer's name and the end of its id, which is unique."""
     return tag("span", strangers(name_of(peer)), " ", tag("code", short(peer.peer)))
 
 
 def page_id(peer: PeerId) -> str:
-    """The id of the part of the page that is about `peer`."""
+    """Return the id of the part of the page about `peer`."""
     return f"peer={peer}"
 
 
 def link_to(peer: PeerId, *children: Child) -> Fragment:
-    """A link to the part of the page that is about `peer`."""
+    """Return a link to the part of the page about `peer`."""
     return tag("a", children, href=f"#peer={quote(peer, safe='')}")
 
 
 def small_share(value: float) -> str:
-    """A share of what there is some of, which is not shown as nothing."""
+    """Return a share so that a small one is not shown as zero."""
     return "<0.1%" if 0 < value < 0.001 else words.share(value)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Text of a stranger, not longer than asked."""
+    """Return a stranger's text, shortened to `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,8 +1,12 @@
-"""The whole page: its head, its style and script, and what it tells.
+"""Build the whole page: its head, its style and script, and its content.
 
-Pure but for reading the two files beside it, and for writing it. What always holds: the page names nothing outside of
-itself, and its Content-Security-Policy lets nothing but our style and our script, which it names by their hashes, take
-effect; the same report gives the same bytes.
+Pure except reading the two files beside it, and writing the page.
+
+Invariants:
+
+- The page refers to nothing outside itself.
+- Its Content-Security-Policy lets only our style and script take effect, which it names by their hashes.
+- The same report gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from node.runtime.atomic_files import write_whole
 
 STYLE, SCRIPT = "page.css", "page.js"
 
-NAVIGATION = (("learned", "Learned"), ("plots", "Plots"), ("story", "In words"), ("peers", "Peers"))
-OWN_NAVIGATION = (("plots", "Timeline"), ("story", "In words"), ("verdicts", "Verdicts"), ("earnings", "Earnings"))
+NAVIGATION = (("learned", "Learning"), ("plots", "Plots"), ("story", "Summary"), ("peers", "Peers"))
+OWN_NAVIGATION = (("plots", "Timeline"), ("story", "Summary"), ("verdicts", "Verdicts"), ("earnings", "Earnings"))
 
 
 def as_html(report: SwarmReport | OwnReport) -> str:
-    """The page of `report`, which was read with its history."""
+    """Return the page of `report`, which must have been read with its history."""
     match report:
         case SwarmReport():
             history = report.history or History()
@@ -66,7 +70,7 @@ def _document(title: str, said: str, links: list[tuple[str, str]], main: Fragmen
     )
     body = tag(
         "body",
-        tag("a", "To the content", href="#main", class_="skip"),
+        tag("a", "Skip to the content", href="#main", class_="skip"),
         tag(
             "header",
             tag("h1", tag("bdi", title)),
@@ -74,7 +78,7 @@ def _document(title: str, said: str, links: list[tuple[str, str]], main: Fragmen
             tag("nav", [tag("a", text, href=f"#{key}") for key, text in links], aria_label="Parts of this page"),
         ),
         tag("main", main, tag("div", pages, id="pages") if pages else None, id="main", tabindex=-1),
-        tag("footer", tag("p", "Made by volery report --html. This file is whole: it asks nothing of any network.")),
+        tag("footer", tag("p", "Made by volery report --html. This file is complete and loads nothing else.")),
         tag("div", id="said", role="status", class_="unseen"),
         inlined("script", _file(SCRIPT)),
     )
@@ -82,7 +86,7 @@ def _document(title: str, said: str, links: list[tuple[str, str]], main: Fragmen
 
 
 def policy() -> str:
-    """What a browser lets take effect: our style and script, and nothing else."""
+    """Return what a browser lets take effect: our style and script, and nothing else."""
     style, script = _hash(_file(STYLE)), _hash(_file(SCRIPT))
     return f"default-src 'none'; style-src '{style}'; script-src '{script}'; base-uri 'none'; form-action 'none'"
 

@@ -1,6 +1,6 @@
-"""The page of a volunteer: what its own node did, from the receipts that it keeps.
+"""Make the page of a volunteer: what its own node did, from the receipts that it keeps. Pure.
 
-Pure. What always holds: nothing is told that only the learner knows, and the page says where that can be had.
+Invariant: values that only the learner knows are left out, and the page says who has them.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from protocol.core.ids import short
 
 
 def own_page(report: OwnReport) -> Fragment:
-    """All that is told of the node."""
+    """Return everything about the node."""
     peer, history = report.peer, report.history or PeerHistory()
     wall_s = (peer.last_seen_ms - peer.first_seen_ms) / 1000
     plot = timeline("timeline", history.judged, [Row(name="here", spans=report.spans, look=Look.BLUE)], wall_s)
     parts = [
         tiles(_figures(report)),
         section("plots", "What happened", figure(plot, wide=STRIP)),
-        section("story", "In words", pairs((name, value) for name, value in own_story(report))),
+        section("story", "Summary", pairs((name, value) for name, value in own_story(report))),
         _verdicts(report),
         section("earnings", "Earnings and machine", pairs(_earnings(report))),
         _traffic(report),
@@ -48,10 +48,10 @@ def own_page(report: OwnReport) -> Fragment:
 
 
 def heading(report: OwnReport) -> tuple[str, str]:
-    """The page's title, and the line below it."""
+    """Return the page's title, and the line below it."""
     peer = report.peer
     if not peer.last_seen_ms:
-        return f"Work of {name_of(peer)}", "This node was in no swarm yet."
+        return f"Work of {name_of(peer)}", "This node has not been in a swarm yet."
     return f"Work of {name_of(peer)}", f"{words.moment(peer.first_seen_ms)} to {words.moment(peer.last_seen_ms)}."
 
 
@@ -68,12 +68,12 @@ def _figures(report: OwnReport) -> Iterator[Tile]:
 
 
 def has_verdicts(report: OwnReport) -> bool:
-    """Whether there is anything to tell of them: not of a teacher that all is well with."""
+    """Return whether there are verdicts to show; a teacher without rejections has none."""
     return report.peer.generates or bool(report.refused)
 
 
 def _verdicts(report: OwnReport) -> Fragment | None:
-    """Of rollouts, and the newest that were refused of whatever it delivered."""
+    """Return the verdicts on rollouts, and the newest rejections of anything that the node delivered."""
     peer = report.peer
     rollouts = verdicts(peer.verdicts, {}, peer.first_seen_ms)[1:] if peer.generates else []
     return section("verdicts", "Verdicts", rollouts, _refused(report)) if has_verdicts(report) else None
@@ -110,5 +110,5 @@ def _traffic(report: OwnReport) -> Fragment | None:
     if not report.traffic:
         return None
     rows = [(tag("code", one.peer), words.size(one.bytes_up), words.size(one.bytes_down)) for one in report.traffic]
-    caption = "Chunks exchanged, as counted here"
-    return section("traffic", "Chunks", table(caption, ["peer", "bytes sent to it", "bytes had of it"], rows))
+    caption = "Chunks exchanged, as this node counted them"
+    return section("traffic", "Chunks", table(caption, ["peer", "sent to it", "received from it"], rows))

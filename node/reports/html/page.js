@@ -1,7 +1,7 @@
-// The script of the page of a report: sorts and searches the table of peers, shows one peer's part at a time, and says
-// what a plot shows below the pointer.
-// What always holds: the page can be read without it; it asks nothing of any network, keeps nothing, and puts no text
-// into the page other than as text.
+// The script of a report's page. It sorts and searches the table of peers, shows one peer's part at a time, and reads
+// the values of a plot below the pointer.
+// Invariants: the page can be read without it; it loads nothing from a network and stores nothing; text that it puts
+// into the page is text and never markup.
 "use strict";
 
 (() => {
@@ -22,7 +22,7 @@
     }
   };
 
-  // What the address names: a peer's part alone, or the overview, where the reader was before.
+  // Show what the address names: a peer's part alone, or the overview, scrolled to where the reader was before.
   const show = (isFirst) => {
     const id = named(location.hash);
     const page = pages.get(id) || null;
@@ -48,7 +48,7 @@
     if (link) link.focus({ preventScroll: true });
   };
 
-  // Sorting: a cell's number is in data-v; what has none stands last, whichever way.
+  // Sorting: a cell's number is in data-v; rows without a number come last in both directions.
   const key = (row, column) => {
     const cell = row.cells[column];
     const value = cell.dataset.v;
@@ -112,7 +112,7 @@
     });
   };
 
-  // Reading values off a plot: below the pointer, the nearest of each line, from the table beside the drawing.
+  // Reading values of a plot: the one nearest to the pointer for each line, from the table beside the drawing.
   const columns = (figure) => {
     const table = figure.querySelector("details table");
     const names = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.replace(/ \([^)]*\)$/, ""));
@@ -185,7 +185,7 @@
     sortable(table);
     if (table.tBodies[0].rows.length > 8) searchable(table);
   }
-  // A jump to the content of whatever is shown: it is not another address.
+  // Jump to the content that is shown, without changing the address.
   document.querySelector(".skip").addEventListener("click", (event) => {
     event.preventDefault();
     document.getElementById("main").focus();

@@ -1,7 +1,10 @@
-"""The part of the page about one peer: what it did when, what was refused and why, what it relayed and earned.
+"""Make the part of the page about one peer: its work over time, rejections with reasons, relaying and earnings. Pure.
 
-Pure. What always holds: a rule that refused something stands with what it means, whether it blames, and its newest
-evidence in the learner's own words; what a peer says of itself is named as its own word.
+Invariants:
+
+- Each rule that rejected records is shown with its meaning, whether it counts against honesty, and its newest evidence
+  in the learner's own words.
+- Values that a peer reports about itself are labelled so.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ FATES = ("issued", "in_time", "late", "expired", "returned", "recalled", "lost",
 
 
 def peer_pages(report: SwarmReport) -> list[Fragment]:
-    """A part for each peer that has a history, in the order of the report."""
+    """Return a part for each peer that has a history, in the order of the report."""
     history = report.history or History()
     among = _Among(
         report=report,
@@ -56,7 +59,7 @@ def peer_pages(report: SwarmReport) -> list[Fragment]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Among:
-    """What the pages of all peers need: the run, what each peer is called, and when each was to be on."""
+    """What the pages of all peers need: the run, the peers' names, and when each was planned to be active."""
 
     report: SwarmReport
     history: History
@@ -64,7 +67,7 @@ class _Among:
     planned: Mapping[PeerId, Sequence[Span]]
 
     def receiver(self, peer: PeerId) -> Fragment:
-        """Another peer, with a link to its page if there is one."""
+        """Return another peer's name, with a link to its page if there is one."""
         known = tag("span", strangers(self.names.get(peer, "")), " ", tag("code", short(peer)))
         return link_to(peer, known) if peer in self.history.peers else known
 
@@ -87,7 +90,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
         parts += _relayed(history, among) if peer.generates else []
     about = (
         _part("Earnings", _earnings(peer, among.report.terms)),
-        _part("Machine, as it says itself", _machine(peer)),
+        _part("Machine, as reported by the node", _machine(peer)),
         _part(
             "Presence" if peer.reputation is None else "Presence and reputation",
             _standing(peer, among.history.stays.get(peer.peer, 0)),
@@ -100,7 +103,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
 def verdicts(
     counts: Mapping[Rule, int], evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int
 ) -> list[Fragment]:
-    """What was refused, by rule: what each means, and the newest records that it refused."""
+    """Return what was rejected, by rule: its meaning, and the newest records that it rejected."""
     judged, refused = sum(counts.values()), [rule for rule in counts if rule is not Rule.ADMITTED]
     if not refused:
         said = "No record was judged yet."
@@ -131,7 +134,7 @@ def verdicts(
 
 
 def _evidence(evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int) -> Iterator[Fragment]:
-    """The newest records that each rule refused."""
+    """Yield the newest records that each rule rejected."""
     rows = [
         (
             tag("code", rule.value),
@@ -145,7 +148,7 @@ def _evidence(evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int) ->
         for one in evidence.get(rule, ())
     ]
     if rows:
-        headings = ["rule", "when", "lease/record", "made with version", "lag", "what was found"]
+        headings = ["rule", "when", "lease/record", "behaviour version", "lag", "what was found"]
         yield table("The newest rejected records of each rule", headings, rows, kind="evidence")
 
 
@@ -153,7 +156,7 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
     if peer.role is Role.LEARNER:
         yield Tile(name="sent", value=words.size(peer.bytes_up), more="of chunks")
         yield Tile(name="cost", value=words.money(peer.cost, peer.price.currency))
-        yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
+        yield Tile(name="present", value=words.duration(peer.active_s + peer.standby_s))
         return
     yield from scored_tiles(peer)
     if peer.generates:
@@ -162,7 +165,7 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="tokens admitted", value=words.count(peer.tokens))
     yield earned_tile(peer)
     if peer.generates:
-        yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
+        yield Tile(name="chunks relayed, credited", value=words.size(peer.bytes_relayed or 0))
     yield from reputation_tile(peer)
 
 
@@ -172,15 +175,15 @@ def _leases(peer: PeerReport) -> Iterator[Tile]:
 
 
 def _relayed(history: PeerHistory, among: _Among) -> Iterator[Fragment]:
-    """Who signed to have had chunks of this peer."""
+    """Yield who signed to have received chunks from this peer."""
     yield tag("h3", "Relaying")
     if not history.given:
-        yield tag("p", "Nobody whose work was admitted has signed to have had chunks of it.")
+        yield tag("p", "No peer with admitted work has signed to have received chunks from it.")
         return
     rows = [
         (among.receiver(one.receiver), words.size(one.num_bytes), words.count(one.versions)) for one in history.given
     ]
-    yield table("Credited for what it gave, by who signed for it", ["receiver", "bytes", "versions"], rows)
+    yield table("Relayed chunks that were credited, by receiver", ["receiver", "bytes", "versions"], rows)
 
 
 def _part(title: str, rows: Iterator[tuple[str, Child]]) -> Fragment:
@@ -188,30 +191,30 @@ def _part(title: str, rows: Iterator[tuple[str, Child]]) -> Fragment:
 
 
 def energy(peer: PeerReport, terms: CostTerms) -> Iterator[tuple[str, Child]]:
-    """Joules as it says, what they cost, and what of that is not believed."""
+    """Yield joules as the peer reports them, what they cost, and the implausible part."""
     if peer.joules is not None:
         parts = ", ".join(f"{words.kwh(joules)} {SOURCES[source]}" for source, joules in peer.energy.items())
-        yield "energy, as it says", f"{words.kwh(peer.joules)} kWh: {parts}"
+        yield "energy, as reported", f"{words.kwh(peer.joules)} kWh: {parts}"
         if (paid := money_for(peer.joules, terms.per_kwh)) is not None:
             yield "electricity", words.money(paid, terms.currency)
     if peer.joules_disbelieved:
         kilowatts = f"{MAX_WATTS / 1000:g} kW"
-        yield "energy, not believed", f"{words.kwh(peer.joules_disbelieved)} kWh: more than {kilowatts}"
+        yield "energy, not included", f"{words.kwh(peer.joules_disbelieved)} kWh reported: more than {kilowatts}"
 
 
 def _earnings(peer: PeerReport, terms: CostTerms) -> Iterator[tuple[str, Child]]:
     currency = peer.price.currency
     yield "price asked", f"{words.money(peer.price_per_hour, currency)} an hour"
     yield "time active", f"{words.duration(peer.active_s)} ({words.hours(peer.active_s)} h)"
-    yield "time standing by", words.duration(peer.standby_s)
+    yield "time on standby", words.duration(peer.standby_s)
     yield "earned", words.money(peer.cost, currency)
     if peer.role is Role.ROLLOUT:
         yield "per 1000 admitted tokens", f"{words.cents(peer.cents_per_1000_tokens, 'cents')} ({currency})"
         if (share := peer.against(terms.reference, terms.currency)) is not None:
             yield "against the reference", f"{words.share(share)} of its cost per token"
     yield from energy(peer, terms)
-    yield "chunks sent, as it says", words.size(peer.bytes_up)
-    yield "chunks received, as it says", words.size(peer.bytes_down)
+    yield "chunks sent, as reported", words.size(peer.bytes_up)
+    yield "chunks received, as reported", words.size(peer.bytes_down)
 
 
 def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
@@ -221,14 +224,14 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
         yield f"its engine {peer.worked} for", words.duration(peer.engine_s)
     if peer.generates:
         rate = words.rate(peer.admitted_per_s)
-        rollouts = f"{rate} {'rollout' if rate == '1' else 'rollouts'} per second of work"
+        rollouts = f"{rate} {'rollout' if rate == '1' else 'rollouts'} per second active"
         yield "admitted", words.NOTHING if peer.admitted_per_s is None else rollouts
 
 
 def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
     yield "first seen", words.moment(peer.first_seen_ms)
     yield "last seen", words.moment(peer.last_seen_ms)
-    yield "came", words.times(stays)
+    yield "joined", words.times(stays)
     if peer.reputation is not None:
         for share in ("availability", "timeliness", "honesty", "soundness", "service"):
             yield share, f"{getattr(peer.reputation, share):.2f} of 1"

@@ -1,8 +1,9 @@
-"""The table of peers: a row each, columns as in a terminal's report, for sorting by any of them.
+"""Make the table of peers: a row each, with the columns of the report in a terminal, sortable by any of them. Pure.
 
-Pure. What always holds: a cell that shows a number carries it whole, so that sorting is by what was measured and not by
-how it is written; at most PEERS_LISTED rows and those with a page of their own are there, and one below adds up the
-rest.
+Invariants:
+
+- A cell that shows a number carries its exact value, so that sorting is by value and not by text.
+- At most PEERS_LISTED rows, and those of peers with a page of their own, are there; one below adds up the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 PEERS_LISTED = 2000
-"""Rows: 1.6 MB; with the peers' own parts the page is then opened in 1.3 s and sorted in 1.5 s on one core."""
+"""Rows: 1.6 MB. With the peers' own pages, it opens in 1.3 s and sorts in 1.5 s on one core."""
 
 ENGINE_CHARS = 24
 
@@ -30,7 +31,7 @@ ENGINE: Column[PeerReport] = Column(
 
 
 def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
-    """All peers of `report`; those of `pages` are links to their part of the page."""
+    """Return all peers of `report`; those in `pages` are links to their part of the page."""
     shown = [peer for place, peer in enumerate(report.peers) if place < PEERS_LISTED or peer.peer in pages]
     listed = {peer.peer for peer in shown}
     rest = [peer for peer in report.peers if peer.peer not in listed]
@@ -38,7 +39,7 @@ def peer_table(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     columns = [column for part in parts for column in part.columns]
     rows = [_row(peer, columns, has_page=peer.peer in pages) for peer in shown]
     feet = [_foot(f"{len(rest):,} others", replace(report, peers=tuple(rest)), columns)] if rest else []
-    feet.append(_foot("together", report, columns))
+    feet.append(_foot("total", report, columns))
     whole = tag(
         "table",
         tag("caption", "Peers, by rollouts admitted"),
@@ -57,7 +58,7 @@ def _parts(report: SwarmReport) -> Sequence[Section[PeerReport]]:
 
 
 def _groups(parts: Sequence[Section[PeerReport]]) -> Fragment:
-    """A heading above all columns of one subject."""
+    """Return a heading above all columns of one subject."""
     above = [tag("th", part.title, scope="colgroup", colspan=len(part.columns)) for part in parts]
     return tag("tr", tag("td"), above, class_="groups")
 

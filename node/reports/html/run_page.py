@@ -1,6 +1,9 @@
-"""The part of the page about the whole run.
+"""Make the part of the page about the whole run. Pure.
 
-Pure. What always holds: it says in words what the plots show; what there is nothing of is left out.
+Invariants:
+
+- It says in words what the plots show.
+- Sections without content are left out.
 """
 
 from __future__ import annotations
@@ -32,32 +35,32 @@ from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 
 ALARMS_LISTED = 50
-"""The newest; the JSON form has all."""
+"""Alarms that are listed, the newest; the JSON form has all."""
 
 PLANS_LISTED = 50
-"""The newest; the JSON form has all."""
+"""Plans that are listed, the newest; the JSON form has all."""
 
 NAMES_LISTED = 8
-"""Of the peers that a plan wanted to be on; wider plans are told by their number."""
+"""Names of the peers that a plan wanted to be active; a larger plan is shown by their number."""
 
 REACH_LISTED = 2000
-"""As many as the table of peers has rows."""
+"""Peers in the table of connections: as many as the table of peers has rows."""
 
 PAIRS_LISTED = 200
-"""The newest; the JSON form has all."""
+"""Pairs that are listed, the newest; the JSON form has all."""
 
 REASONS_LISTED = 12
-"""Of one plan; the JSON form has all."""
+"""Reasons of one plan that are listed; the JSON form has all."""
 
 
 def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
-    """All that is told of the run; `pages` are the peers with a part of their own."""
+    """Return everything about the run. `pages`: the peers with a page of their own."""
     costs = costs_of(report)
     parts = [
         tiles(_figures(report, costs)),
         _learned(report),
         section("plots", "What happened", tag("div", [figure(plot) for plot in plots(report, costs)], class_="grid")),
-        section("story", "In words", pairs(story(report))),
+        section("story", "Summary", pairs(story(report))),
         _time(report),
         _alarms(report),
         _peers(report, pages),
@@ -75,41 +78,41 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     scores = report.surviving_evaluations
     if scores:
         yield Tile(
-            name="greedy, held-out prompts",
+            name="held-out score, greedy",
             value=f"{scores[-1].greedy:.3f}",
-            more=f"{scores[0].greedy:.3f} at first",
+            more=f"{scores[0].greedy:.3f} at the start",
         )
     versions = words.counted(len(report.versions), "version")
     yield Tile(name="training steps", value=words.count(len(report.steps)), more=versions)
     yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
-    bubble = "" if report.bubble is None else f", bubble {words.share(report.bubble)}"
-    yield Tile(name="learner trained", value=words.share(report.utilisation), more=f"of its time{bubble}")
+    bubble = "" if report.bubble is None else f"; waiting (bubble) {words.share(report.bubble)}"
+    yield Tile(name="learner training", value=words.share(report.utilisation), more=f"of its time{bubble}")
     if report.verifying_share is not None:
-        yield Tile(name="an engine verified", value=words.share(report.verifying_share), more="of the time")
+        yield Tile(name="verification", value=words.share(report.verifying_share), more="of the run, on an engine")
     yield from ban_tiles(report)
     planned = (
         "no plan" if costs.planned_total is None else f"{words.money(costs.planned_total, costs.currency)} planned"
     )
-    yield Tile(name="rollout peers cost", value=words.money(costs.total, costs.currency), more=planned)
+    yield Tile(name="cost of rollout peers", value=words.money(costs.total, costs.currency), more=planned)
     found = spells(report.alarms)
     standing = sum(spell.ended is None for spell in found)
-    yield Tile(name="alarms", value=words.count(len(found)), more=f"{standing or 'none'} standing")
+    yield Tile(name="alarms", value=words.count(len(found)), more=f"{standing or 'none'} active")
 
 
 def _learned(report: SwarmReport) -> Fragment:
     plot = lead(report)
     if plot.is_empty:
-        return section("learned", "What was learned", tag("p", "Nothing was trained and nothing evaluated yet."))
+        return section("learned", "What was learned", tag("p", "No training step and no evaluation has ended yet."))
     return section("learned", "What was learned", figure(plot, wide=WIDE))
 
 
 def _time(report: SwarmReport) -> Fragment | None:
-    """What the learner's time went into: rows that add up to how long it ran."""
+    """Return how the learner spent its time: rows that add up to how long it ran."""
     time = report.learner_time
     if not time.wall_s:
         return None
     each = [(name, words.seconds(seconds), words.share(share)) for name, seconds, share in time_rows(time)]
-    total = ("together", words.seconds(time.wall_s), words.share(1.0))
+    total = ("total", words.seconds(time.wall_s), words.share(1.0))
     return section("time", "The learner's time", table("By kind", ["kind", "time", "share"], [*each, total]))
 
 
@@ -122,19 +125,19 @@ def _alarms(report: SwarmReport) -> Fragment | None:
         for spell, name, when in reversed(found[-ALARMS_LISTED:])
     ]
     caption = f"{latest('Alarms', len(rows), len(found))}, the newest first"
-    headings = ["alarm", "when", "stands", "what was measured, and what to do"]
+    headings = ["alarm", "when", "active", "what was measured, and what to do"]
     return section("alarms", "Alarms", table(caption, headings, rows, kind="alarms"))
 
 
 def _peers(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     if not report.peers:
-        return section("peers", "Peers", tag("p", "Nobody has joined yet."))
+        return section("peers", "Peers", tag("p", "No peer has joined yet."))
     without = len(report.peers) - len(pages)
     said = "Each name leads to a page about that peer. The table is wider than most screens: it scrolls sideways."
     if without > 0:
         said = (
-            f"Names that are links lead to a page about that peer: {PEERS_TOLD} have one, those who are blamed for most"
-            f" records among them; {without:,} have not."
+            f"Names that are links lead to a page about that peer. {PEERS_TOLD} peers have one, among them those with "
+            f"most blamed records; {without:,} have none."
         )
     return section("peers", "Peers", tag("p", said, id="peers-said"), peer_table(report, pages))
 
@@ -153,13 +156,13 @@ def _rejected(report: SwarmReport) -> Fragment:
         if rule is not Rule.ADMITTED
     ]
     if not rows:
-        return section("rejected", "Rejected, and why", tag("p", none_rejected(judged)))
+        return section("rejected", "Rejected records", tag("p", none_rejected(judged)))
     headings = ["rule", "records", "share of judged", "it was not counted because ...", "counts against honesty"]
-    return section("rejected", "Rejected, and why", table("Rejected records by rule", headings, rows, kind="verdicts"))
+    return section("rejected", "Rejected records", table("Rejected records by rule", headings, rows, kind="verdicts"))
 
 
 def _by_lag(report: SwarmReport) -> Fragment | None:
-    """What the trainer made of tokens, by their lag, of late."""
+    """Return the trainer's recent results by the tokens' lag."""
     rows = lag_rows(report)
     if not rows:
         return None
@@ -182,12 +185,12 @@ def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Frag
         for plan in reversed(report.plans[-PLANS_LISTED:])
     ]
     caption = f"{latest('Plans', len(rows), len(report.plans))}, the newest first"
-    headings = ["from, since the start", "who was to be on", "price", "versions", "why"]
+    headings = ["time since the start", "active peers", "price", "versions published", "reasons"]
     return section("plans", "Plans", table(caption, headings, rows, kind="plans"))
 
 
 def _reach(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | None:
-    """Who reached whom, how; of pairs of nodes the newest."""
+    """Return how nodes connected, and the newest pairs of nodes."""
     told = [(peer, peer.reach) for peer in report.peers[:REACH_LISTED] if peer.reach is not None]
     if not told:
         return None
@@ -201,14 +204,14 @@ def _reach(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | None:
         )
         for peer, reach in told
     ]
-    headings = ["peer", *(column.title for column in columns), "since", "because"]
-    peers = table("How peers are reached, and how they met", headings, rows, kind="reach")
+    headings = ["peer", *(column.title for column in columns), "since", "reason"]
+    peers = table("How peers are reached, and how they connected", headings, rows, kind="reach")
     said = [tag("p", report.reach.text), tag("p", REACH_SAID)]
-    return section("reach", "Who reached whom, how", said, peers, _pairs(report))
+    return section("reach", "Connections between nodes", said, peers, _pairs(report))
 
 
 def _pairs(report: SwarmReport) -> Fragment | None:
-    """How nodes met, a row for each two."""
+    """Return how nodes connected, a row for each pair."""
     names = {peer.peer: known_as(peer) for peer in report.peers}
     rows = [
         (
@@ -223,7 +226,7 @@ def _pairs(report: SwarmReport) -> Fragment | None:
     ]
     if not rows:
         return None
-    headings = ["node", "node", "met", "who dialled", "when, since the start", "bytes over circuits"]
+    headings = ["node", "node", "connected", "dialled by", "time since the start", "bytes over circuits"]
     return table(latest("Pairs of nodes", len(rows), len(report.pairs)), headings, rows, kind="met")
 
 
@@ -234,9 +237,9 @@ def _reasons(reasons: Sequence[str]) -> list[Fragment]:
 
 
 def _active(names: Mapping[PeerId, str], active: Sequence[PeerId], pages: Collection[PeerId]) -> list[Child]:
-    """Who that is, by name where they are few."""
+    """Return the active peers, by name if they are few."""
     if not active:
-        return ["nobody"]
+        return ["none"]
     if len(active) > NAMES_LISTED:
         return [f"{len(active):,} peers"]
     found: list[Child] = []
@@ -247,7 +250,7 @@ def _active(names: Mapping[PeerId, str], active: Sequence[PeerId], pages: Collec
 
 
 def heading(report: SwarmReport) -> tuple[str, str]:
-    """The page's title, and the line below it."""
+    """Return the page's title, and the line below it."""
     window = "" if report.staleness is None else f"; {regime(report.staleness)}"
     dates = f"{words.moment(report.started_ms)} to {words.moment(report.ended_ms)}"
     return f"Swarm {short(report.swarm)}", f"{dates}, {words.duration(report.wall_s)}{window}."

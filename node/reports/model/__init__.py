@@ -1,15 +1,15 @@
-"""A report as values: what there is to say, before anybody says it.
+"""Hold a report as values, before it is written in any form.
 
-- `audits`: what audits found of a peer
+- `audits`: results of a peer's audits
 - `cost_allocation`: which stretch of time bears which cost
 - `costs`: accounts by peer, version, start and day
-- `history`: figures over the run
-- `objective_figures`: figures of training, by name
+- `history`: numbers over the course of the run
+- `objective_figures`: numbers about training, by name
 - `peer_rows`: one row for each peer
-- `reach`: how peers are reached, and how they met
+- `reach`: how peers are reached, and how they connected
 - `report`: the report
-- `stays`: when each peer was here
-- `time_spread`: what falls on which stretch of time
-- `time_words`: what a learner's time went into, in words and for programs
+- `stays`: when each peer was present
+- `time_spread`: spread amounts over stretches of time
+- `time_words`: how the learner spent its time, in words and for programs
 - `verdict_meanings`: verdicts in words, with advice
 """

@@ -1,7 +1,9 @@
-"""What audits found of each peer, read from the ledger, and in sentences.
+"""Hold the results of each peer's audits as the ledger has them, and put them into sentences.
 
-What always holds: a ledger of before audits were written tells of none; what is said of a ban is what the ledger holds
-of it: when, why, and what it cost.
+Invariants:
+
+- A ledger from before audits were recorded has no results.
+- A sentence about a ban says what the ledger holds of it: when, why, and what it cost.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from node.runtime.formatting import counted, were
 
 
 class BannedBy(Enum):
-    """Whose doing a ban is: what its audits found, what the groups were worth that it may have chosen, the operator."""
+    """The reason of a ban: failed audits, selective delivery, or the operator's decision."""
 
     AUDITS = "audits"
     CHOOSING = "choosing"
@@ -29,18 +31,19 @@ class BannedBy(Enum):
 
 BY = {
     BannedBy.AUDITS: "by audits",
-    BannedBy.CHOOSING: "by what they chose",
+    BannedBy.CHOOSING: "for selective delivery",
     BannedBy.OPERATOR: "by the operator",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choosing:
-    """The groups of a peer that it may have chosen, and that were drawn by the learner, since it was last pardoned: of
-    those that it withheld and of those that it delivered how many there are, and how many were better for it than what
-    was drawn beside them, or gained more by their version. `evidence` is the logarithm of that against its honesty;
-    `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was worth; `agrees`: the
-    ledger's own sum is the same."""
+    """The groups of a peer that the learner regenerated to detect selective delivery, since its last pardon.
+
+    `found`: by outcome (withheld or delivered), how many groups there are, how many were better for the peer than those
+    that were generated beside them, and how many gained more by their version. `evidence`: natural logarithm of the
+    odds against its honesty. `convicts`: it was ever enough for a ban. All are recomputed from the value of each group;
+    `agrees`: the ledger's own sum is the same."""
 
     found: dict[DeliveryOutcome, Counter[str]]
     evidence: float
@@ -50,12 +53,12 @@ class Choosing:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAudits:
-    """What audits found of one peer.
+    """The results of one peer's audits.
 
-    `audits` made of its leases, of which `failed` failed; `tokens` that were drawn again, `worst` the largest gap of
-    them in nats; `evidence` the logarithm of that against its honesty. `banned`: why, "" if it is not, `banned_by` what
-    and `banned_at_s` when, on the report's clock. `unseen`: rollouts of it that were trained on without an audit of
-    their group.
+    `audits`: audited leases, `failed` of which failed. `tokens`: regenerated tokens. `worst`: the largest gap among
+    them, in nats. `evidence`: natural logarithm of the odds against its honesty. `banned`: the reason, "" if it is not;
+    `banned_by`: the kind of reason; `banned_at_s`: when, on the report's clock. `unseen`: its rollouts that were
+    trained on without an audit of their group.
     """
 
     standing: TrustLevel
@@ -71,12 +74,12 @@ class PeerAudits:
 
     @property
     def odds(self) -> float:
-        """How rarely an honest peer would look like this: once in so many lives, 1 for whom nothing speaks against."""
+        """Return in how many lives an honest peer would look like this once; 1 if there is no evidence against it."""
         return math.exp(min(700.0, max(0.0, self.evidence)))
 
 
 def is_same(one: History, other: History) -> bool:
-    """Whether two histories are the same but for rounding."""
+    """Return whether two histories are the same except for rounding."""
     close = len(one.log_wealth) == len(other.log_wealth) and all(
         math.isclose(mine, theirs, abs_tol=ROUNDING)
         for mine, theirs in zip(one.log_wealth, other.log_wealth, strict=True)
@@ -85,13 +88,13 @@ def is_same(one: History, other: History) -> bool:
 
 
 def bans_in_words(banned: Iterable[PeerAudits]) -> str:
-    """How many peers what has banned: "171 by audits, 2 by the operator"."""
+    """Return how many peers were banned by what: "171 by audits, 2 by the operator"."""
     found = Counter(one.banned_by for one in banned)
     return ", ".join(f"{found[by]:,} {BY[by]}" for by in BannedBy if found[by])
 
 
 def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) -> str:
-    """What happened to a peer that is banned: by what, and what it cost."""
+    """Return a sentence about a banned peer: by what it was banned, and what it cost."""
     rollouts = (
         f"{trained:,} of its {counted(judged, 'rollout')} {were(trained)} trained on"
         if trained
@@ -99,8 +102,8 @@ def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) ->
     )
     by = {
         BannedBy.AUDITS: f"its audit number {audits.audits}",
-        BannedBy.CHOOSING: "what it chose",
+        BannedBy.CHOOSING: "the test for selective delivery",
         BannedBy.OPERATOR: "the operator",
-        None: "nobody",
+        None: "an unknown authority",
     }[audits.banned_by]
     return f"{name} was banned by {by}: {audits.banned}. Damage: {rollouts}."

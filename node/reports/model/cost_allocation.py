@@ -1,8 +1,10 @@
-"""From what each peer did in its stays to the accounts of versions, starts and days.
+"""Allocate what each peer did in its stays to the accounts of versions, starts and days. Pure.
 
-Pure. What always holds: within a stay everything is spread evenly, costs by the time at work and not by that of
-standing by; tokens count when their records came; the rows of a table add up to what the report says of the run, to
-the last token, byte and millionth.
+Invariants:
+
+- Within a stay everything is spread evenly; costs are spread over the active time, not over standby.
+- Tokens count when their records came.
+- The rows of a table add up to the report's totals, to the last token, byte and millionth.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from node.reports.model.time_spread import Piece, divided
 DAY_MS = 86_400_000
 
 MAX_DAYS = 36_525
-"""A hundred years of them: a ledger whose clock was set otherwise has its oldest days as one."""
+"""A hundred years. If a ledger's clock was once set otherwise, its oldest days become one."""
 
 BEFORE = "before"
-"""The name of what came before the first version."""
+"""The name of the time before the first version."""
 
 Received = tuple[int, int]
 """When records came, in milliseconds since 1970, and how many of their tokens count."""
@@ -48,12 +50,12 @@ def accounts_of(report: SwarmReport, received: Iterable[Received]) -> Accounts:
 
 
 def cost_pieces(peer: PeerReport) -> list[Piece]:
-    """What a peer costs, over the time that it was at work."""
+    """Return a peer's cost, spread over its active time."""
     return _pieces(peer, peer.cost, lambda stay: stay.active_s)
 
 
 def _pieces(peer: PeerReport, amount: float, weight: Callable[[Stay], float]) -> list[Piece]:
-    """`amount` over the stays of a peer by weight; where none weighs anything, when the first began."""
+    """Spread `amount` over the stays of a peer by weight; without any weight, it falls on the start of the first."""
     whole = sum(weight(stay) for stay in peer.stays)
     if amount and not whole > 0:
         began_s = min((stay.began_s for stay in peer.stays), default=0.0)
@@ -66,7 +68,7 @@ def _pieces(peer: PeerReport, amount: float, weight: Callable[[Stay], float]) ->
 
 
 class _Ledger:
-    """Everything that is spread, and the integers that it adds up to."""
+    """Everything that is spread over time, and the integers that it must add up to."""
 
     def __init__(self, peers: Sequence[PeerReport], tokens: Sequence[tuple[float, int]]) -> None:
         stays = [stay for peer in peers for stay in peer.stays]
@@ -86,7 +88,7 @@ class _Ledger:
         return [piece for peer in self._peers for piece in _pieces(peer, amount(peer), weight)]
 
     def table(self, names: Sequence[str], cuts: Sequence[float], began_s: float, ended_s: float) -> tuple[Account, ...]:
-        """A row for each name: before, between and behind the cuts, of which there is one less."""
+        """Return a row for each name: before, between and after the cuts; there is one cut less than names."""
         peers = self._peers
         active = divided(round(1000 * sum(peer.active_s for peer in peers)), self._active, cuts)
         standby = divided(round(1000 * sum(peer.standby_s for peer in peers)), self._standby, cuts)
@@ -123,14 +125,14 @@ class _Ledger:
 
 
 def _days(began_ms: int, ended_ms: int) -> list[int]:
-    """Midnights (UTC) from that before the beginning to that before the end."""
+    """Return the midnights (UTC) from the last one before the beginning to the last one before the end."""
     last = ended_ms // DAY_MS
     first = max(min(began_ms // DAY_MS, last), last - MAX_DAYS + 1)
     return [day * DAY_MS for day in range(first, last + 1)]
 
 
 def _date(day_ms: int) -> str:
-    """As 2026-01-31; a moment that no calendar has, by its number of days since 1970."""
+    """Return a date as 2026-01-31; outside the calendar, the number of days since 1970."""
     try:
         return f"{datetime.fromtimestamp(day_ms / 1000, UTC):%Y-%m-%d}"
     except (OverflowError, OSError, ValueError):

@@ -1,7 +1,9 @@
-"""What a run cost, by what it made and when: rows by version, by start of the learner and by day, as values.
+"""Hold the costs of a run, by result and time: rows by version, by start of the learner and by day.
 
-What always holds: every row counts everybody, the learner included, so the rows of a table add up to what the report
-says of the run; money is by currency, in millionths.
+Invariants:
+
+- Every row counts all peers and the learner, so the rows of a table add up to the report's totals.
+- Money is kept by currency, in millionths.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from protocol.accounting.claims import JOULES_PER_KWH, per_thousand_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A rented machine to hold peers against: what an hour of it costs, and how many tokens a second it generates."""
+    """A rented machine to compare peers with: its price per hour, and the tokens that it generates per second."""
 
     name: str
     per_hour: float
@@ -27,7 +29,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class CostTerms:
-    """What costs are held against, in `currency`: what a kWh costs, and a reference, each None where nobody said."""
+    """What costs are compared with, in `currency`: the price of a kWh, and a reference; each None if not given."""
 
     currency: str = ""
     per_kwh: float | None = None
@@ -39,8 +41,8 @@ NO_TERMS = CostTerms()
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What fell between `began_s` and `ended_s`, in seconds since the run began. `costs` are those of rollout peers and
-    of the learner, `learners` of them the learner's. `joules` are those that are believed; None where nobody told any.
+    """What fell between `began_s` and `ended_s`, in seconds since the run began. `costs`: of rollout peers and the
+    learner. `learners`: the learner's part of it. `joules`: plausible joules; None if none were reported.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Account:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened and nobody was there."""
+        """Whether nothing happened and no peer was present."""
         sums = (self.active_ms, self.standby_ms, self.joules, self.bytes_up, self.bytes_down, self.tokens)
         return not any(sums) and not any(self.costs.values())
 
@@ -69,8 +71,8 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class Accounts:
-    """Three times the same run. `versions`: while each was the newest, and what came before the first, by name;
-    `runs`: starts of the learner; `days`: in UTC, those on which anything happened. All in order of time.
+    """The same run in three ways. `versions`: the time in which each was the newest, and the time before the first.
+    `runs`: starts of the learner. `days`: in UTC, those on which anything happened. All are in order of time.
     """
 
     versions: tuple[Account, ...] = field(default=())
@@ -79,12 +81,12 @@ class Accounts:
 
     @property
     def lasted_s(self) -> float:
-        """From the beginning of the first row to the end of the last: what the starts last together."""
+        """Seconds from the beginning of the first row to the end of the last: all starts together."""
         return self.runs[-1].ended_s - self.runs[0].began_s if self.runs else 0.0
 
     @property
     def kinds(self) -> Mapping[str, tuple[Account, ...]]:
-        """By what a row of each is, from the coarsest."""
+        """The rows by kind, the coarsest first."""
         return {"run": self.runs, "day": self.days, "version": self.versions}
 
 
@@ -92,21 +94,21 @@ NO_ACCOUNTS = Accounts()
 
 
 def cents_per_thousand(micros: int, tokens: int) -> float | None:
-    """Hundredths of a currency unit for 1000 tokens; None when there are no tokens to spread it over."""
+    """Return hundredths of a currency unit for 1000 tokens; None if there are no tokens."""
     whole = per_thousand_tokens(micros, tokens)
     return None if whole is None else 100 * whole
 
 
 def cents_by_currency(costs: Mapping[str, int], tokens: int) -> dict[str, float | None]:
-    """The same, of amounts in millionths by currency."""
+    """Return the same for amounts in millionths, by currency."""
     return {currency: cents_per_thousand(micros, tokens) for currency, micros in costs.items()}
 
 
 def kwh_of(joules: float | None) -> float | None:
-    """None where they are not known."""
+    """Return joules in kWh; None if they are not known."""
     return None if joules is None else joules / JOULES_PER_KWH
 
 
 def money_for(joules: float | None, per_kwh: float | None) -> float | None:
-    """What joules cost, in whole units of the currency of `per_kwh`; None where either is not known."""
+    """Return what joules cost, in whole units of the currency of `per_kwh`; None if either is not known."""
     return None if joules is None or per_kwh is None else joules / JOULES_PER_KWH * per_kwh

@@ -1,8 +1,12 @@
-"""What a page tells beside the figures of a report: what happened when, as values.
+"""Hold what happened when in a run, as values for the page.
 
-What always holds: sizes do not grow with a run. Time is cut into at most BINS stretches, stays that lie closer together
-than a line is wide are one, and only so many peers have a history of their own. All times are seconds since the run
-began; who was here is known of every peer.
+All times are seconds since the run began.
+
+Invariants:
+
+- Sizes do not grow with a run: time is cut into at most BINS stretches, stays that are closer together than the width
+  of a line are joined, and only PEERS_TOLD peers have a history of their own.
+- The presence of every peer is known.
 """
 
 from __future__ import annotations
@@ -17,30 +21,30 @@ BINS = 96
 """Stretches of a timeline: an hour and a half of a run of six days each, and 9 pixels of the widest plot."""
 
 MIN_BIN_S = 1.0
-"""Less would say of a run of a minute when which delivery came, not how many do."""
+"""Seconds. Shorter stretches would show single deliveries in a run of a minute, not how many there are."""
 
 FINEST = 400
-"""A gap of at most this part of the whole time is not drawn: two pixels of the widest plot."""
+"""A gap of at most 1 / FINEST of the whole time is not drawn: two pixels of the widest plot."""
 
 PEERS_TOLD = 200
-"""Peers with a history, and a page, of their own: 22 kB each, 4.5 MB in all. The others have their row in the table."""
+"""Peers with a history and a page of their own: 22 kB each, 4.5 MB in all. The others have only a row in the table."""
 
 EVIDENCE_KEPT = 3
-"""Of each peer and rule, the newest: enough to see what goes wrong. All of them are in the ledger."""
+"""Newest records that are kept of each peer and rule: enough to see what goes wrong. The ledger has all of them."""
 
 DETAIL_CHARS = 400
-"""Of what was said of a record. A verdict says less; only a ledger that somebody wrote into has more."""
+"""Characters kept of a verdict's detail. Verdicts are shorter; only a ledger that was edited has longer details."""
 
 RECEIVERS_KEPT = 10
-"""Of those to whom a peer relayed, who had most."""
+"""Receivers that are kept of each relaying peer: those that received most from it."""
 
 Span = tuple[float, float]
-"""From when to when, in seconds."""
+"""Beginning and end, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Records that came in one stretch of time, of `width_s` from `at_s` on, by whether they were admitted."""
+    """Records that came in one stretch of `width_s` seconds from `at_s` on, by whether they were admitted."""
 
     at_s: float
     width_s: float
@@ -58,9 +62,9 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A record that was refused: which, made with which version and how old that was, and what was said of it.
+    """A rejected record: which one, its behaviour version and lag, and the verdict's detail.
 
-    `version` and `lag` are None where they are not known: a volunteer's own books lack them.
+    `version` and `lag` are None if they are not known: a volunteer's own receipts lack them.
     """
 
     lease: LeaseId
@@ -73,7 +77,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What one receiver signed to have had of a peer, as credited: bytes, of so many versions."""
+    """What one receiver signed to have received from a peer, as credited: bytes, and the number of versions."""
 
     receiver: PeerId
     num_bytes: int
@@ -82,7 +86,7 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerHistory:
-    """One peer's timeline, the newest evidence of each rule that refused something, and to whom it relayed most."""
+    """One peer's timeline, the newest evidence of each rule that rejected records, and its main receivers."""
 
     judged: tuple[Judged, ...] = ()
     evidence: Mapping[Rule, tuple[Evidence, ...]] = field(default_factory=dict)
@@ -91,7 +95,7 @@ class PeerHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLag:
-    """The lag of what one step was trained on: the mean, and the largest."""
+    """The lag of the rollouts of one training step: the mean, and the largest."""
 
     mean: float
     largest: int
@@ -99,8 +103,8 @@ class StepLag:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """`spans`: when each peer was here, and `stays` how often it came; `peers`: at most PEERS_TOLD of them;
-    `judged`: of all peers together; `lags` by step.
+    """`spans`: when each peer was present; `stays`: how often it came; `peers`: at most PEERS_TOLD of them; `judged`:
+    records of all peers together; `lags`: by step.
     """
 
     spans: Mapping[PeerId, tuple[Span, ...]] = field(default_factory=dict)
@@ -112,7 +116,7 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class Bins:
-    """`wall_s` seconds, cut into at most BINS stretches of the same width, the last of what is left."""
+    """`wall_s` seconds, cut into at most BINS stretches of the same width; the last one may be shorter."""
 
     wall_s: float
 
@@ -125,15 +129,15 @@ class Bins:
         return max(1, min(BINS, -int(-self.wall_s // self.width_s)))
 
     def of(self, at_s: float) -> int:
-        """The stretch that `at_s` falls into."""
+        """Return the stretch that `at_s` falls into."""
         return self.clamped(int(at_s / self.width_s))
 
     def clamped(self, stretch: int) -> int:
-        """`stretch`; what lies outside of the time counts for the first or the last: clocks may have been set."""
+        """Return `stretch`, moved to the first or last one if it lies outside, as after a clock was set."""
         return min(max(stretch, 0), self.number - 1)
 
     def filled(self, counts: Iterable[tuple[int, int, int]]) -> tuple[Judged, ...]:
-        """All stretches; `counts` says of some how many records were admitted and refused."""
+        """Return all stretches; `counts` has (stretch, admitted, rejected) records of some of them."""
         admitted, refused = [0] * self.number, [0] * self.number
         for stretch, num_admitted, num_refused in counts:
             admitted[self.clamped(stretch)] += num_admitted
@@ -149,7 +153,7 @@ class Bins:
 
 
 def joined(spans: Iterable[Span], *, gap_s: float) -> tuple[Span, ...]:
-    """`spans` in order, those that overlap or lie at most `gap_s` apart as one."""
+    """Return `spans` in order; those that overlap or are at most `gap_s` apart become one."""
     found: list[Span] = []
     for began_s, ended_s in sorted(spans):
         if found and began_s - found[-1][1] <= gap_s:
@@ -160,9 +164,9 @@ def joined(spans: Iterable[Span], *, gap_s: float) -> tuple[Span, ...]:
 
 
 def told_of(peers: Sequence[tuple[PeerId, int]], limit: int = PEERS_TOLD) -> list[PeerId]:
-    """Whose history is told: of `peers`, with how many records each is blamed for, in the order of a report.
+    """Return the peers that get a history, in the order of `peers`, which gives the number of blamed records of each.
 
-    Half of the room is for those who are blamed most, which an operator looks for; the rest is for whoever comes first.
+    Half of the room is for the most blamed peers, which an operator looks for; the rest goes to the first ones.
     """
     blamed = sorted((one for one in peers if one[1]), key=lambda one: -one[1])[: limit // 2]
     chosen = {peer for peer, _ in blamed}

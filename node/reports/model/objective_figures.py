@@ -1,8 +1,10 @@
-"""What a run's steps say of its objective: the latest figures, the same by lag, and the alarms that there were.
+"""Derive the objective's numbers from a run's steps: the latest values, the same by lag, and the alarms. Pure.
 
-Pure. What always holds: means over steps are weighted by the tokens that they are of; a figure that no step has is left
-out, as in ledgers of before it was measured; alarms are those that the same rules raise in a running learner
-(`learner.monitoring.alarms`), worked out again from what the ledger keeps.
+Invariants:
+
+- Means over steps are weighted by tokens.
+- A value that no step has is left out, as in ledgers from before it was measured.
+- Alarms follow the rules of a running learner (`learner.monitoring.alarms`), computed again from the ledger.
 """
 
 from __future__ import annotations
@@ -15,21 +17,21 @@ from learner.monitoring.alarms import Change, alarms
 from node.reports.model.report import Evaluation, Step
 
 RECENT = 32
-"""Steps that "of late" means: what the alarms' own window is."""
+"""Number of steps that count as recent: the alarms' own window."""
 
 ALARM_STEPS = 10_000
-"""Steps looked through for alarms, the newest: a second and a half."""
+"""Newest steps that are searched for alarms, which takes a second and a half."""
 
 FIGURES = ("entropy", "mismatch_kl", "ess", "weight_ess", "clip_share", "grad_norm", "mean_ratio", "max_log_ratio")
-"""Figures of a step that a report tells, in this order."""
+"""Metrics of a step that a report shows, in this order."""
 
 AT_LAG = ("ratio", "kl", "clip_share", "ess", "entropy")
-"""Figures of one lag, weighted by its tokens."""
+"""Metrics of one lag, weighted by its tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spell:
-    """An alarm, from the step that raised it to the one that cleared it; None while it stands."""
+    """An alarm, from the step that raised it to the step that cleared it; None while it is active."""
 
     alarm: str
     began: int
@@ -38,12 +40,12 @@ class Spell:
 
 
 def recent(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the last RECENT steps of those FIGURES that they have, weighted by trained tokens."""
+    """Return the means of FIGURES over the last RECENT steps, weighted by trained tokens; missing ones are left out."""
     return _means((step.metrics, _number(step.metrics, "trained_tokens")) for step in steps[-RECENT:])
 
 
 def by_lag(steps: Sequence[Step]) -> dict[str, dict[str, float]]:
-    """By lag, in order: `tokens` of the last RECENT steps, the means of AT_LAG, and the mean `reward` of rollouts."""
+    """Return by lag, in order: `tokens` of the last RECENT steps, the means of AT_LAG, and the mean `reward`."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for step in steps[-RECENT:]:
         for lag, figures in step.metrics.get("by_lag", {}).items():
@@ -73,7 +75,7 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 def changes_of(steps: Sequence[Step], scores: Sequence[Evaluation], diverged: Mapping[int, int]) -> tuple[Change, ...]:
-    """The alarms of a run; `diverged` are the batches dropped before each step because their loss was infinite."""
+    """Return the alarms of a run. `diverged`: batches dropped before each step because their loss was infinite."""
     left = list(scores)
     rows = []
     for step in steps[-ALARM_STEPS:]:
@@ -87,7 +89,7 @@ def changes_of(steps: Sequence[Step], scores: Sequence[Evaluation], diverged: Ma
 
 
 def spells(changes: Sequence[Change]) -> list[Spell]:
-    """Alarms with their beginnings and ends, oldest first."""
+    """Return alarms with their beginnings and ends, oldest first."""
     found: list[Spell] = []
     for number, change in enumerate(changes):
         if change.raised:

@@ -1,7 +1,7 @@
-"""From what the ledger counted of a peer to its row in the report.
+"""Make a peer's row of the report from the ledger's counts. Pure.
 
-Pure functions. What always holds: time that two presences share is counted once, so that a peer that came back before
-its old connection was noticed gone is not paid twice.
+Invariant: time that two presences share is counted once, so that a peer that came back before its old connection was
+found broken is not paid twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def peer_report(
     trained: int,
     started_ms: int = 0,
 ) -> PeerReport:
-    """The row of one peer, that was `here`; `trained` counts all rollouts of all batches, `scored` is of a teacher."""
+    """Return the row of one peer with the stays `here`; `trained` counts rollouts of all batches, `scored` a teacher's
+    work."""
     stays = stays_of(here, started_ms)
     standby_s = sum(stay.standby_s for stay in stays)
     return PeerReport(
@@ -72,7 +73,7 @@ def _scored(row: TeacherRow) -> Scored:
 
 
 def present_s(presences: Iterable[PeerStay]) -> float:
-    """Seconds covered by at least one of `presences`."""
+    """Return the seconds covered by at least one of `presences`."""
     total_ms, until_ms = 0, 0
     for presence in sorted(presences, key=lambda p: p.began_ms):
         total_ms += max(0, presence.ended_ms - max(presence.began_ms, until_ms))
@@ -81,5 +82,5 @@ def present_s(presences: Iterable[PeerStay]) -> float:
 
 
 def in_order(peers: Iterable[PeerReport]) -> tuple[PeerReport, ...]:
-    """The learner first, then who had most records admitted."""
+    """Return the learner first, then the peers by admitted records, most first."""
     return tuple(sorted(peers, key=lambda p: (p.role is not Role.LEARNER, -p.admitted, p.peer)))

@@ -1,8 +1,9 @@
-"""How a peer is reached, and how it met others, as values of a report.
+"""Hold how a peer is reached, and how it connected to others, as values of a report.
 
 Invariants:
-- What is counted here are the pairs of `learner.ledger.reach`, so a row, the sums and the live view agree.
-- All of it but what circuits carried is the word of peers.
+
+- The pairs counted here are those of `learner.ledger.reach`, so a row, the sums and the live view agree.
+- Everything except the bytes of circuits is what peers report themselves.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ CAME = {
     (Way.PUNCHED, False): "punched",
     (Way.RELAYED, False): "over a circuit",
 }
-"""How a peer and its learner came together: the way, and whether it was the peer that dialled."""
+"""How a peer connected to its learner: the way, and whether the peer was the one that dialled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReach:
-    """How others reach a peer, why, and since when it is so, in seconds since the start; how it and the learner came
-    together, "" for a learner; its neighbours, by how it met each; and what it exchanged with them over circuits
-    through the learner, in bytes.
+    """How others reach a peer, why, and since when (`since_s`, seconds since the start).
+
+    `learner`: how it and the learner connected, "" for a learner. `neighbours`: counted by the way in which they
+    connected. `bytes_carried`: exchanged with them over circuits through the learner.
     """
 
     kind: ReachKind
@@ -46,29 +48,29 @@ class PeerReach:
 
     @property
     def dialled(self) -> int:
-        """Neighbours that one of the two dialled."""
+        """Neighbours where one of the two dialled the other."""
         return self.neighbours.get(Way.DIALLED, 0)
 
     @property
     def dialled_back(self) -> int:
-        """Neighbours that were brought by a relay and dialled back."""
+        """Neighbours that a relay introduced and that dialled back."""
         return self.neighbours.get(Way.REVERSED, 0)
 
     @property
     def punched(self) -> int:
-        """Neighbours at which it knocked while they knocked at it."""
+        """Neighbours with a hole-punched connection: both dialled at the same moment."""
         return self.neighbours.get(Way.PUNCHED, 0)
 
     @property
     def over_circuit(self) -> int:
-        """Neighbours that it reaches through a relay alone."""
+        """Neighbours that it reaches only through a relay."""
         return self.neighbours.get(Way.RELAYED, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairReport:
-    """Two peers that have met, how, which of them dialled, if one did, and when that was first told (milliseconds since
-    1970); `bytes_carried` between them, over circuits through the learner, as it counted them."""
+    """Two peers that have connected: the way, which of them dialled, if one did, and when this was first reported, in
+    milliseconds since 1970. `bytes_carried`: between them, over circuits through the learner, as it counted them."""
 
     one: PeerId
     other: PeerId
@@ -79,5 +81,5 @@ class PairReport:
 
 
 def came_together(peer: PeerId, pair: Pair) -> str:
-    """How a peer and its learner came together, as the rest of a sentence about the peer."""
+    """Return how a peer and its learner connected, as the end of a sentence about the peer."""
     return CAME.get((pair.way, pair.by == peer), "otherwise")

@@ -1,8 +1,11 @@
-"""What a report says, as values: one row per peer, and the swarm's own story.
+"""Hold a report as values: one row per peer, and the story of the swarm.
 
-What always holds: everything derived (rates, costs, shares of judged records) is a property of what was counted, so
-that no two figures of one report can contradict each other. Money is integer millionths of a currency unit, times are
-seconds; `None` means not known from here, which is not zero.
+Money is integer millionths of a currency unit, times are seconds. `None` means not known from here, which is not zero.
+
+Invariants:
+
+- Every derived value (rates, costs, shares of judged records) is a property of counted values, so no two numbers of one
+  report contradict each other.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ from protocol.trouble import Trouble, TroubleKind
 from protocol.work import Rule
 
 SCORES = "scores"
-"""What the ledger calls the time of a teacher's engine (`SwarmReport.engine_s`)."""
+"""The ledger's name for the time of a teacher's engine (`SwarmReport.engine_s`)."""
 
 HERE_MS = 60_000
-"""Who was heard of so shortly before the end of the ledger was here then: presence is written every second."""
+"""Milliseconds. A peer that was seen this shortly before the end of the ledger was still present: presence is written
+every second."""
 
 
 NO_REACH = ReachFigures(kinds={}, ways={})
@@ -53,10 +57,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseCounts:
-    """What became of the leases a peer was given: issued = open + delivered + expired + returned + recalled + lost.
+    """How the leases of a peer ended: issued = open + delivered + expired + returned + recalled + lost.
 
-    `recalled` ones, of `recalled_rollouts`, it gave back because the learner had no use for them any more.
-    `late` are those of `delivered` that came back after their deadline, or after they had been withdrawn.
+    `recalled`: leases, with `recalled_rollouts` rollouts, that it gave back because the learner no longer needed them.
+    `late`: the part of `delivered` that came after the deadline, or after the lease was withdrawn.
     """
 
     issued: int = 0
@@ -75,16 +79,15 @@ class LeaseCounts:
 
     @property
     def failed(self) -> int:
-        """Leases that ended otherwise. A lease returned in good order is one: its seeds were known by then.
-
-        One that was recalled is neither this nor in time.
+        """Leases that ended without being delivered in time. A returned lease counts, since its seeds were known by
+        then. A recalled lease is neither failed nor in time.
         """
         return self.late + self.expired + self.returned + self.lost
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What a teacher node scored: groups whose scores were admitted, their tokens, and groups that were refused."""
+    """What a teacher node scored: groups with admitted scores, their tokens, and groups that were rejected."""
 
     groups: int = 0
     tokens: int = 0
@@ -93,18 +96,20 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReport:
-    """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` those that count
-    for it: of admitted records, and of groups that only a restart of the learner orphaned.
+    """One peer's work.
 
-    `trained` and `dropped` are how many of the admitted records went into a batch, or never will: they grew too old
-    before one formed, or teach nothing.
-    `active_s` is how long it was present and on, `standby_s` how long it stood by, which costs nothing; `engine_s` how
-    long its engine says that it generated. `bytes_up` and
-    `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
-    `audits` is what was found of it, None where nobody looked; `reputation` None where it is not known, and of a
-    learner, which has none. `stays` are when it was here, with what it moved and the
-    joules that it says its machine took then. `reach`: how others reach it and how it met them, as it says; None where
-    it does not. `scored`: what a teacher node scored, None of others.
+    `verdicts`: its judged records, by the rule that decided. `tokens`: tokens that count for it, of admitted records
+    and of groups that only a restart of the learner orphaned. `trained` and `dropped`: admitted records that went into
+    a batch, and those that never will because they grew too old before one formed, or teach nothing.
+
+    `active_s` and `standby_s`: seconds present as an active peer, and on standby, which costs nothing. `engine_s`:
+    seconds that its engine generated, as it reports. `bytes_up` and `bytes_down`: as it reports. `bytes_relayed`: bytes
+    that others signed to have received from it and that the learner credited.
+
+    `reputation`: None if it is not known, and for a learner, which has none. `audits`: None if it was never audited.
+    `stays`: when it was present, what it moved, and the joules of its machine as it reports them. `reach`: how others
+    reach it and how it connected to them, as it reports; None if it does not. `scored`: what a teacher node scored;
+    None for others.
     """
 
     peer: PeerId
@@ -135,7 +140,7 @@ class PeerReport:
 
     @property
     def generates(self) -> bool:
-        """Whether it is a rollout node, and no teacher that never generated anything."""
+        """Whether it is a rollout node that generates, and not only a teacher."""
         return self.role is Role.ROLLOUT and (self.scored is None or self.judged > 0)
 
     @property
@@ -147,7 +152,7 @@ class PeerReport:
 
     @property
     def worked(self) -> str:
-        """What its engine did for `engine_s`, in words."""
+        """What its engine did during `engine_s`, in words."""
         if self.scored is None:
             return "generated"
         return "generated and scored" if self.generates else "scored"
@@ -166,12 +171,12 @@ class PeerReport:
 
     @property
     def blamed(self) -> int:
-        """Records refused for something that a working node never does."""
+        """Records that were rejected for something that a working node never does."""
         return sum(number for rule, number in self.verdicts.items() if rule in BLAMED)
 
     @property
     def admitted_per_s(self) -> float | None:
-        """Admitted rollouts per second of presence."""
+        """Admitted rollouts per second as an active peer."""
         return self.admitted / self.active_s if self.active_s > 0 and self.role is Role.ROLLOUT else None
 
     @property
@@ -184,7 +189,7 @@ class PeerReport:
 
     @property
     def price_per_hour(self) -> float:
-        """What it asks, in whole units of its currency."""
+        """The price that it asks, in whole units of its currency."""
         return self.price.micros_per_hour / MICROS
 
     @property
@@ -203,12 +208,12 @@ class PeerReport:
 
     @property
     def cents_per_1000_tokens(self) -> float | None:
-        """The same in hundredths of that."""
+        """The same in hundredths of a unit."""
         return cents_per_thousand(self.cost_micros, self.tokens)
 
     @property
     def energy(self) -> Mapping[EnergySource, float]:
-        """Joules by source, those of stays in which they are believed."""
+        """Joules by source, of the stays in which they are plausible."""
         found: defaultdict[EnergySource, float] = defaultdict(float)
         for stay in self.stays:
             for source, joules in stay.energy.items() if stay.is_believed else ():
@@ -217,17 +222,17 @@ class PeerReport:
 
     @property
     def joules(self) -> float | None:
-        """Of all sources; None where it never told any that are believed."""
+        """Joules of all sources; None if it never reported any that are plausible."""
         return sum(self.energy.values()) if self.energy else None
 
     @property
     def joules_disbelieved(self) -> float:
-        """What else it told: more than any machine draws."""
+        """Reported joules that exceed what any machine draws."""
         return sum(sum(stay.energy.values()) for stay in self.stays if not stay.is_believed)
 
     def against(self, reference: Reference | None, currency: str) -> float | None:
-        """Its cost per token as a share of that of the reference, whose price is in `currency`; None where they cannot
-        be compared.
+        """Return its cost per token as a fraction of that of the reference, whose price is in `currency`; None if they
+        cannot be compared.
         """
         mine = self.cost_per_1000_tokens
         if reference is None or mine is None or not reference.per_1000_tokens:
@@ -237,9 +242,10 @@ class PeerReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Accuracy of a version on `prompts` held-out prompts, of the greedy completion and of `samples` of each; pass@k by
-    k, and by task what was found of each of a mixture, by metric: "greedy", "sampled", "pass@8". `named`: "greedy" and
-    "sampled" of each reward that has a name. `survives`: no restart cut it off the chain.
+    """Accuracy of a version on `prompts` held-out prompts: of the greedy completion, and of `samples` of each prompt.
+
+    `pass_at`: pass@k by k. `tasks`: by task of a mixture, its metrics: "greedy", "sampled", "pass@8". `named`: "greedy"
+    and "sampled" of each reward that has a name. `survives`: no restart removed the version from the chain.
     """
 
     version: PolicyVersion
@@ -256,7 +262,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A published version: when, how large, and how much of it was new since the one before."""
+    """A published version: when, its size, and how much of it was new since the one before."""
 
     version: PolicyVersion
     at_s: float
@@ -266,8 +272,8 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts, `metrics`
-    are the trainer's figures, flat, and `by_lag` (see `learner.ledger.rows.StepRow`).
+    """One training step of the surviving chain, at the time it ended. `reward`: mean over its rollouts. `metrics`: the
+    trainer's metrics, flat, and `by_lag` (see `learner.ledger.rows.StepRow`).
     """
 
     step: int
@@ -283,7 +289,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """What the learner's time went into until `until_s`, since the stretch before."""
+    """How the learner spent its time until `until_s`, since the stretch before."""
 
     until_s: float
     time: LearnerTime
@@ -291,7 +297,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Incarnation:
-    """One start of the learner: from which step it went on, and when."""
+    """One start of the learner: the step from which it continued, and when."""
 
     number: int
     base: int
@@ -300,8 +306,8 @@ class Incarnation:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptCheckpoint:
-    """A durable state that is kept: of which training step, since when, and what that is worth on held-out prompts:
-    the scores of the version of step `evaluated`, this one or one shortly before it. None where none was evaluated."""
+    """A kept checkpoint: its training step, since when, and the scores of a version on held-out prompts. `evaluated` is
+    that version's step, this one or shortly before; None if none was evaluated."""
 
     step: int
     incarnation: int
@@ -313,7 +319,7 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Who was to be on from when on, for how much an hour, how often versions were published, and what changed."""
+    """Which peers were to be active from `at_s` on, their price per hour, kappa, and the reasons for the change."""
 
     at_s: float
     kappa: int
@@ -324,18 +330,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmReport:
-    """The whole swarm, learner first, then peers by admitted records. `at_s` everywhere counts from `started_ms`.
+    """The whole swarm: learner first, then peers by admitted records. `at_s` everywhere counts from `started_ms`.
 
-    `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
-    the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
-    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal; `later_turns` of
-    the admitted ones go on with an episode that another began. `alarms` are those that were raised and cleared,
-    oldest first. `history` is there where it was asked for. `terms` are what costs are held against, `accounts` the
-    same costs by version, start and day. `stretches` tell what the learner's time went into, in order. `engine_s`:
-    seconds that an engine was used to verify, by what for ("audits", "choices"). `checkpoints` are those that are
-    kept, from the oldest on. `troubles` are what peers said that they cannot do, the newest of each kind; `fruitless`
-    how the leases ended that came since the last record, where none has brought one for long. `reach` counts how nodes
-    are reached, and how `pairs` of them met; `bytes_carried` went over circuits through the learner.
+    The report covers the time until `ended_ms`, the last moment in the ledger: a run that ended yesterday reads the
+    same tomorrow. `staleness`: the window S, if given. `lags`: trained rollouts by their lag when the batch formed.
+    `uninformative`: dropped records of groups whose rewards are all equal. `later_turns`: admitted records that
+    continue an episode that another began. `stretches`: how the learner spent its time, in order. `engine_s`: seconds
+    of an engine's use for verification, by purpose ("audits", "choices").
+
+    `alarms`: raised and cleared, oldest first. `history`: present if it was requested. `terms`: what costs are compared
+    with. `accounts`: the same costs by version, start and day. `checkpoints`: the kept ones, oldest first. `troubles`:
+    what peers reported that they cannot do, the newest of each kind. `fruitless`: how the leases since the last record
+    ended, if none has brought one for long. `reach` counts how nodes are reached, and how `pairs` of them connected.
+    `bytes_carried`: bytes over circuits through the learner.
     """
 
     swarm: SwarmId
@@ -366,8 +373,8 @@ class SwarmReport:
 
     @property
     def unable(self) -> Unable:
-        """Which nodes could not work with the newest version when the ledger was last written to, and why: of those
-        who were here then, and of those who had left with that."""
+        """The nodes that could not work with the newest version at the end of the ledger, and why. They were present
+        then, or had left with this trouble."""
         newest = self.versions[-1].version if self.versions else None
         found = {
             row.peer: Trouble(TroubleKind(row.kind), row.times, row.reason, row.version)
@@ -379,13 +386,13 @@ class SwarmReport:
 
     @property
     def verifying_share(self) -> float | None:
-        """Share of the time in which the engine verified; None where it never did."""
+        """Fraction of the run in which an engine verified; None if it never did."""
         verified = [seconds for what, seconds in self.engine_s.items() if what != SCORES]
         return sum(verified) / self.wall_s if verified and self.wall_s > 0 else None
 
     @property
     def teacher_share(self) -> float | None:
-        """Share of the time in which a teacher scored what was generated; None where there was none."""
+        """Fraction of the run in which a teacher scored completions; None if there was no teacher."""
         seconds = self.engine_s.get(SCORES)
         return seconds / self.wall_s if seconds is not None and self.wall_s > 0 else None
 
@@ -399,19 +406,19 @@ class SwarmReport:
 
     @property
     def banned(self) -> tuple[PeerReport, ...]:
-        """In the order in which they were."""
+        """The banned peers, in the order of their bans."""
         found = [(peer.audits.banned_at_s or 0.0, peer) for peer in self.peers if peer.audits and peer.audits.banned]
         return tuple(peer for _, peer in sorted(found, key=lambda one: one[0]))
 
     @property
     def num_quarantined(self) -> int:
-        """Who has soft strikes that stand, and is not banned."""
+        """Number of peers with active soft strikes that are not banned."""
         bands = [peer.reputation.band for peer in self.peers if peer.reputation is not None]
         return bands.count(Band.QUARANTINED)
 
     @property
     def verdicts(self) -> Mapping[Rule, int]:
-        """Judged records by rule, rules in the order in which they are asked."""
+        """Judged records by rule, in the order in which the rules are checked."""
         total: Counter[Rule] = Counter()
         for peer in self.peers:
             total.update(peer.verdicts)
@@ -444,17 +451,17 @@ class SwarmReport:
 
     @property
     def rollout_costs(self) -> Mapping[str, int]:
-        """Of these what rollout peers cost."""
+        """The part of `costs` that is for rollout peers."""
         return _costs_of(self.rollout_peers)
 
     @property
     def learner_costs(self) -> Mapping[str, int]:
-        """Of these what learners cost, of whom each currency has one; also where that is nothing."""
+        """The part of `costs` that is for learners, one for each currency, even if it is nothing."""
         return {peer.price.currency: peer.cost_micros for peer in self.peers if peer.role is Role.LEARNER}
 
     @property
     def joules(self) -> float | None:
-        """What all machines took, as far as it is told and believed; None where nothing is."""
+        """Plausible joules of all machines; None if none were reported."""
         told = [peer.joules for peer in self.peers if peer.joules is not None]
         return sum(told) if told else None
 
@@ -476,43 +483,43 @@ class SwarmReport:
 
     @cached_property
     def learner_time(self) -> LearnerTime:
-        """What the learner's time went into, steps that a restart cut off included."""
+        """How the learner spent its time, including steps that a restart removed."""
         return summed(stretch.time for stretch in self.stretches)
 
     @property
     def away_s(self) -> float:
-        """How long no learner ran, or none that lived to say what it did."""
+        """Seconds in which no learner ran, or none that recorded how it spent its time."""
         return max(0.0, self.wall_s - self.learner_time.wall_s)
 
     @property
     def utilisation(self) -> float | None:
-        """Training over the time that the learner ran; None where it is not told."""
+        """Training time over the time that the learner ran; None if it was not recorded."""
         return self.learner_time.utilisation
 
     @property
     def mode(self) -> Mode | None:
-        """What S says of the run; None where S was not told."""
+        """The mode of the run, by S; None if S was not given."""
         return None if self.staleness is None else mode_of(self.staleness)
 
     @property
     def bubble(self) -> float | None:
-        """ECHO-2's: of the time of training steps, what the learner waited for rollouts; None where it is not told."""
+        """ECHO-2's bubble: the share of the time of training steps spent waiting for rollouts; None if not recorded."""
         return self.learner_time.bubble
 
     @property
     def mean_train_s(self) -> float | None:
-        """T_train: seconds that a training step took, on average; None before the first."""
+        """T_train: mean seconds of a training step; None before the first."""
         return sum(step.train_s for step in self.steps) / len(self.steps) if self.steps else None
 
     @property
     def mean_waited_s(self) -> float | None:
-        """Seconds that a training step waited for its batch, on average; the first for somebody to join as well."""
+        """Mean seconds that a training step waited for its batch; the first also waits for a peer to join."""
         return sum(step.waited_s for step in self.steps) / len(self.steps) if self.steps else None
 
     @property
     def mean_step_s(self) -> float | None:
-        """Seconds from the end of one training step to the end of the next, on average: waiting, training, publishing
-        and restarts; None before the second.
+        """Mean seconds from the end of one training step to the end of the next: waiting, training, publishing and
+        restarts; None before the second.
         """
         if len(self.steps) < 2:
             return None
@@ -525,7 +532,7 @@ class SwarmReport:
 
     @property
     def planned_spans(self) -> Mapping[PeerId, tuple[Span, ...]]:
-        """From when to when the plans wanted each peer to be active, in seconds; whoever came first is first."""
+        """When the plans wanted each peer to be active, in seconds, in the order in which peers came first."""
         found: dict[PeerId, list[Span]] = {}
         ends = [*(plan.at_s for plan in self.plans[1:]), self.wall_s]
         for plan, end_s in zip(self.plans, ends, strict=False):
@@ -535,7 +542,7 @@ class SwarmReport:
 
     @property
     def surviving_evaluations(self) -> tuple[Evaluation, ...]:
-        """In order of time; the first and the last tell what was learned."""
+        """In order of time; the first and the last show what was learned."""
         return tuple(evaluation for evaluation in self.evaluations if evaluation.survives)
 
 
@@ -548,7 +555,7 @@ def _costs_of(peers: Iterable[PeerReport]) -> Mapping[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedRecord:
-    """One record of ours that was not counted, in the learner's own words."""
+    """One of our records that was not counted, in the learner's own words."""
 
     lease: LeaseId
     index: int
@@ -559,12 +566,12 @@ class RefusedRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnReport:
-    """A node's own work, from the receipts that it keeps: the row it has at the learner, as far as known here.
+    """A node's own work, from the receipts that it keeps: its row at the learner, as far as it is known here.
 
-    `newest` and `oldest` are the learner's versions when it judged. `refused` are the latest, newest first. `traffic`
-    is with those peers with whom most was exchanged. `spans`, when it was in the swarm, and `history` are there where
-    they were asked for; their times are seconds since it was first seen. `terms`: what a kWh costs its owner.
-    `reputed_ms`: when the learner said how it stands, None if it has not yet.
+    `oldest` and `newest`: the learner's versions when it judged. `refused`: the latest rejected records, newest first.
+    `traffic`: with the peers with which most was exchanged. `spans` (when it was in the swarm) and `history` are
+    present if they were requested; their times are seconds since the node was first seen. `terms`: the owner's price of
+    a kWh. `reputed_ms`: when the learner stated the reputation; None if it has not yet.
     """
 
     peer: PeerReport
@@ -580,5 +587,5 @@ class OwnReport:
 
     @property
     def peers(self) -> tuple[PeerReport, ...]:
-        """As a swarm's report has them."""
+        """The peers, as `SwarmReport` has them."""
         return (self.peer,)

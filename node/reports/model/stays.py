@@ -1,7 +1,9 @@
-"""Stays of a peer as a report reckons with them.
+"""Turn a peer's presences into stays that a report can add up. Pure.
 
-Pure. What always holds: time that two stays share belongs to the earlier one; joules that no machine can have drawn
-since the stay before are kept apart, and believed nowhere.
+Invariants:
+
+- Time that two stays share belongs to the earlier one.
+- Joules that no machine can have drawn since the stay before are kept apart, and counted nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from protocol.accounting.claims import EnergySource, is_believed
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """The part of a stay that is its alone, in seconds since the run began, and what falls on it."""
+    """The part of a stay that no earlier one covers, in seconds since the run began, and what happened in it."""
 
     began_s: float
     ended_s: float
@@ -28,16 +30,16 @@ class Stay:
 
     @property
     def joules(self) -> float:
-        """Those that are believed."""
+        """Joules of this stay; 0 if they are not plausible."""
         return sum(self.energy.values()) if self.is_believed else 0.0
 
 
 def stays_of(presences: Iterable[PeerStay], started_ms: int) -> tuple[Stay, ...]:
-    """In order of time."""
+    """Return the stays in order of time."""
     found: list[Stay] = []
     until_ms: int | None = None
     for one in sorted(presences, key=lambda one: one.began_ms):
-        # A node counts on while its line is broken, and says so when it is back.
+        # A node still counts joules while its connection is broken, and reports them when it is back.
         since_ms = one.began_ms if until_ms is None else until_ms
         began_ms = one.began_ms if until_ms is None else max(one.began_ms, until_ms)
         ended_ms = max(began_ms, one.ended_ms)

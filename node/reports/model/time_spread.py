@@ -1,8 +1,12 @@
-"""Amounts that belong to stretches of time: how much had come together by some moment, and how much fell between two.
+"""Spread amounts over stretches of time: how much had accumulated by a moment, and how much fell between two.
 
-Pure, and the one place where costs, hours, joules and bytes are spread over time, for curves and for tables. What
-always holds: an amount is spread evenly over its stretch; one without length counts at its moment, and with what comes
-after it where that is a cut; what is divided adds up to what there was, exactly.
+Pure, and the one place that spreads costs, hours, joules and bytes over time, for curves and for tables.
+
+Invariants:
+
+- An amount is spread evenly over its stretch.
+- An amount without a length counts at its moment; at a cut, it belongs to what comes after.
+- The divided parts add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from dataclasses import dataclass
 from operator import itemgetter, le, lt
 
 SHORTEST_S = 0.001
-"""Books know milliseconds. A stretch that is shorter counts at its moment: rates beyond that would leave nothing of the
-others in a sum of doubles."""
+"""Seconds. Ledgers have milliseconds, so a shorter stretch counts at its moment: higher rates would leave nothing of
+the other amounts in a sum of doubles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """`amount`, from `began_s` until `ended_s`."""
+    """An `amount` that is spread from `began_s` until `ended_s`."""
 
     began_s: float
     ended_s: float
@@ -26,10 +30,10 @@ class Piece:
 
 
 def accumulated(pieces: Iterable[Piece], moments: Sequence[float], *, before: bool = False) -> list[float]:
-    """What had come together by each of `moments`, which are in order; it never falls. `before`: without what comes at
-    that very moment.
+    """Return what had accumulated by each of `moments`, which are in order; it never falls. `before`: without amounts
+    at that very moment.
     """
-    changes: list[tuple[float, float, float]] = []  # when, change of the rate, what comes at once
+    changes: list[tuple[float, float, float]] = []  # when, change of the rate, amount at once
     for piece in pieces:
         if (seconds := piece.ended_s - piece.began_s) >= SHORTEST_S:
             per_s = piece.amount / seconds
@@ -52,9 +56,10 @@ def accumulated(pieces: Iterable[Piece], moments: Sequence[float], *, before: bo
 
 
 def divided(total: int, pieces: Sequence[Piece], cuts: Sequence[float]) -> list[int]:
-    """`total`, which comes as `pieces` do, by what lies before, between and behind `cuts`, which are in order.
+    """Divide `total`, which is spread like `pieces`, into the parts before, between and after `cuts`, which are in
+    order.
 
-    Where the pieces are nothing in all, it lies where the first of them begins, or before all cuts.
+    If the pieces add up to nothing, all of it falls on the beginning of the first piece, or before all cuts.
     """
     whole = sum(piece.amount for piece in pieces)
     if whole <= 0:

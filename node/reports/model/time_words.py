@@ -1,4 +1,4 @@
-"""What a learner's time went into, in words and for programs: the same figures wherever they stand."""
+"""Describe how the learner spent its time, in words and for programs, the same wherever it is shown."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ NAMES = {
     TimeKind.PUBLICATION: "blocked by publication",
     TimeKind.CHECKPOINT: "blocked by checkpoints",
     TimeKind.EVALUATION: "evaluating the last version",
-    TimeKind.BATCH: "batches to the trainer and back",
+    TimeKind.BATCH: "exchanging batches with the trainer",
     TimeKind.LEDGER: "writing the ledger",
     TimeKind.STARTING: "starting",
     TimeKind.ENDING: "ending",
-    TimeKind.UNDIVIDED: "training steps, undivided",
-    TimeKind.UNTOLD: "untold",
+    TimeKind.UNDIVIDED: "training steps, not divided further",
+    TimeKind.UNTOLD: "not recorded",
 }
-"""What passes, as people read it."""
+"""The kinds as people read them."""
 
-OLDER = "the program that wrote it does not tell which of its time was training"
+OLDER = "not known: the program that recorded this run did not measure its training time"
 
 
 def trained(time: LearnerTime) -> str:
-    """How busy it was, as a part of a sentence."""
+    """Return how busy it was, as a part of a sentence."""
     if time.utilisation is None:
-        return OLDER if time.wall_s else "did nothing yet"
-    bubble = "" if time.bubble is None else f", bubble {words.share(time.bubble)} of the steps' time"
-    return f"trained {words.share(time.utilisation)} of {words.duration(time.wall_s)}{bubble}"
+        return OLDER if time.wall_s else "has not run yet"
+    bubble = "" if time.bubble is None else f", waiting {words.share(time.bubble)} of the steps' time (bubble)"
+    return f"training {words.share(time.utilisation)} of {words.duration(time.wall_s)}{bubble}"
 
 
 def trains(time: LearnerTime) -> str:
-    """How busy it is in a simulation, whose steps tell waiting and the rest where a recording told no more."""
+    """Return how busy it is in a simulation; if a recording has no kinds, only waiting is known."""
     if time.utilisation is not None:
         return f"trains {words.share(time.utilisation)} of its time"
     return f"waits {words.share(time.bubble)} of its time"
 
 
 def kinds(time: LearnerTime) -> str:
-    """The shares of the wall, which add up to all of it; small kinds together, then by name."""
+    """Return the fractions of the wall time, which add up to all of it; small kinds together, then by name."""
     told = [
         f"{NAMES[kind]} {words.share(time.share(kind))}" for kind in TimeKind if kind not in OTHER and time.of(kind)
     ]
@@ -52,14 +52,14 @@ def kinds(time: LearnerTime) -> str:
 
 
 def time_rows(time: LearnerTime) -> Iterator[tuple[str, float, float | None]]:
-    """(name, seconds, share of the wall) of each kind that passed."""
+    """Yield (name, seconds, fraction of the wall time) of each kind that passed."""
     for kind in TimeKind:
         if seconds := time.of(kind):
             yield NAMES[kind], seconds, time.share(kind)
 
 
 def as_values(time: LearnerTime) -> dict[str, float | None]:
-    """For programs: seconds by kind, which add up to `wall_s`, and the shares that are made of them."""
+    """Return values for programs: seconds by kind, which add up to `wall_s`, and the shares made of them."""
     return {
         "wall_s": time.wall_s,
         **{f"{kind}_s": time.of(kind) for kind in TimeKind},

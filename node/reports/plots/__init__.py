@@ -1,4 +1,4 @@
-"""Pictures, as PNG.
+"""Draw pictures as PNG.
 
 - `png`: a plot, drawn by matplotlib
 - `run_plot`: the run in one picture

@@ -1,10 +1,12 @@
-"""Plots as PNG: what `node.reports.charts` says is to be drawn, drawn by matplotlib and written whole or not at all.
+"""Draw the plots of `node.reports.charts` as PNG with matplotlib, and write each file whole or not at all.
 
 Invariants:
+
 - matplotlib is imported only when drawing, and never with pyplot.
-- Colours are those of Okabe and Ito, which colour-blind eyes tell apart. Markers or dashes differ as well.
-- What a peer calls itself is drawn as it stands. It is no formula, whatever dollars are in it, and letters that the
-  font lacks are boxes and no warning.
+- Colours are those of Okabe and Ito, which people with colour blindness can tell apart. Markers or dashes differ as
+  well.
+- A peer's name is drawn literally. Dollars in it make no formula, and letters that the font lacks are boxes without a
+  warning.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ LOOKS: Mapping[Look, tuple[str, str, float, str]] = {
 """Colour, marker, its size, and dashes. A dot lies inside a square where two lines agree."""
 
 MAX_MARKERS = 30
-"""More would run into each other and hide the line."""
+"""Markers of a line: more would touch each other and hide the line."""
 
 MAX_TICK_LINES = 60
-"""More lines than this across 900 pixels would be a tint, not lines; every k-th is drawn then."""
+"""Lines across 900 pixels: more would look like a tint. Of more marks, every k-th is drawn."""
 
 MAX_TICK_NUMBERS = 10
-"""As many numbers fit above a plot without touching."""
+"""Numbers that fit above a plot without touching."""
 
 MAX_BAR_LABELS = 5
-"""As many fit below a narrow panel without touching."""
+"""Labels that fit below a narrow panel without touching."""
 
 
 def draw_png(path: Path, draw: Callable[[Figure], object], *, size_in: tuple[float, float] = SIZE_IN) -> None:
@@ -56,7 +58,7 @@ def draw_png(path: Path, draw: Callable[[Figure], object], *, size_in: tuple[flo
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Text asks for the setting when it is made, and marks of an axis are made when they are drawn.
+    # Text reads the setting when it is created, and the labels of an axis are created when they are drawn.
     with rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=size_in, dpi=DPI, facecolor="white")
@@ -66,14 +68,14 @@ def draw_png(path: Path, draw: Callable[[Figure], object], *, size_in: tuple[flo
 
 
 def draw_heading(figure: Figure, title: str, below: str) -> None:
-    """Write the title of a picture, and sentences below it, which are wrapped at its right end."""
+    """Write the title of a picture, and below it sentences that are wrapped at its right edge."""
     height_in = figure.get_size_inches()[1]
     figure.text(0.02, 1 - 0.4 / height_in, title, fontsize=16, fontweight="bold", color=INK)
     figure.text(0.02, 1 - 0.55 / height_in, below, fontsize=10.5, color=SOFT, va="top", linespacing=1.4, wrap=True)
 
 
 def draw_frame(axes: Axes, *, grid: Literal["x", "y"] = "y") -> None:
-    """Draw an axis on the left and one below, and lines across."""
+    """Draw an axis on the left and one below, and grid lines."""
     axes.grid(axis=grid, color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=10, colors=INK, length=3)
@@ -82,7 +84,7 @@ def draw_frame(axes: Axes, *, grid: Literal["x", "y"] = "y") -> None:
 
 
 def draw_rows(axes: Axes, rows: Sequence[tuple[float, str]]) -> None:
-    """Draw the frame of rows below each other, of which each has a place and a name."""
+    """Draw the frame of rows below each other; each row has a place and a name."""
     draw_frame(axes, grid="x")
     places = [place for place, _ in rows]
     axes.set_yticks(places, [name for _, name in rows])
@@ -92,9 +94,9 @@ def draw_rows(axes: Axes, rows: Sequence[tuple[float, str]]) -> None:
 
 
 def draw_plot(axes: Axes, plot: Plot, *, beside: Plot | None = None, above: float = 6.0) -> None:
-    """Draw `plot` into `axes`, of which the caller has set the ends of the lower axis; tints, rows and limits are left
-    to the page. Lines of `beside` are drawn behind it, with an axis of their own on the right. `above`: room below the
-    title, in points.
+    """Draw `plot` into `axes`. The caller has set the ends of the lower axis; tints, rows and limits are only on the
+    page. Lines of `beside` are drawn behind it, with their own axis on the right. `above`: room below the title, in
+    points.
     """
     draw_frame(axes)
     if beside is not None:
@@ -117,13 +119,13 @@ def draw_plot(axes: Axes, plot: Plot, *, beside: Plot | None = None, above: floa
 
 
 def draw_legend(axes: Axes, place: Literal["best", "lower right", "upper left"] = "best") -> None:
-    """Say which line is which, there, or where matplotlib finds that it hides the least."""
+    """Draw the legend at `place`, or where matplotlib finds that it hides the least."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(loc=place, fontsize=10, framealpha=0.95, edgecolor="none")
 
 
 def _draw_title(axes: Axes, plot: Plot, side: Literal["left", "right"], above: float) -> None:
-    """Write what the values are and their unit, in the colour of the line where there is one."""
+    """Write what the values are and their unit, in the colour of the line if there is only one."""
     colours = {LOOKS[line.look][0] for line in plot.lines}
     axes.set_title(
         f"{plot.title} ({plot.unit})" if plot.unit else plot.title, loc=side, y=1.0, pad=above, fontsize=11, wrap=True,
@@ -147,8 +149,8 @@ def _draw_lines(axes: Axes, plot: Plot) -> None:
 
 
 def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Named marks as dashed lines; the others as faint ones, thinned when many, all as short ticks above, a few with
-    their numbers.
+    """Draw named marks as dashed lines. The others are faint lines, fewer if there are many, and short ticks above, a
+    few with their numbers.
     """
     for mark in marks:
         if mark.name:

@@ -1,8 +1,8 @@
-"""`reward.png`: what the swarm learned, against wall time.
+"""Draw `reward.png`: what the swarm learned, against wall time.
 
-One picture, 1200 by 700 pixels, of plots that the page has as well: rewards and evaluations with every published
-version as a tick, and at its side how old the rollouts were that were trained on. Below it stand entropy and mismatch
-of every step with the alarms that stood, and, where plans changed that, which peers were active when.
+One picture of 1200 by 700 pixels, of plots that the page also has: rewards and evaluations with every published version
+as a tick, and beside them the lag of the trained rollouts. Below are entropy and mismatch of every step with the active
+alarms, and, if plans changed it, which peers were active when.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STRIP_HEIGHT = 3.0
-"""Of the strip of figures, where the plot has 12."""
+"""Height of the strip of metrics; the plot has 12."""
 
 NAMED_ALARMS = 3
-"""The newest, whose names fit into the strip."""
+"""Alarms whose names fit into the strip, the newest."""
 
 MAX_ROWS = 10
-"""As many names of peers fit below each other; those are named that were active for longest."""
+"""Names of peers that fit below each other; those that were active longest are named."""
 
 NAME_CHARS = 12
 
@@ -56,7 +56,7 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
     draw_plot(main, learned, beside=None if together(report) else reward(report), above=22)
     bottom, top = main.get_ylim()
     ends = [line.points[-1][1] for line in learned.lines if line.points]
-    # Where the lines are not: they end high when something was learned.
+    # Where the lines are not: they end high if something was learned.
     draw_legend(main, "lower right" if min(ends, default=top) > bottom + 0.4 * (top - bottom) else "upper left")
     draw_plot(side, lags(report))
     if not entropy.is_empty:
@@ -69,7 +69,7 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
 
 
 def _draw_objective(axes: Axes, entropy: Plot, mismatch: Plot) -> None:
-    """The strip of figures, in which alarms are named."""
+    """Draw the strip of metrics, in which alarms are named."""
     draw_plot(axes, entropy, beside=mismatch)
     for number, alarm in enumerate(entropy.bands[-NAMED_ALARMS:]):
         axes.annotate(
@@ -80,7 +80,7 @@ def _draw_objective(axes: Axes, entropy: Plot, mismatch: Plot) -> None:
 
 
 def _draw_turns(axes: Axes, report: SwarmReport) -> None:
-    """The strip of peers: a row for each, a bar for each stretch of time, a line for each new plan."""
+    """Draw the strip of peers: a row for each, a bar for each stretch of time, a line for each new plan."""
     spans = report.planned_spans
     longest = sorted(spans, key=lambda peer: -sum(end_s - begin_s for begin_s, end_s in spans[peer]))[:MAX_ROWS]
     rows = [peer for peer in spans if peer in longest]

@@ -1,4 +1,4 @@
-"""Read what audits found of each peer, from a ledger."""
+"""Read the results of each peer's audits from a ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.core.ids import PeerId
 
 
 def audits_by_peer(ledger: LedgerReader, started_ms: int) -> dict[PeerId, PeerAudits]:
-    """Of those that were ever audited, or banned."""
+    """Return the results of the peers that were ever audited, or banned."""
     sums, unseen = ledger.trust.audit_sums(), ledger.trust.unaudited()
     by_operator = ledger.trust.banned_by_operator()
     found: dict[PeerId, PeerAudits] = {}
@@ -43,7 +43,7 @@ def _banned_by(ledger: LedgerReader, peer: PeerId, history: History, operators: 
 
 
 def choosing_of(ledger: LedgerReader, peer: PeerId) -> Choosing | None:
-    """None where nothing of it was drawn that differed."""
+    """Return the peer's test for selective delivery; None if no regenerated group of it differed."""
     if not (rows := ledger.trust.choices(peer=peer)):
         return None
     history, convicts = History(), False
@@ -51,10 +51,10 @@ def choosing_of(ledger: LedgerReader, peer: PeerId) -> Choosing | None:
     for row in rows:
         told = seen(row.choice, row.theirs, row.ours, withheld=min(max(0.0, row.withheld), 1 - 1e-9))
         if told is None:
-            continue  # not what a learner writes; the sum will not agree
+            continue  # a learner does not write this; the sum will not agree
         found[row.choice].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
         history = wagered(history, told.log_ratios)
-        convicts = convicts or is_convicted(history)  # whatever was heard afterwards
+        convicts = convicts or is_convicted(history)  # whatever later groups showed
     return Choosing(
         found=dict(found),
         evidence=log_evidence(history),

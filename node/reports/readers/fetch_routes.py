@@ -1,6 +1,9 @@
-"""By which roads versions came to the nodes, read from what they logged.
+"""Count by which way versions came to the nodes, from the nodes' event logs.
 
-What always holds: every version that a node fetched counts once, and every byte that it fetched counts for one road.
+Invariants:
+
+- Every version that a node fetched counts once.
+- Every fetched byte counts for one way.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROADS = ("full", "patch")
-"""In chunks of its own; made by patches from what was held, with what those did not make in chunks of its own."""
+"""In chunks of its own; or by patches from a held version, with the rest in chunks of its own."""
 
 
 def roads_taken(logs: Iterable[Path]) -> dict[str, dict[str, int]]:
-    """Return versions and bytes by road, over the event logs of several nodes; a log that is not there counts nothing.
+    """Return versions and bytes by way of fetching, over the event logs of several nodes. A missing log counts nothing.
 
-    `full` bytes include what a road by patches fetched beside them.
+    `full` bytes include what was fetched beside patches.
     """
     taken = {road: {"versions": 0, "bytes": 0} for road in ROADS}
     for log in logs:

@@ -1,7 +1,7 @@
-"""A run's history, read from the learner's ledger.
+"""Read a run's history from the learner's ledger.
 
-Read by the reader by which the report is read, so that both are of one moment. What is kept is bounded as
-`node.reports.model.history` says.
+It uses the same reader as the report, so that both show the same moment. `node.reports.model.history` bounds what is
+kept.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_history(ledger: LedgerReader, report: SwarmReport) -> History:
 def _stays(
     ledger: LedgerReader, started_ms: int, wall_s: float
 ) -> tuple[dict[PeerId, tuple[Span, ...]], dict[PeerId, int]]:
-    """When each peer was here, and how often it came."""
+    """Return when each peer was present, and how often it came."""
     found: defaultdict[PeerId, list[Span]] = defaultdict(list)
     for stay in ledger.peers.stays():
         found[stay.peer].append(((stay.began_ms - started_ms) / 1000, (stay.ended_ms - started_ms) / 1000))
@@ -67,7 +67,7 @@ def _stays(
 def _judged(
     ledger: LedgerReader, started_ms: int, bins: Bins, told: set[PeerId]
 ) -> tuple[tuple[Judged, ...], dict[PeerId, tuple[Judged, ...]]]:
-    """What came when: of all peers, and of each of `told`."""
+    """Return which records came when: of all peers, and of each of `told`."""
     together: Counter[tuple[int, bool]] = Counter()
     each: dict[PeerId, list[tuple[int, int, int]]] = {peer: [] for peer in told}
     for peer, stretch, admitted, total in ledger.work.judged(started_ms, 1000 * bins.width_s):
@@ -82,7 +82,7 @@ def _judged(
 def _evidence(
     ledger: LedgerReader, started_ms: int, told: set[PeerId]
 ) -> Mapping[PeerId, Mapping[Rule, tuple[Evidence, ...]]]:
-    """The newest refused records of each peer and rule; rules that this program does not know are one."""
+    """Return the newest rejected records of each peer and rule; rules that this program does not know count as one."""
     found: dict[PeerId, dict[Rule, tuple[Evidence, ...]]] = {}
     for row in ledger.work.newest_refused(EVIDENCE_KEPT, DETAIL_CHARS):
         if row.peer not in told:
@@ -99,7 +99,7 @@ def _evidence(
 
 
 def _given(ledger: LedgerReader) -> dict[PeerId, tuple[Given, ...]]:
-    """By relay, who had most of it."""
+    """Return the main receivers of each relaying peer."""
     found: defaultdict[PeerId, tuple[Given, ...]] = defaultdict(tuple)
     for one in ledger.peers.relayed():
         if len(found[one.relay]) < RECEIVERS_KEPT:

@@ -1,6 +1,6 @@
-"""The swarm's report, from the learner's ledger.
+"""Read the swarm's report from the learner's ledger.
 
-All figures are of one moment while the learner goes on writing; nothing is ever created or changed.
+All numbers are of one moment, while the learner goes on writing. Nothing is ever created or changed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from protocol.versions.staleness import Chain, bases_of
 def swarm_report(
     path: Path, *, staleness: int | None = None, terms: CostTerms | None = None, with_history: bool = False
 ) -> SwarmReport:
-    """Return the report of the ledger at `path`; `staleness` is the window S, and `terms` what costs are held against,
-    which the ledger does not hold.
+    """Return the report of the ledger at `path`. `staleness` (the window S) and `terms` (what costs are compared with)
+    are not in the ledger.
 
-    The history, which only a page tells, is read if asked for: it goes through all records twice more.
+    The history, which only a page shows, is read on request: this goes through all records twice more.
 
-    Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
+    Raises LedgerError, with the file and the next step, if it is missing, unreadable, or of another program.
     """
     with read_ledger(path) as ledger:
         report = _report(ledger, staleness, terms or CostTerms())
@@ -58,7 +58,7 @@ def swarm_report(
 
 
 def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> SwarmReport:
-    """Without accounts and history, which are made of it."""
+    """Return the report without accounts and history, which are made from it."""
     started_ms = ledger.training.started_ms()
     ended_ms = max(ledger.training.last_moment_ms(), started_ms)
 
@@ -135,7 +135,7 @@ def _checkpoints(
 
 
 def _chain(incarnations: tuple[Incarnation, ...], steps: tuple[Step, ...]) -> Chain | None:
-    """The surviving chain; the rows of steps that a restart cut off are gone, so the last one is its head."""
+    """Return the surviving chain. Rows of steps that a restart removed are gone, so the last step is its head."""
     if not incarnations:
         return None
     head = steps[-1].step if steps else incarnations[-1].base
@@ -165,7 +165,7 @@ def _evaluations(ledger: LedgerReader, started_ms: int, chain: Chain | None) -> 
 
 
 PASS = "pass@"
-"""Before k, among the metrics of an evaluation."""
+"""The prefix of k among the metrics of an evaluation."""
 
 
 def _more(by_task: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _more(by_task: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
 
 
 def _named(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """What was found of each reward that has a name, by metric."""
+    """Return the scores of each reward that has a name, by metric."""
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for said, value in figures.items():
         for beginning, metric in ((GREEDY_OF, "greedy"), (SAMPLED_OF, "sampled")):
@@ -190,7 +190,7 @@ def _named(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def reputations(ledger: LedgerReader, ended_ms: int, banned: Mapping[PeerId, str]) -> defaultdict[str, Reputation]:
-    """Of everybody, as of the day of `ended_ms`; `banned`: why, "" for those who are not."""
+    """Return all reputations, as of the day of `ended_ms`. `banned`: the reason by peer, "" if it is not banned."""
     today = ended_ms // DAY_MS
     found: defaultdict[str, Reputation] = defaultdict(lambda: reputation_of((), today))
     days = ledger.observed_days(ended_ms, JUDGING)
@@ -202,7 +202,7 @@ def reputations(ledger: LedgerReader, ended_ms: int, banned: Mapping[PeerId, str
 def _peers(
     ledger: LedgerReader, reaches: Reaches, *, trained: int, started_ms: int, ended_ms: int
 ) -> tuple[PeerReport, ...]:
-    """`trained`: records that were trained on, of all of them."""
+    """Return the peers' rows. `trained`: records of all peers that were trained on."""
     audits = audits_by_peer(ledger, started_ms)
     reputed = reputations(ledger, ended_ms, {peer: one.banned for peer, one in audits.items()})
     stays, relayed = defaultdict[str, list[PeerStay]](list), Counter[str]()

@@ -1,4 +1,4 @@
-"""How peers are reached, and how they met, from the learner's ledger."""
+"""Read how peers are reached, and how they connected, from the learner's ledger."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protocol.reach import Way
 
 
 def read_reach(ledger: LedgerReader) -> Reaches:
-    """All that peers told of it."""
+    """Return everything that peers reported of it."""
     reaches = Reaches()
     reaches.recall({one.peer for one in ledger.peers.all("learner")}, ledger.peers.reach(), ledger.peers.met())
     return reaches
 
 
 def pairs_of(reaches: Reaches, ledger: LedgerReader) -> tuple[PairReport, ...]:
-    """Pairs of nodes, by when they met."""
+    """Return pairs of nodes, in the order in which they connected."""
     carried = {two(row.one, row.other): row.num_bytes for row in ledger.peers.carried()}
     found = [pair for pair in reaches.pairs() if not {pair.one, pair.other} & set(reaches.learners)]
     return tuple(
@@ -33,7 +33,7 @@ def pairs_of(reaches: Reaches, ledger: LedgerReader) -> tuple[PairReport, ...]:
 
 
 def reach_by_peer(reaches: Reaches, ledger: LedgerReader, started_ms: int) -> Mapping[PeerId, PeerReach]:
-    """Of each peer that ever said how it is reached."""
+    """Return the reach of each peer that ever reported it."""
     learners = set(reaches.learners)
     carried = Counter[PeerId]()
     for pair in ledger.peers.carried():
@@ -55,7 +55,7 @@ def reach_by_peer(reaches: Reaches, ledger: LedgerReader, started_ms: int) -> Ma
 def _by_peer(
     pairs: Collection[Pair], learners: Collection[PeerId]
 ) -> tuple[defaultdict[PeerId, Counter[Way]], dict[PeerId, str]]:
-    """How many nodes each node met in each way, and how it and the learner came together."""
+    """Return how many nodes each node connected to in each way, and how it and the learner connected."""
     neighbours, to_learner = defaultdict[PeerId, Counter[Way]](Counter), dict[PeerId, str]()
     for pair in pairs:
         for peer, other in ((pair.one, pair.other), (pair.other, pair.one)):

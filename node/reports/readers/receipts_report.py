@@ -1,8 +1,8 @@
-"""A volunteer's report of its own work, from the receipts on its own disk.
+"""Make a volunteer's report of its own work from the receipts on its own disk.
 
-It has the shape of the peer's row at the learner. What only the learner knows (share of batches, credit for relaying)
-is None; the reputation is what the learner said last; leases are those that a receipt answers; the cost is all time at
-work at the latest price, as the learner reckons it too.
+It has the shape of the peer's row at the learner. Values that only the learner knows (share of batches, credit for
+relaying) are None. The reputation is the learner's last statement. Leases are those that a receipt answers. The cost is
+all active time at the latest price, as the learner computes it too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from protocol.core.ids import PeerId
 from protocol.work import Rule
 
 REFUSED_SHOWN = 8
-"""Enough to see a pattern; all of them are in the file."""
+"""Rejected records that are shown: enough to see a pattern. The file has all of them."""
 
 TRAFFIC_SHOWN = 64
-"""As many as a node is ever told of at once."""
+"""Peers that are shown: as many as a node ever hears of at once."""
 
 
 def own_report(
@@ -39,10 +39,10 @@ def own_report(
     with_history: bool = False,
     per_kwh: float | None = None,
 ) -> OwnReport:
-    """Return the report of the node `peer`, as it calls itself, from what is in `receipts`, with when it did what if so
-    asked.
+    """Return the report of the node `peer` from `receipts`. `name`: what the node calls itself. `with_history`: also
+    when it did what.
 
-    `price` is what it asks today, for a node without any session yet; `per_kwh` what a kWh costs its owner. Raises
+    `price`: what it asks today, for a node without any session yet. `per_kwh`: the owner's price of a kWh. Raises
     ReceiptsError.
     """
     sessions = receipts.sessions()
@@ -67,7 +67,7 @@ def own_report(
 
 
 def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, price: Price) -> PeerReport:
-    """What the node did, as the learner's row of it would say."""
+    """Return what the node did, in the form of the learner's row."""
     sums = receipts.sums()
     dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]

@@ -1,6 +1,6 @@
-"""What one figure of a row is called and how it is written, for people and for programs.
+"""Define the name of each value of a row, and how it is written, for people and for programs.
 
-Pure. One Column serves a terminal, a page, JSON and CSV, so that no form lacks what another has or says it otherwise.
+Pure. One Column serves a terminal, a page, JSON and CSV, so that no form lacks or renames what another has.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Column(Generic[Row]):
-    """One figure of a row.
+    """One value of a row.
 
-    Programs find it under `key`, in JSON within an object where the key has a dot, and under `header` in CSV: by
-    default the key, "" for nowhere. `spread` makes several columns of CSV of it, all of them also of {}. The value is
-    `value`, by default the attribute of the name `key`.
+    Programs find it under `key` (in JSON within an object, if the key has a dot), and in CSV under `header`: by default
+    the key, "" for nowhere. `spread` makes several columns of CSV from it, with the same headers for {}. `value`
+    returns the value, by default the attribute named by `key`.
 
-    People find it under `heading`, of one line or two; "" for nowhere. `show` writes a value that is known, `write` a
-    whole cell that depends on more, `total` the figure of all rows together. Rows to which it does not apply have a
-    dash. Rows are put in order by `rank`, by default the value.
+    People find it under `heading`, of one line or two; "" for nowhere. `show` writes a known value, `write` a whole
+    cell that depends on more, `total` the value of all rows together. Rows for which `applies` is false have a dash.
+    Rows are sorted by `rank`, by default the value.
     """
 
     key: str
@@ -52,17 +52,17 @@ class Column(Generic[Row]):
         return self.heading.replace("-\n", "").replace("\n", " ")
 
     def of(self, row: Row) -> Any:
-        """Its value; None where it is not known."""
+        """Return its value; None if it is not known."""
         return self.value(row) if self.value is not None else attribute(row, self.key)
 
     def cell(self, row: Row) -> str:
-        """As people read it."""
+        """Return the cell as people read it."""
         if self.write is not None and self.applies(row):
             return self.write(row)
         return words.NOTHING if not self.applies(row) or (value := self.of(row)) is None else self.show(value)
 
     def number(self, row: Row) -> float | None:
-        """What the cell writes out, by which rows are put in order; None where it is text, or not known."""
+        """Return the number by which rows are sorted; None for text, or if it is not known."""
         value = (self.rank or self.of)(row) if self.applies(row) else None
         return float(value) if isinstance(value, int | float) else None
 
@@ -76,15 +76,15 @@ class Section(Generic[Row]):
 
 
 def attribute(row: Any, path: str) -> Any:
-    """The attribute at a path like "leases.issued"; None where anything on the way is None."""
+    """Return the attribute at a path like "leases.issued"; None if anything on the way is None."""
     return reduce(lambda found, name: None if found is None else getattr(found, name), path.split("."), row)
 
 
 def chosen(
     columns: Iterable[Column[Row]], sections: Mapping[str, str], untold: Iterable[str] = ()
 ) -> tuple[Section[Row], ...]:
-    """Sections by their titles and the keys of their columns; columns that are `untold`, and sections that then have
-    none, are left out."""
+    """Return sections by their titles and the keys of their columns. Columns that are `untold` are left out, and then
+    sections without columns."""
     known, left_out = {column.key: column for column in columns}, {*untold}
     found = {
         title: tuple(known[key] for key in keys.split() if key not in left_out) for title, keys in sections.items()
@@ -101,8 +101,8 @@ def drawn_sections(
     width: int,
     box: Box,
 ) -> Iterator[RenderableType]:
-    """The sections in tables of at most `width` columns. `sums`: the reports that lines below the rows add up, and what
-    those are called; `names`: what stands before each row."""
+    """Yield the sections as tables of at most `width` columns. `sums`: names of the lines below the rows, and the
+    reports that they add up. `names`: the first cell of each row."""
     dim = [(Text(name, style="dim"), report) for name, report in sums]
     first = Strip(heading=names.heading, cells=[*names.cells, *(name for name, _ in dim)], left=True)
     groups = (

@@ -1,7 +1,10 @@
-"""What a run cost by start of the learner, by day and by version: every figure once, for tables, pages, JSON and CSV.
+"""Define what a report shows of a run's costs by start of the learner, by day and by version. Pure.
 
-Pure. Invariants: columns of what nobody told or asked for are left out of tables; the line below adds up the whole run,
-also where only the latest rows are shown.
+Invariants:
+
+- Every value is defined once, for tables, pages, JSON and CSV.
+- Columns without any value are left out of tables.
+- The line below adds up the whole run, even if only the latest rows are shown.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ ONLY_TABLES = {"lasted"}
 
 
 def account_section(report: SwarmReport, title: str) -> Section[Account]:
-    """What people are told of an account; columns in which all is nothing are left out."""
+    """Return the columns of an account for people; columns in which every value is nothing are left out."""
     told = {
         "hours_standby": any(peer.standby_s > 0 for peer in report.peers),
         "learner_costs": any(report.learner_costs.values()),
@@ -45,7 +48,7 @@ def account_section(report: SwarmReport, title: str) -> Section[Account]:
 
 
 def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
-    """All that is told of an account, in the order of JSON and CSV; what is by currency has a row of CSV for each."""
+    """Return all columns of an account, in the order of JSON and CSV. CSV has a row for each currency."""
     currency, per_kwh = only_currency(report), report.terms.per_kwh
     unit = "" if currency is None else f", {currency}"
 
@@ -60,7 +63,7 @@ def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
             total=lambda r: words.duration(r.accounts.lasted_s),
         ),
         _hours("active", "hours\nactive"),
-        _hours("standby", "hours\nstanding by"),
+        _hours("standby", "hours on\nstandby"),
         Column(
             key="costs", value=lambda row: whole(row.costs), heading=f"cost{unit}",
             write=lambda row: money(row.costs), total=lambda r: money(r.costs),
@@ -98,7 +101,7 @@ def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
 
 
 def whole(micros: Mapping[str, int]) -> dict[str, float]:
-    """By currency, in whole units of it."""
+    """Return amounts by currency, in whole units of it."""
     return {currency: amount / MICROS for currency, amount in micros.items()}
 
 
@@ -125,20 +128,20 @@ def _counted(key: str, heading: str, show: Callable[[int], str]) -> Column[Accou
 
 
 def account_tables(report: SwarmReport, *, width: int, box: Box) -> RenderableType:
-    """The accounts of each kind in tables of at most `width` columns."""
+    """Return the accounts of each kind as tables of at most `width` columns."""
     return Group(*(part for kind in report.accounts.kinds for part in _account_table(report, kind, width, box)))
 
 
 def _account_table(report: SwarmReport, kind: str, width: int, box: Box) -> Iterator[RenderableType]:
     rows = report.accounts.kinds[kind]
-    if len(rows) < 2:  # it would say what the line of all says
+    if len(rows) < 2:  # it would repeat the line of all
         return
     shown = rows[-ACCOUNTS_LISTED:]
     section = account_section(report, latest(f"Cost by {kind}", len(shown), len(rows)))
     names = Strip(heading=kind, cells=[row.name for row in shown])
-    yield from drawn_sections([section], shown, [("together", report)], names, width=width, box=box)
+    yield from drawn_sections([section], shown, [("total", report)], names, width=width, box=box)
 
 
 def latest(title: str, shown: int, number: int) -> str:
-    """A title that says how many of all rows there are."""
+    """Return a title that says how many of all rows are shown."""
     return title if shown == number else f"{title}, the last {shown} of {number:,}"

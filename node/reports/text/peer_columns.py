@@ -1,9 +1,10 @@
-"""What a report tells of each peer: every figure once, for tables, pages, JSON and CSV.
+"""Define what a report shows of each peer: every value once, for tables, pages, JSON and CSV. Pure.
 
-Pure. Invariants:
-- The order of the columns is that of JSON and CSV; SECTIONS is that of tables.
-- Columns of what nobody told or did are left out of tables, and never of JSON and CSV.
-- Of many peers those that matter most have a row in a terminal, and another row adds up the others.
+Invariants:
+
+- The order of the columns is that of JSON and CSV; SECTIONS has the order of tables.
+- Columns without any value are left out of tables, but never of JSON and CSV.
+- If there are many peers, the most important ones have a row in a terminal, and another row adds up the others.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from protocol.accounting.claims import EnergySource
 from protocol.core.ids import short
 
 ROOMY = 100
-"""From this width on names may have their full length."""
+"""Width from which names may have their full length."""
 
 NARROW_NAME_CHARS = 10
 
 MOST_TRAINED = 20
 LATEST_BANNED = 5
-"""Rollout peers that have a row: whose rollouts were trained on most, and who was banned last. More would be pages of
-rows, in each table; the other forms have all."""
+"""Rollout peers that have a row: those with the most trained rollouts, and those that were banned last. More would be
+pages of rows in each table; the other forms have all."""
 
 SECTIONS = {
     "Work": "role admitted rejected admitted_per_s tokens share scored.groups scored.tokens",
@@ -56,23 +57,23 @@ SECTIONS = {
 }  # fmt: skip
 
 OWN_SECTIONS = {title: SECTIONS[title] for title in ("Work", "Cost and traffic")}
-"""What a node's own receipts tell of it; the rest only the learner knows."""
+"""Sections of a node's own report, from its receipts; the rest only the learner knows."""
 
 ONLY_LEARNERS = {"share", "bytes_relayed"}
 
 ONLY_TABLES = {"audits.odds"}
-"""Keys that JSON and CSV do not have: programs have the evidence."""
+"""Keys that JSON and CSV do not have: programs have the evidence itself."""
 
 
 def sections(report: SwarmReport | OwnReport) -> tuple[Section[PeerReport], ...]:
-    """What a report tells of its peers, by subject. Currency stands in the headings when there is only one."""
+    """Return a report's columns about peers, by subject. If there is only one currency, it is in the headings."""
     if isinstance(report, OwnReport):
         return chosen(peer_columns(report), OWN_SECTIONS, ONLY_LEARNERS | _untold(report))
     return chosen(peer_columns(report), SECTIONS, _untold(report))
 
 
 def _untold(report: SwarmReport | OwnReport) -> set[str]:
-    """Keys of which no peer has anything to tell."""
+    """Return the keys for which no peer has a value."""
     peers, terms = report.peers, report.terms
     is_metered = any(peer.joules is not None or peer.joules_disbelieved for peer in peers)
     told = {
@@ -88,13 +89,13 @@ def _untold(report: SwarmReport | OwnReport) -> set[str]:
 
 
 def peer_columns(report: SwarmReport | OwnReport) -> tuple[Column[PeerReport], ...]:
-    """All that programs are told of a peer, and how people are told of it, in the order of programs."""
+    """Return everything about a peer, for programs and for people, in the order for programs."""
     money, energy = _money_columns(only_currency(report), report.terms), _energy_columns(report.terms)
     return (*WHO, *LEASES, *WORK, *TIME, *money, *energy, *SEEN, *AUDITS, *REPUTATION, *REACH, *SCORED)
 
 
 def only_currency(report: SwarmReport | OwnReport) -> str | None:
-    """The one in which anybody asks for money; None where there are several."""
+    """Return the only currency in which peers ask for money; None if there are several."""
     peers = report.peers
     found = {peer.price.currency for peer in peers if peer.price.micros_per_hour}
     found = found or {peer.price.currency for peer in peers[:1]}
@@ -102,7 +103,7 @@ def only_currency(report: SwarmReport | OwnReport) -> str | None:
 
 
 def _generates(peer: PeerReport) -> bool:
-    """The learner generates nothing, and most teachers neither: a dash says so better than a zero."""
+    """Return whether it generates. The learner and most teachers do not: a dash says so better than a zero."""
     return peer.generates
 
 
@@ -115,7 +116,7 @@ def _everybody(peer: PeerReport) -> bool:
 
 
 def _plain(*keys: str) -> tuple[Column[PeerReport], ...]:
-    """What programs alone are told."""
+    """Return columns for programs alone."""
     return tuple(Column(key=key) for key in keys)
 
 
@@ -127,7 +128,7 @@ def _summed(
     applies: Callable[[PeerReport], bool] = _generates,
     **more: Any,
 ) -> Column[PeerReport]:
-    """What the figures of all peers add up to; by default only who generates has one."""
+    """Return a column that is added up over all peers; by default only peers that generate have a value."""
     column: Column[PeerReport] = Column(key=key, heading=heading, show=show, applies=applies, **more)
     return replace(column, total=lambda report: show(sum(column.of(peer) or 0 for peer in report.peers)))
 
@@ -172,9 +173,7 @@ WORK: tuple[Column[PeerReport], ...] = (
 )
 TIME: tuple[Column[PeerReport], ...] = (
     _summed("hours_active", "hours\nactive", words.in_hours, applies=_everybody, rank=lambda peer: peer.active_s),
-    _summed(
-        "hours_standby", "hours\nstanding by", words.in_hours, applies=_is_leased, rank=lambda peer: peer.standby_s
-    ),
+    _summed("hours_standby", "hours on\nstandby", words.in_hours, applies=_is_leased, rank=lambda peer: peer.standby_s),
     *_plain("engine_s"),
 )
 SCORED = tuple(
@@ -185,7 +184,7 @@ SEEN = _plain("first_seen_ms", "last_seen_ms")
 
 
 def _money_columns(currency: str | None, terms: CostTerms) -> tuple[Column[PeerReport], ...]:
-    """`currency` is the only one in use, or None: then every amount names its own."""
+    """Return the columns about money. `currency`: the only one in use; None if every amount must name its own."""
     unit = "" if currency is None else f", {currency}"
 
     def named(key: str, heading: str, show: Callable[[float | None, str], str], **more: Any) -> Column[PeerReport]:
@@ -207,19 +206,19 @@ def _money_columns(currency: str | None, terms: CostTerms) -> tuple[Column[PeerR
             total=lambda r: cents_of(r.costs or nothing, r.tokens, currency),
         ),
         _of_rollouts(
-            "share_of_reference", "of the\nreference", words.share,
+            "share_of_reference", "cost vs\nreference", words.share,
             value=lambda peer: peer.against(terms.reference, terms.currency),
         ),
     )  # fmt: skip
 
 
 def amounts_of(micros: Mapping[str, int], currency: str | None) -> str:
-    """Amounts by currency, a line each, which names it unless it is the only `currency`."""
+    """Return amounts by currency, a line each; a line names its currency unless it is the only `currency`."""
     return "\n".join(words.money_of(amount, name if currency is None else "") for name, amount in micros.items())
 
 
 def cents_of(micros: Mapping[str, int], tokens: int, currency: str | None) -> str:
-    """The same, in cents per 1000 tokens; a dash while there are no tokens."""
+    """Return the same in cents per 1000 tokens; a dash while there are no tokens."""
     each = ((name, cents_per_thousand(amount, tokens)) for name, amount in micros.items())
     told = [words.cents(cents, name if currency is None else "") for name, cents in each if cents is not None]
     return "\n".join(told) or words.NOTHING
@@ -251,7 +250,7 @@ def _energy_columns(terms: CostTerms) -> tuple[Column[PeerReport], ...]:
 
 
 def _known(group: str, rows: Mapping[str, tuple[str, str, Callable[[Any], str]]]) -> Iterator[Column[PeerReport]]:
-    """Columns of an object that some peers lack: by name the header of CSV, the heading, and how to show it."""
+    """Yield columns of an object that some peers lack: by name the header of CSV, the heading, and how to show it."""
     for name, (header, heading, show) in rows.items():
         yield Column(
             key=f"{group}.{name}", header=header, heading=heading, show=show, left=name in ("standing", "band")
@@ -270,17 +269,17 @@ AUDITS = tuple(
     _known(
         "audits",
         {
-            "standing": ("standing", "standing", _value),
+            "standing": ("standing", "trust level", _value),
             "audits": ("audits", "groups\naudited", words.count),
             "failed": ("audits_failed", "failed", words.count),
             "tokens": ("", "tokens\naudited", words.count),
-            "worst": ("", "worst\ngap, nats", words.figure),
+            "worst": ("", "largest\ngap, nats", words.figure),
             "evidence": ("", "", str),
-            "odds": ("", "honest once\nin so many", words.rarity),
+            "odds": ("", "evidence,\nodds to 1", words.rarity),
             "banned": ("", "", str),
             "banned_by": ("", "", str),
             "banned_at_s": ("", "", str),
-            "unseen": ("", "trained\nunseen", words.count),
+            "unseen": ("", "trained\nunaudited", words.count),
         },
     )
 )
@@ -303,10 +302,10 @@ REPUTATION = tuple(
 
 REACH: tuple[Column[PeerReport], ...] = (
     Column(key="reach.kind", header="reach", value=lambda peer: attribute(peer, "reach.kind")),
-    Column(key="reach.verdict", header="", heading="reached", left=True),
+    Column(key="reach.verdict", header="", heading="reachability", left=True),
     Column(key="reach.why", header=""),
     Column(key="reach.since_s", header=""),
-    Column(key="reach.learner", header="", heading="the\nlearner", show=lambda said: said or words.NOTHING, left=True),
+    Column(key="reach.learner", header="", heading="to\nlearner", show=lambda said: said or words.NOTHING, left=True),
     *(
         Column(key=f"reach.{way}", header=f"met_{way}", heading=heading, show=words.count, applies=_generates)
         for way, heading in {
@@ -324,23 +323,23 @@ REACH: tuple[Column[PeerReport], ...] = (
         applies=_generates,
     ),
 )
-"""How a peer is reached, and how many neighbours it met in which way. They have a table of their own."""
+"""How a peer is reached, and how many neighbours it connected to in which way. They have a table of their own."""
 
 
 def reach_columns(report: SwarmReport) -> tuple[Column[PeerReport], ...]:
-    """Those of REACH that people read; what circuits carried where they carried anything."""
+    """Return the columns of REACH that people read; bytes over circuits only if there were any."""
     untold = set() if report.bytes_carried else {"reach.bytes_carried"}
     return tuple(column for column in REACH if column.heading and column.key not in untold)
 
 
 def known_as(peer: PeerReport, limit: int = NAME_CHARS) -> str:
-    """A peer's name as far as it fits, and the end of its id."""
+    """Return a peer's name as far as it fits, and the end of its id."""
     return f"{words.plain_name(peer.name, limit) or peer.does} {short(peer.peer)}"
 
 
 def listed(report: SwarmReport | OwnReport, *, everyone: bool = False) -> tuple[PeerReport, ...]:
-    """The peers that have a row in a terminal, in the order of the report: learners, and of more rollout peers than
-    MOST_TRAINED and LATEST_BANNED together those, with as many teachers; or `everyone`."""
+    """Return the peers that have a row in a terminal, in the report's order: all, if `everyone` or if they are few.
+    Otherwise the learners, MOST_TRAINED rollout peers, as many teachers, and the LATEST_BANNED."""
     if everyone or isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
         return report.peers
     trained = sorted(report.rollout_peers, key=lambda peer: -(peer.trained or 0))[:MOST_TRAINED]
@@ -349,35 +348,35 @@ def listed(report: SwarmReport | OwnReport, *, everyone: bool = False) -> tuple[
 
 
 def _most_scored(report: SwarmReport) -> list[PeerReport]:
-    """The teachers that scored most tokens, MOST_TRAINED at most."""
+    """Return the teachers that scored most tokens, MOST_TRAINED at most."""
     scored = [(peer.scored.tokens, peer) for peer in report.peers if peer.scored is not None]
     return [peer for _, peer in sorted(scored, key=lambda one: -one[0])[:MOST_TRAINED]]
 
 
 def left_out(report: SwarmReport, *, everyone: bool = False) -> str:
-    """Which peers have a row, and where the others are; "" where all have one."""
+    """Return which peers have a row, and where the others are; "" if all have one."""
     others = len(report.peers) - len(listed(report, everyone=everyone))
     if not others:
         return ""
     taught = f", the {len(teachers)} teachers that scored most" if (teachers := _most_scored(report)) else ""
     banned = f", and the {min(LATEST_BANNED, len(report.banned))} that were banned last" if report.banned else ""
     return (
-        f"Of {len(report.rollout_peers):,} rollout peers these tables have the {MOST_TRAINED} whose rollouts were "
-        f"trained on most{taught}{banned}. The other {others:,} are added up; --all, --html, --csv and --json have a "
-        "row for each."
+        f"Of {len(report.rollout_peers):,} rollout peers, these tables show the {MOST_TRAINED} with the most trained "
+        f"rollouts{taught}{banned}. The other {others:,} are added up in one row; --all, --html, --csv and --json have "
+        "a row for each."
     )
 
 
 def tables(report: SwarmReport | OwnReport, *, width: int, box: Box, everyone: bool = False) -> RenderableType:
-    """All sections of `report` in tables of at most `width` columns, however many that takes; a row for `everyone`,
-    or for those that are `listed`."""
+    """Return all sections of `report` as tables of at most `width` columns, however many that takes. Each peer has a
+    row if `everyone`, else those that are `listed`."""
     peers = listed(report, everyone=everyone)
     sums = list[tuple[str, SwarmReport]]()
     if isinstance(report, SwarmReport):
         shown = {peer.peer for peer in peers}
         rest = tuple(peer for peer in report.peers if peer.peer not in shown)
         sums += [(f"{len(rest):,} others", replace(report, peers=rest))] if rest else []
-        sums += [("together", report)] if len(report.peers) > 1 else []
+        sums += [("total", report)] if len(report.peers) > 1 else []
     limit = NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
     names = [Text(known_as(peer, limit), style="bold" if peer.role is Role.LEARNER else "") for peer in peers]
     strip = Strip(heading="peer", cells=names)

@@ -1,8 +1,7 @@
-"""Reports in words and tables, for a terminal and for a file.
+"""Write reports in words and tables, for a terminal and for a file.
 
 Pure: a report in, a string out. First the story in a few lines, then the tables (`node.reports.text.peer_columns`),
-then every rule that refused a record, explained in words. For a file, the same in plain ASCII rules and without
-colours.
+then an explanation of every rule that rejected a record. The form for a file has plain ASCII rules and no colours.
 """
 
 from __future__ import annotations
@@ -37,49 +36,49 @@ from protocol.reach import MAX_REACH_CHARS
 from protocol.work import Rule
 
 MAX_LAGS_LISTED = 6
-"""One line; wider distributions are told by their mean and end."""
+"""Lags in one line; a wider distribution is shown by its mean and maximum."""
 
 AWAY_S = 1.0
-"""Below, it is the time that a start and an end take beside what they write down."""
+"""Seconds. A shorter time without a learner is what a start and an end take beside what they record."""
 
 ALARMS_LISTED = 12
 
 CHECKPOINTS_LISTED = 24
-"""Some lines; the JSON form has all."""
+"""Checkpoints in a few lines; the JSON form has all."""
 
 LAGS_LISTED = 12
-"""As many windows are smaller than that; the JSON form has all."""
+"""Rows of lags. The usual windows are smaller; the JSON form has all."""
 
 BANS_LISTED = 20
-"""In a terminal, the latest; `--all` and the page have all, and `volery why` tells of each."""
+"""Latest bans in a terminal. `--all` and the page have all, and `volery why` explains each."""
 
 CHANGES_LISTED = 12
-"""The latest changes of the plan; the JSON form has all."""
+"""Latest changes of the plan; the JSON form has all."""
 
 DOUBTED_LISTED = 6
-"""Peers whose joules are not believed; the table marks each of them."""
+"""Peers with implausible joules that are named; the table marks each of them."""
 
 SOURCES = {
-    EnergySource.NVML: "by GPUs' meters",
-    EnergySource.RAPL: "by processors' meters",
-    EnergySource.TABLE: "by the table",
-    EnergySource.OWNER: "by what owners say",
-    EnergySource.OTHER: "from elsewhere",
+    EnergySource.NVML: "by GPU meters",
+    EnergySource.RAPL: "by processor meters",
+    EnergySource.TABLE: "from a table of machines",
+    EnergySource.OWNER: "as stated by owners",
+    EnergySource.OTHER: "from other sources",
 }
-"""What a sum of joules is called, by where it comes from."""
+"""Names of the sources of a sum of joules."""
 
 PEERS_LISTED = 6
-"""With whom chunks were exchanged: a few lines; the JSON form has more."""
+"""Peers with which chunks were exchanged, in a few lines; the JSON form has more."""
 
 
 def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True, everyone: bool = False) -> str:
-    """The report for a terminal of `width` columns, with escape sequences where `color`. `everyone`: each peer has a
-    row, and each ban a line, however many there are."""
+    """Return the report for a terminal of `width` columns, with escape sequences if `color`. `everyone`: each peer has
+    a row, and each ban a line, however many there are."""
     return drawn(_parts(report, width, SCREEN, everyone=everyone), width, color=color)
 
 
 def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH, everyone: bool = False) -> str:
-    """The report without colours or line drawing, for files and pipes."""
+    """Return the report without colours or line drawing, for files and pipes."""
     return drawn(_parts(report, width, DASHES, everyone=everyone), width)
 
 
@@ -136,11 +135,13 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "mode", regime(report.staleness)
     if report.learner_time.wall_s:
         yield "learner", f"{trained(report.learner_time)}{_pace(report)}{_away(report)}"
-        yield "its time", kinds(report.learner_time)
+        yield "learner's time", kinds(report.learner_time)
     old = report.dropped - report.uninformative
     unused = f", {old:,} of them too old when a batch formed" if old else ""
-    alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
-    later = f", {report.later_turns:,} of them later turns of an episode, or parts" if report.later_turns else ""
+    alike = (
+        f", {report.uninformative:,} in groups of equal rewards, which teach nothing" if report.uninformative else ""
+    )
+    later = f", {report.later_turns:,} of them later turns or parts of an episode" if report.later_turns else ""
     yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
     if report.unable.nodes:
         yield "nodes", report.unable.text
@@ -151,10 +152,10 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if report.bytes_carried:
         yield "circuits", f"{words.size(report.bytes_carried)} went between nodes over circuits through the learner"
     if report.verifying_share is not None:
-        yield "verifying", _verifying(report)
+        yield "verification", _verifying(report)
     if report.teacher_share is not None:
         scored = words.duration(report.engine_s[SCORES])
-        yield "teacher", f"scored completions for {scored}: {words.share(report.teacher_share)} of the time"
+        yield "teacher", f"scored completions for {scored}: {words.share(report.teacher_share)} of the run"
     if (said := _trust(report)) is not None:
         yield "trust", said
     yield "lag", _lags(report)
@@ -171,7 +172,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
 
 
 def _trust(report: SwarmReport) -> str | None:
-    """Who was banned and who is in quarantine; None where nobody was looked at."""
+    """Return who was banned and how many are in quarantine; None if no peer was ever audited."""
     waits = f"; {report.num_quarantined:,} in quarantine" if report.num_quarantined else ""
     if report.banned:
         trained = sum(peer.trained or 0 for peer in report.banned)
@@ -182,18 +183,18 @@ def _trust(report: SwarmReport) -> str | None:
         )
         return f"{who}{waits}; {theirs}"
     looked = any(peer.audits is not None for peer in report.peers)
-    return f"nobody was banned{waits}" if looked or waits else None
+    return f"no peer was banned{waits}" if looked or waits else None
 
 
 def _verifying(report: SwarmReport) -> str:
     audits, choices = (report.engine_s.get(what, 0.0) for what in ("audits", "choices"))
     share = words.share(report.verifying_share)
-    drawn = f", what peers may have chosen {words.duration(choices)}" if choices else ""
-    return f"audits took an engine {words.duration(audits)}{drawn}: {share} of the time"
+    drawn = f" and tests for selective delivery {words.duration(choices)}" if choices else ""
+    return f"audits {words.duration(audits)}{drawn} of engine time: {share} of the run"
 
 
 def _passes(first: Evaluation, last: Evaluation, *, once: bool) -> str:
-    """pass@k, where one sample does not say it already."""
+    """Return pass@k, unless there is only one sample, which already shows it."""
     if last.samples == 1:
         return ""
     before = {} if once else {f"pass@{k}": value for k, value in first.pass_at.items()}
@@ -209,9 +210,9 @@ def _risen(metric: str, before: Mapping[str, float], now: Mapping[str, float]) -
 def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
     yield "peer", report.peer.peer
     if report.newest is None:
-        yield "receipts", "none yet: the learner has judged nothing of this node's work"
+        yield "receipts", "none yet: the learner has judged no work of this node"
         return
-    yield "receipts", f"{report.receipts:,} from the learner, at its versions {report.oldest} to {report.newest}"
+    yield "receipts", f"{report.receipts:,} from the learner, from its version {report.oldest} to {report.newest}"
     if report.traffic:
         yield (
             "chunks",
@@ -223,20 +224,20 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
     yield "engine", f"{report.peer.worked} for {words.duration(report.peer.engine_s)}"
     yield from _energy(report)
     if report.peer.reputation is not None and report.reputed_ms is not None:
-        found = f"{in_a_line(report.peer.reputation)} So the learner said at {words.moment(report.reputed_ms)}."
+        found = f"{in_a_line(report.peer.reputation)} The learner stated this at {words.moment(report.reputed_ms)}."
         yield "reputation", " ".join([found, *advice(report.peer.reputation)])
-    yield "not here", "share of batches and credit for relaying: only the learner knows them"
+    yield "not shown", "share of batches and credit for relaying: only the learner knows them"
 
 
 def _lags(report: SwarmReport) -> str:
-    """How many steps behind the learner the rollouts were that it trained on."""
+    """Return by how many steps the trained rollouts were behind the learner."""
     if not report.lags:
-        return "all that was trained on came from logs" if report.steps else "nothing trained on yet"
+        return "all trained rollouts came from logs" if report.steps else "no rollout was trained on yet"
     if len(report.lags) > MAX_LAGS_LISTED:
         mean = sum(lag * number for lag, number in report.lags.items()) / report.trained
         return f"{mean:.1f} steps on average, at most {max(report.lags)}{_window(report)}"
     shares = ", ".join(f"{lag}: {words.share(number / report.trained)}" for lag, number in report.lags.items())
-    return f"{shares} of trained rollouts, in steps{_window(report)}"
+    return f"{shares} of trained rollouts, by lag in steps{_window(report)}"
 
 
 def _window(report: SwarmReport) -> str:
@@ -244,7 +245,7 @@ def _window(report: SwarmReport) -> str:
 
 
 def _pace(report: SwarmReport) -> str:
-    return "" if report.mean_step_s is None else f"; a step every {words.rate(report.mean_step_s)} s"
+    return "" if report.mean_step_s is None else f"; a training step every {words.rate(report.mean_step_s)} s"
 
 
 def _away(report: SwarmReport) -> str:
@@ -253,13 +254,13 @@ def _away(report: SwarmReport) -> str:
 
 def _cost(report: SwarmReport) -> str:
     if not report.costs:
-        return "nothing: nobody asks for money"
+        return "nothing: no peer asks for money"
     amounts = ", ".join(words.money_of(micros, currency) for currency, micros in report.costs.items())
     own = ", ".join(words.money_of(micros, currency) for currency, micros in report.learner_costs.items() if micros)
-    of_it = f" ({own} of it the learner's)" if own else ""
+    of_it = f" ({own} of it for the learner)" if own else ""
     if not report.tokens:
         return f"{amounts}{of_it}"
-    return f"{amounts}{of_it}, which is {_cents(report.costs, report.tokens)} per 1000 admitted tokens"
+    return f"{amounts}{of_it}, or {_cents(report.costs, report.tokens)} per 1000 admitted tokens"
 
 
 def _cents(costs: Mapping[str, int], tokens: int) -> str:
@@ -268,12 +269,12 @@ def _cents(costs: Mapping[str, int], tokens: int) -> str:
 
 
 def _against(report: SwarmReport, reference: Reference) -> str:
-    """What rollout peers cost beside a rented machine."""
+    """Return what rollout peers cost, compared with a rented machine."""
     currency, asked = report.terms.currency, report.rollout_costs
     name = words.plain_name(reference.name, 48) or "a rented machine"
     rented = (
         f"{name}, at {words.money(reference.per_hour, currency)} an hour and {words.rate(reference.tokens_per_s)} "
-        f"tokens per s, would cost {words.cents(100 * reference.per_1000_tokens, 'cents')}"
+        f"tokens per s, would cost {words.cents(100 * reference.per_1000_tokens, 'cents')} per 1000 tokens"
     )
     if not report.tokens:
         return rented
@@ -285,7 +286,7 @@ def _against(report: SwarmReport, reference: Reference) -> str:
 
 
 def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
-    """Joules, from where they are known, and what they cost; claims that are not believed, in a line of their own."""
+    """Yield joules by source, and what they cost; implausible reports get a line of their own."""
     sums: defaultdict[EnergySource, float] = defaultdict(float)
     for peer in report.peers:
         for source, joules in peer.energy.items():
@@ -293,34 +294,34 @@ def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
     if sums:
         parts = [f"{words.kwh(sums[source])} {SOURCES[source]}" for source in EnergySource if source in sums]
         paid = money_for(sum(sums.values()), report.terms.per_kwh)
-        price = "" if paid is None else f"; electricity for {words.money(paid, report.terms.currency)}"
-        yield "energy", f"{words.kwh(sum(sums.values()))} kWh, as told: {', '.join(parts)}{price}"
+        price = "" if paid is None else f"; electricity cost {words.money(paid, report.terms.currency)}"
+        yield "energy", f"{words.kwh(sum(sums.values()))} kWh, as reported: {', '.join(parts)}{price}"
     silent = [peer for peer in report.peers if peer.joules is None and not peer.joules_disbelieved]
     doubted = [peer for peer in report.peers if peer.joules_disbelieved]
     if sums and silent:
-        yield "", f"{len(silent):,} of {len(report.peers):,} told nothing, and are not in it"
+        yield "", f"{len(silent):,} of {len(report.peers):,} reported none, and are not included"
     if doubted:
         joules = sum(peer.joules_disbelieved for peer in doubted)
         who = ", ".join(known_as(peer) for peer in doubted[:DOUBTED_LISTED])
         more = f" and {len(doubted) - DOUBTED_LISTED:,} more" if len(doubted) > DOUBTED_LISTED else ""
         yield (
             "" if sums else "energy",
-            f"not believed, since it is more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh of {who}{more}",
+            f"not included, because more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh reported by {who}{more}",
         )
 
 
 def _scored(peer: PeerReport) -> Iterator[RenderableType]:
-    """How many groups of a teacher's scores were refused."""
+    """Yield how many groups of a teacher's scores were rejected."""
     if peer.scored is not None:
         groups = words.counted(peer.scored.groups + peer.scored.refused, "group")
         yield Padding(
-            Text(f"Scored {groups}, of which {peer.scored.refused:,} {words.were(peer.scored.refused)} refused."),
+            Text(f"Scored {groups}, of which {peer.scored.refused:,} {words.were(peer.scored.refused)} rejected."),
             (0, 0, 0, 1),
         )
 
 
 def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
-    """What each rule that refused something means, with the number of records."""
+    """Return what each rule that rejected records means, with their number."""
     refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
     if not refused:
         return Padding(Text(none_rejected(sum(verdicts.values()))), (0, 0, 0, 1))
@@ -329,7 +330,7 @@ def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
         meaning = MEANINGS[rule]
         blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
         rows.append((rule.value, _to_the_right(words.count(number)), Text(meaning.words).append(blame)))
-    return titled("Rejected, and why", grid(rows, fixed=2), below=0)
+    return titled("Rejected records, by rule", grid(rows, fixed=2), below=0)
 
 
 def _to_the_right(figure: str) -> Text:
@@ -337,7 +338,7 @@ def _to_the_right(figure: str) -> Text:
 
 
 def lag_rows(report: SwarmReport) -> list[tuple[str, ...]]:
-    """What the trainer made of tokens of late, a row for each lag; none where it is not known."""
+    """Return the trainer's recent results by lag, a row for each; none if they are not known."""
     found = by_lag(report.steps)
     if not any("kl" in row for row in found.values()):
         return []
@@ -351,14 +352,14 @@ def lag_rows(report: SwarmReport) -> list[tuple[str, ...]]:
 
 
 def lag_title(report: SwarmReport) -> str:
-    """What stands above the rows of lags."""
+    """Return the title above the rows of lags."""
     number = min(RECENT, len(report.steps))
     return f"Trained tokens by lag, {'last step' if number == 1 else f'last {number} steps'}"
 
 
 def _by_lag(report: SwarmReport) -> Iterator[RenderableType]:
     if rows := lag_rows(report):
-        headings = ["lag", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"]
+        headings = ["lag, steps", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"]
         more = len(rows) - LAGS_LISTED
         rest = [Text(f"and {words.counted(more, 'more lag')}, in the JSON form", style="dim")] if more > 0 else []
         yield titled(lag_title(report), table(headings, rows[:LAGS_LISTED], None, first_left=False), *rest)
@@ -367,15 +368,15 @@ def _by_lag(report: SwarmReport) -> Iterator[RenderableType]:
 def _alarm_counts(report: SwarmReport) -> str:
     found = spells(report.alarms)
     standing = sum(spell.ended is None for spell in found)
-    return f"{len(found)} raised, {standing} of them standing" if found else "none was raised"
+    return f"{len(found)} raised, {standing} of them active" if found else "none raised"
 
 
 def _checkpoints(report: SwarmReport) -> str:
-    """Which are kept, to go on from or to go back to, with the scores of their versions."""
+    """Return which checkpoints are kept, to continue from or go back to, with the scores of their versions."""
     told = [f"{one.step:,}{_worth(one)}" for one in report.checkpoints]
     more = len(told) - CHECKPOINTS_LISTED
     shown = ", ".join(told[:CHECKPOINTS_LISTED]) + (f", and {words.counted(more, 'newer one')}" if more > 0 else "")
-    return f"kept of {'step' if len(told) == 1 else 'steps'} {shown}"
+    return f"kept from training {'step' if len(told) == 1 else 'steps'} {shown}"
 
 
 def _worth(one: KeptCheckpoint) -> str:
@@ -386,12 +387,12 @@ def _worth(one: KeptCheckpoint) -> str:
 
 
 def none_rejected(judged: int) -> str:
-    """Where no rule refused anything of so many records."""
+    """Return the sentence for a table without rejected records."""
     return "No record was rejected." if judged else "No record was judged yet."
 
 
 def alarm_rows(report: SwarmReport) -> list[tuple[Spell, str, str]]:
-    """Each alarm, oldest first, with its name and when it stood."""
+    """Return each alarm, oldest first, with its name and when it was active."""
     return [
         (
             spell,
@@ -403,7 +404,7 @@ def alarm_rows(report: SwarmReport) -> list[tuple[Spell, str, str]]:
 
 
 def _alarms(report: SwarmReport) -> Iterator[RenderableType]:
-    """What went another way than usual."""
+    """Yield the alarms: what differed from the usual."""
     if found := alarm_rows(report):
         rows = [
             (when, Text(name, style="red" if spell.ended is None else ""), spell.said)
@@ -413,19 +414,19 @@ def _alarms(report: SwarmReport) -> Iterator[RenderableType]:
 
 
 def objective_line(figures: Mapping[str, float]) -> str:
-    """The figures of an objective in a line; those that are not known are left out."""
+    """Return an objective's numbers in a line; those that are not known are left out."""
     told = (
         ("entropy", "entropy {} nats", words.figure),
-        ("mismatch_kl", "KL to the rollouts {}", words.figure),
+        ("mismatch_kl", "KL to the rollouts {} nats", words.figure),
         ("ess", "effective sample {}", words.share),
-        ("weight_ess", "within bounds {}", words.share),
+        ("weight_ess", "after bounds {}", words.share),
         ("clip_share", "clipped {}", words.share),
     )
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
 
 
 def _bans(report: SwarmReport, everyone: bool) -> Iterator[RenderableType]:
-    """Who was banned, when, why, and what it cost; the latest, or everyone."""
+    """Yield who was banned, when, why, and what it cost: the latest bans, or all."""
     shown = report.banned if everyone else report.banned[-BANS_LISTED:]
     rows = []
     for peer in shown:
@@ -437,7 +438,7 @@ def _bans(report: SwarmReport, everyone: bool) -> Iterator[RenderableType]:
 
 
 def _plans(report: SwarmReport) -> Iterator[RenderableType]:
-    """Who was switched on and off, when and why."""
+    """Yield which peers were activated and deactivated, when and why."""
     changes = [(plan.at_s, reason) for plan in report.plans for reason in plan.reasons]
     if changes:
         rows = [
@@ -449,17 +450,17 @@ def _plans(report: SwarmReport) -> Iterator[RenderableType]:
 
 
 REACH_SAID = (
-    "Peers say themselves how others reach them, how they met the learner, and how many nodes they met in which way. "
-    "The learner counted the bytes that went over circuits through it."
+    "Peers report how others reach them, how they connected to the learner, and how many nodes they connected to in "
+    "each way. The learner itself counted the bytes that went over circuits through it."
 )
-"""Below the table of it, here and on the page."""
+"""The text below the table of connections, here and on the page."""
 
 REASONS_LISTED = 8
-"""Of how peers are reached, those that most give."""
+"""Reasons for a peer's reach that are shown, the most frequent ones."""
 
 
 def reach_reasons(report: SwarmReport) -> list[tuple[str, str]]:
-    """Why peers are reached as they are: verdicts, each with a reason that peers give for it."""
+    """Return why peers are reached as they are: verdicts, each with a reason that peers report."""
     found = Counter((one.reach.verdict, one.reach.why) for one in report.peers if one.reach is not None)
     shown = {key for key, _ in found.most_common(REASONS_LISTED)}
     order = list(VERDICTS.values())
@@ -471,12 +472,12 @@ def reach_reasons(report: SwarmReport) -> list[tuple[str, str]]:
 
 
 def _reach(report: SwarmReport, width: int, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
-    """Who reached whom, how."""
+    """Yield the table of connections between nodes."""
     told = [peer for peer in listed(report, everyone=everyone) if peer.reach is not None]
     if told:
         limit = NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
         names = Strip(heading="peer", cells=[known_as(peer, limit) for peer in told], left=True)
-        section = Section(title="Who reached whom, how", columns=reach_columns(report))
+        section = Section(title="Connections between nodes", columns=reach_columns(report))
         yield Text("")
         yield from drawn_sections([section], told, [], names, width=width, box=box)
         yield Padding(grid(reach_reasons(report)), (0, 0, 1, 1))

@@ -1,9 +1,10 @@
-"""The one writer of tables and text, on rich: for a terminal with ruled lines and colours, for a file in plain ASCII.
+"""Write all tables and text, with rich: for a terminal with ruled lines and colours, for a file in plain ASCII. Pure.
 
-Pure. Invariants:
-- A figure is never cut or squeezed: a column is as wide as its widest cell.
-- Where a table is too wide, its columns go on in further tables, below the same names; a section that fits on its own
-  is never cut, and sections share a table while they fit side by side.
+Invariants:
+
+- A number is never cut or squeezed: a column is as wide as its widest cell.
+- If a table is too wide, its columns continue in further tables, with the same names at the left. A section that fits
+  on its own is never cut, and sections share a table while they fit side by side.
 - Lines have no blanks at their ends.
 """
 
@@ -24,19 +25,19 @@ from rich.text import Text
 from node.runtime.safe_console import HarmlessConsole
 
 FILE_WIDTH = 100
-"""Columns of what goes to a file or a pipe: what most mail and editors show whole."""
+"""Columns of text for a file or a pipe: the width that most mail programs and editors show."""
 
 SCREEN = SIMPLE_HEAD
 
 DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""One line of dashes under the headings."""
+"""A box with one line of dashes under the headings."""
 
 GAP = 2
 """Blank characters between columns."""
 
 
 def drawn(parts: Iterable[RenderableType], width: int, *, color: bool = False) -> str:
-    """The parts, one below the other, in `width` columns, with escape sequences where `color`."""
+    """Return the parts, one below the other, in `width` columns, with escape sequences if `color`."""
     out = io.StringIO()
     console = HarmlessConsole(
         file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
@@ -47,12 +48,12 @@ def drawn(parts: Iterable[RenderableType], width: int, *, color: bool = False) -
 
 
 def titled(title: str, *body: RenderableType, above: int = 0, below: int = 1) -> RenderableType:
-    """A heading with what belongs to it, one character from the edge, and so many blank lines around both."""
+    """Return a heading with its body, one character from the edge, with the given number of blank lines around both."""
     return Padding(Group(Text(title, style="bold"), *body), (above, 0, below, 1))
 
 
 def grid(rows: Iterable[Sequence[str | Text]], *, fixed: int = 1) -> Table:
-    """Rows without headings or rules: `fixed` columns that keep to one line, and a last one that wraps."""
+    """Return rows without headings or rules: `fixed` columns that keep to one line, and a last one that wraps."""
     drawn = Table.grid(padding=(0, GAP, 0, 0))
     for _ in range(fixed):
         drawn.add_column(no_wrap=True)
@@ -63,7 +64,7 @@ def grid(rows: Iterable[Sequence[str | Text]], *, fixed: int = 1) -> Table:
 
 
 def pairs(told: Iterable[tuple[str, str]]) -> Table:
-    """Names, and what is told of each."""
+    """Return names, and the text about each."""
     return grid((Text(name, style="dim"), value) for name, value in told)
 
 
@@ -75,8 +76,8 @@ def table(
     first_left: bool = True,
     wrap_last: bool = False,
 ) -> Table:
-    """A table of figures in one piece. Where it is too wide, names in its first column are broken, unless that has
-    figures as well, and sentences in the last one if they are to wrap."""
+    """Return a table in one piece. If it is too wide, names in its first column are broken (if `first_left`), and
+    sentences in the last one if they may wrap."""
     last = len(headings) - 1
     columns = [
         Strip(heading=heading, cells=cells, left=place == 0 and first_left, folds=place == 0 and first_left)
@@ -90,8 +91,8 @@ def table(
 def fitted(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: bool | None = None
 ) -> list[str]:
-    """Lines of tables without rules, of at most `width` characters unless two cells side by side are wider; the first
-    column stands in each. Columns of figures stand to the right, unless all are to stand to the `left`."""
+    """Return lines of tables without rules, of at most `width` characters unless two cells side by side are wider. Each
+    table has the first column. Columns of numbers are aligned right, unless all must be aligned `left`."""
     first, *others = _strips(headings, rows, left)
     parts = list(packed([StripGroup(title="", strips=tuple(others))], width - first.width))
     widest = max(first.width + part.width for part in parts)
@@ -99,14 +100,14 @@ def fitted(
 
 
 def is_one(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Whether all columns fit side by side."""
+    """Return whether all columns fit side by side."""
     strips = _strips(headings, rows, None)
     return sum(strip.width + GAP for strip in strips) - GAP <= width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """A column as it stands in a table. `folds`: its cells are broken where the table is too wide."""
+    """A column as it is in a table. `folds`: its cells are broken if the table is too wide."""
 
     heading: str
     cells: Sequence[str | Text]
@@ -133,8 +134,8 @@ class StripGroup:
         return sum(GAP + strip.width for strip in self.strips)
 
     def split(self, room: int) -> list[StripGroup]:
-        """Groups of at most `room` characters, unless a single column is wider: few of them, about as wide as each
-        other."""
+        """Return groups of at most `room` characters, unless a single column is wider: as few as possible, of about
+        equal width."""
         for number in count(1):
             found: list[list[Strip]] = [[] for _ in range(number)]
             taken = 0.0
@@ -149,7 +150,7 @@ class StripGroup:
 
 
 def packed(sections: Iterable[StripGroup], room: int) -> Iterator[StripGroup]:
-    """The sections as they stand in tables of at most `room` characters beside the names."""
+    """Yield the sections as they are arranged in tables of at most `room` characters beside the names."""
     open_: StripGroup | None = None
     for section in sections:
         if open_ is not None and open_.width + section.width <= room:
@@ -164,7 +165,7 @@ def packed(sections: Iterable[StripGroup], room: int) -> Iterator[StripGroup]:
 
 
 def side_by_side(strips: Sequence[Strip], box: Box | None) -> Table:
-    """The columns side by side. A row that has nothing but its name is left out."""
+    """Return the columns side by side. A row that has only its name is left out."""
     drawn = Table(
         box=box, padding=(0, GAP if box is None else GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="dim"
     )

@@ -129,7 +129,7 @@ def test_a_peer_is_named_by_its_name_where_one_has_it(tmp_path: Path) -> None:
     ban(ALPHA[-6:], tmp_path)  # an end of an id, whoever calls itself so
     assert [read_order(path).peer for path in OperatorDecisions(tmp_path).waiting()] == [ALPHA, ALPHA]
     for decide in (ban, pardon):
-        with pytest.raises(UsageError, match="Several peers call themselves 'bob'; name one by its id:") as error:
+        with pytest.raises(UsageError, match="Several peers have the name 'bob'; name one by its id:") as error:
             decide("bob", tmp_path)
         assert {line.strip() for line in str(error.value).splitlines()[1:]} == {BETA, OTHER.peer_id}
 

@@ -310,7 +310,7 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
     text = text_of(state, 100)
     for part in (
         "0.750 ▁█",
-        "KL to the rollouts 0.004, effective sample 93.0%, clipped 2.0%",
+        "KL to the rollouts 0.004 nats, effective sample 93.0%, clipped 2.0%",
         "KL at lag 0: 0.0001, 2: 0.01",
         "not cleared: entropy rises (since step 10)",
         "ALARM at step 10: The policy's entropy rises.",

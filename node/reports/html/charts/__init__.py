@@ -1,5 +1,5 @@
-"""Plots as SVG that follow the page's theme and can be read without seeing them. No library does this without script
-of its own.
+"""Draw plots as SVG that follow the page's theme and can be read without seeing them. Libraries that do this need a
+script of their own.
 
 - `data_table`: a plot as a table
 - `markup`: HTML and SVG, escaped

@@ -1,8 +1,9 @@
-"""Tables, and a plot as a table: all points of its curves, or its bars, behind a disclosure.
+"""Make tables, and a plot as a table: all points of its curves, or its bars, behind a disclosure. Pure.
 
-Pure. Invariants:
-- All that is drawn can be read as numbers with their units, by people who do not see the drawing and by the script.
-- A table stands in a region that scrolls by itself, so that no page is wider than its screen.
+Invariants:
+
+- Everything that is drawn can be read as numbers with their units, by people who do not see it and by the script.
+- A table is in a region that scrolls by itself, so that no page is wider than its screen.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from node.runtime.formatting import duration
 Rows = Iterable[Sequence[Child]]
 
 SPANS_LISTED = 60
-"""Of each row, in the table: who comes and goes more often than that is seen in the drawing."""
+"""Stretches of each row in the table, the latest; of more, the drawing gives a better picture."""
 
 
 def time_title(unit: TimeUnit) -> str:
-    """What stands below a time axis, and above a column of times."""
+    """Return the label of a time axis and of a column of times."""
     return f"time since the start ({unit.name})"
 
 
 def numbers(plot: Plot) -> Fragment:
-    """All that the plot shows, in numbers, behind a disclosure: the script reads values off there, too."""
+    """Return everything that the plot shows as numbers, behind a disclosure; the script also reads values there."""
     title = f"{plot.title}, in numbers"
     return tag(
         "details",
@@ -38,12 +39,12 @@ def numbers(plot: Plot) -> Fragment:
 
 
 def scrolling(name: str, *children: Child) -> Fragment:
-    """What may be wider than a page, which then scrolls by itself, also by keyboard."""
+    """Return content that may be wider than a page and then scrolls by itself, also by keyboard."""
     return tag("div", children, class_="scroll", role="region", aria_label=name, tabindex=0)
 
 
 def table(caption: str, headings: Sequence[str], rows: Rows, *, foot: Sequence[Child] = (), kind: str = "") -> Fragment:
-    """A table whose first cells name their rows; `foot` is the row below all."""
+    """Return a table whose first cells name their rows; `foot` is the row below all."""
     return scrolling(caption, _table(caption, headings, rows, foot, kind))
 
 
@@ -63,7 +64,7 @@ def _row(name: Child, *cells: Child) -> Fragment:
 
 
 def _values(plot: Plot, title: str) -> Fragment:
-    """A row for each bar, or for each point in time at which any line has one."""
+    """Return a row for each bar, or for each point in time at which any line has one."""
     if plot.bars:
         return _table(title, [plot.across, plot.unit], [(bar.label, plot.exact(bar.value)) for bar in plot.bars])
     unit = time_unit(plot.wall)
@@ -79,7 +80,7 @@ def _values(plot: Plot, title: str) -> Fragment:
 
 
 def _stretches(plot: Plot) -> Fragment | None:
-    """When what is drawn above the plot was so."""
+    """Return the times of the stretches above the plot."""
     if not plot.rows:
         return None
     rows = [

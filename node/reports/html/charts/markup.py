@@ -1,8 +1,10 @@
-"""Elements of HTML and SVG, built so that no text can become markup.
+"""Build elements of HTML and SVG, so that no text can become markup. Pure.
 
-Pure. What always holds: a `str`, whoever wrote it, is shown as text: what HTML would obey is escaped, and what would
-turn the direction of writing or hide is written out (`node.visible`); only a Fragment is markup, and only `tag` and
-`inlined` make one.
+Invariants:
+
+- A `str` is shown as text, whoever wrote it: characters that HTML would interpret are escaped, and invisible or
+  direction-changing characters are written out (`node.visible`).
+- Only a Fragment is markup, and only `tag` and `inlined` make one.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ Attribute = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Fragment:
-    """Markup that may stand in a page."""
+    """Markup that may be put into a page."""
 
     text: str
 
 
 Child = Fragment | str | Iterable["Child"] | None
-"""What may stand in an element; None is nothing."""
+"""The possible content of an element; None is nothing."""
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Fragment:
-    """The element `name`.
+    """Return the element `name`.
 
-    Attributes are named as in HTML, with _ for - and one more _ behind words of Python's: `class_`, `aria_label`. One
-    that is None or False is left out, one that is True has no value.
+    Attributes are named as in HTML, with _ for - and one more _ after words of Python: `class_`, `aria_label`. An
+    attribute that is None or False is left out; one that is True has no value.
     """
     written = "".join(_attribute(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
     if name in VOID:
@@ -43,7 +45,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Fragment:
 
 
 def joined(children: Child) -> str:
-    """`children` as markup."""
+    """Return `children` as markup."""
     match children:
         case None:
             return ""
@@ -56,25 +58,25 @@ def joined(children: Child) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` as it may stand between elements and in a quoted attribute."""
+    """Return `text` in the form for use between elements and in a quoted attribute."""
     plain = text if text.isascii() and text.isprintable() else visible(text)
     return html.escape(plain, quote=True)
 
 
 def strangers(text: str, **attributes: Attribute) -> Fragment:
-    """What a stranger wrote, kept from turning the direction of what stands beside it."""
+    """Return a stranger's text so that it cannot change the direction of the text beside it."""
     return tag("bdi", text, **attributes)
 
 
 def inlined(name: str, content: str) -> Fragment:
-    """The element `name`, style or script, with a text of ours, to the byte. Raises ValueError if that would end it."""
+    """Return the element `name`, style or script, with our text unchanged. Raises ValueError if that would end it."""
     if "</" in content or "<!--" in content:
-        raise ValueError(f"the {name} of the page contains what would end it")
+        raise ValueError(f"the {name} of the page contains text that would end it")
     return Fragment(f"<{name}>{content}</{name}>")
 
 
 def num(value: float) -> str:
-    """A coordinate, to a tenth of a pixel."""
+    """Return a coordinate, to a tenth of a pixel."""
     text = f"{value:.1f}"
     return text[:-2] if text.endswith(".0") else text
 

@@ -1,8 +1,10 @@
-"""A plot as SVG, with what it says in words and as a table.
+"""Draw a plot as SVG, with a sentence about it and a table. Pure.
 
-Pure. What always holds: the drawing has a title and a description, and below it stands a table of its points; colours
-come from the page's style, so one drawing serves light and dark; a line that has another colour has other dashes or
-markers as well.
+Invariants:
+
+- The drawing has a title and a description, and a table of its points below it.
+- Colours come from the page's style, so one drawing serves light and dark.
+- A line with another colour also has other dashes or markers.
 """
 
 from __future__ import annotations
@@ -16,39 +18,39 @@ from node.reports.html.charts.data_table import numbers, time_title
 from node.reports.html.charts.markup import Attribute, Child, Fragment, num, tag
 
 BAR_LABELS = 14
-"""As many numbers fit below the bars of a small plot."""
+"""Labels that fit below the bars of a small plot."""
 
 LABEL_WIDTH = 62.0
-"""Room that a number below the time axis asks for."""
+"""Width that a number below the time axis needs."""
 
 ROW_HEIGHT = 17.0
 MARKS_DRAWN = 60
-"""More ticks than this along a plot would be a line: every k-th is drawn then."""
+"""Ticks along a plot: more would look like a line, so then every k-th is drawn."""
 
 MARK_WIDTH = 105.0
-"""Room that the name of a mark asks for; where marks stand closer, one of them is named."""
+"""Width that the name of a mark needs; if marks are closer, only one of them is named."""
 
 MARKED = 40
-"""More markers would run into each other: every k-th point has one then. The ends always have."""
+"""Markers of a line: more would touch each other, so then every k-th point has one. The ends always have one."""
 
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 22.0, 34.0
 """Room around a plot: for numbers, and for the unit above them."""
 
 
 Size = tuple[float, float]
-"""Width and height of a drawing, in pixels of its own; a page shows it as wide as there is room."""
+"""Width and height of a drawing, in its own pixels; a page shows it as wide as there is room."""
 
 SMALL = (400, 236)
-"""On a phone about as large as it is drawn, so that its text can be read there."""
+"""On a phone it is shown at about this size, so that its text can be read there."""
 
 WIDE = (960, 320)
 STRIP = (960, 200)
-"""As wide as a page is on a desk, or nearly; the second for what has one line."""
+"""Nearly as wide as a page on a desk; the second is for plots with one line."""
 
 
 def figure(plot: Plot, *, wide: Size | None = None) -> Fragment:
-    """The plot with its heading, sentence, legend, drawing and table. With `wide` it is drawn twice: a page shows the
-    one that fits.
+    """Return the plot with its heading, sentence, legend, drawing and table. With `wide` it is drawn twice, and a page
+    shows the one that fits.
     """
     drawings = [drawn(plot, SMALL, variant="narrow" if wide else "")]
     if wide is not None:
@@ -64,7 +66,7 @@ def figure(plot: Plot, *, wide: Size | None = None) -> Fragment:
 
 
 def drawn(plot: Plot, size: Size, *, variant: str = "") -> Fragment:
-    """The drawing alone."""
+    """Return the drawing alone."""
     frame = _Frame.of(plot, size)
     name = f"{plot.key}-{variant}" if variant else plot.key
     return tag(
@@ -87,7 +89,7 @@ def drawn(plot: Plot, size: Size, *, variant: str = "") -> Fragment:
 
 @dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """Where the plot itself lies, and what its axes cover."""
+    """The place of the plot itself, and the ranges of its axes."""
 
     left: float
     right: float
@@ -113,7 +115,7 @@ class _Frame:
         )
 
     def scale(self) -> dict[str, Attribute]:
-        """What the script needs to know what stands below the pointer."""
+        """Return what the script needs to find the values below the pointer."""
         wall = self.wall / self.unit.seconds
         return {
             "data_left": self.left, "data_right": self.right, "data_top": self.top, "data_bottom": self.bottom,
@@ -158,7 +160,7 @@ def _background(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
 
 
 def _line(line: Line, frame: _Frame) -> Child:
-    """The curve, what lies below it, and its markers."""
+    """Return the curve, the area below it, and its markers."""
     points = [(frame.x(at), frame.y(value)) for at, value in line.points]
     if not points:
         return None
@@ -181,7 +183,7 @@ def _line(line: Line, frame: _Frame) -> Child:
 
 
 def _steps(points: Sequence[Point], frame: _Frame) -> list[Point]:
-    """Each value until the next one, the last to the end of the plot."""
+    """Return a path that keeps each value until the next one, and the last to the end of the plot."""
     path: list[Point] = []
     for (x, y), (until, _) in zip(points, [*points[1:], (frame.right, 0.0)], strict=True):
         path += [(x, y), (until, y)]
@@ -189,7 +191,7 @@ def _steps(points: Sequence[Point], frame: _Frame) -> list[Point]:
 
 
 def marker(look: Look, x: float, y: float) -> Fragment:
-    """The marker of a line: a shape for each colour."""
+    """Return the marker of a line: a shape for each colour."""
     match look:
         case Look.ORANGE:
             return tag("rect", x=x - 3.2, y=y - 3.2, width=6.4, height=6.4, class_="marker orange")
@@ -222,7 +224,7 @@ def _bars(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
 
 
 def _axes(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
-    """The lower axis, the numbers of both, and what they are."""
+    """Yield the lower axis, the numbers of both axes, and their units."""
     yield tag("line", x1=frame.left, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="axis")
     for value in ticks(frame.low, frame.high, Y_TICKS):
         yield _text(plot.show(value), frame.left - 6, frame.y(value) + 4, "end")
@@ -253,7 +255,7 @@ def _rows(rows: Sequence[Row], frame: _Frame) -> Iterator[Fragment]:
 
 
 def _box(frame: _Frame, began: float, ended: float, y: float, height: float) -> str:
-    """A stretch of time as a part of a path, wide enough to be seen."""
+    """Return a stretch of time as a part of a path, wide enough to be seen."""
     left = frame.x(began)
     width = max(1.5, frame.x(ended) - left)
     return f"M{num(left)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
@@ -264,7 +266,7 @@ def _text(content: str, x: float, y: float, anchor: str, kind: str = "") -> Frag
 
 
 def _legend(plot: Plot) -> Fragment | None:
-    """Which line is which, where there are several."""
+    """Return the names of the lines if there are several, and of the bands."""
     named = [line for line in plot.lines if line.points and not line.quiet]
     entries = [tag("li", _swatch(line), " ", line.name) for line in named] if len(named) > 1 else []
     if plot.bands and plot.band:

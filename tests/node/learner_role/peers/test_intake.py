@@ -520,7 +520,7 @@ async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_
         assert peer.verdicts == own.peer.verdicts == {Rule.UNKNOWN_LEASE: 2}
         assert (getattr(peer.leases, end), peer.leases.delivered, peer.leases.late) == (2, 0, 0)
         assert learner.ledger.work.receipt_of(second.id, PEER.peer_id) is None, "what others say of it is not written"
-        assert "2" in as_text(swarm_report(learner.ledger.path)).partition("Rejected, and why")[2]
+        assert "2" in as_text(swarm_report(learner.ledger.path)).partition("Rejected records, by rule")[2]
         nursery.cancel_scope.cancel()
 
 

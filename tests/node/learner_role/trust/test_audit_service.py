@@ -181,7 +181,7 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
     for lease in kept_out:
         assert all(verdict.rule is Rule.ADMITTED for verdict in peer.receipts[lease].verdicts)
         told = why_in_ledger(tmp_path / "ledger.sqlite", lease.hex()).text
-        assert "it passed its audit, but all audits of its peer together speak against that (doubt)" in told
+        assert "it passed its audit, but all audits together are evidence against its peer (doubt)" in told
     found = rows(tmp_path, "SELECT a.lease, a.evidence, r.step FROM audits a JOIN records r USING (lease)")
     at_least = {LeaseId(lease) for lease, evidence, _ in found if evidence >= DOUBT_EVIDENCE}
     at_most = {LeaseId(lease) for lease, evidence, _ in found if evidence > NEWCOMER_DOUBT}

@@ -130,5 +130,5 @@ def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -
 def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:
     with snapshot(root / "ledger.sqlite") as db:
         [(lease,), *_] = db.query("SELECT lease FROM audits WHERE passed = 1")
-    with pytest.raises(UsageError, match="nothing is kept of lease"):
+    with pytest.raises(UsageError, match="no evidence of lease"):
         why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)

@@ -47,7 +47,7 @@ def test_a_run_of_two_hours(story: Story) -> None:
     assert at(found.spent, HOUR_S) == pytest.approx(2.0, abs=0.02)
     assert at(found.planned, HOUR_S) == pytest.approx(1.5)
     assert [amount for _, amount in found.spent] == sorted(amount for _, amount in found.spent)
-    assert cost_sentence(found) == "5.00 USD, 11.1% more than the 4.50 USD of the plans that stood."
+    assert cost_sentence(found) == "5.00 USD, 11.1% more than the 4.50 USD of the plans in force."
 
 
 def test_time_before_the_first_start_is_paid_as_well(story: Story) -> None:
@@ -71,7 +71,7 @@ def test_other_currencies_are_not_added_up(story: Story) -> None:
     assert (found.currency, found.others) == ("EUR", 1)
     assert found.total == pytest.approx(2.0)
     assert found.planned == ()
-    assert cost_sentence(found) == "2.00 EUR; no plan was made. 1 who ask for another currency are not in it."
+    assert cost_sentence(found) == "2.00 EUR; no plan was made. 1 with a price in another currency are not included."
 
 
 def test_nobody_asks_for_money(story: Story) -> None:
@@ -79,7 +79,7 @@ def test_nobody_asks_for_money(story: Story) -> None:
     story.plan(ALPHA)
     story.now_s = HOUR_S
     story.here(ALPHA)
-    assert cost_sentence(costs(story)) == "Nobody asked for money."
+    assert cost_sentence(costs(story)) == "No peer asked for money."
 
 
 def test_very_many_plans_are_a_curve_of_few_points(story: Story) -> None:

@@ -89,11 +89,11 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
     assert "records admitted; not trained on yet" in why_in_ledger(path, waiting.hex()).text
     assert "It was withdrawn" in why_in_ledger(path, lost.hex()).text
     assert "It was recalled" in why_in_ledger(path, recalled.hex()).text
-    assert "gave it back" not in why_in_ledger(path, recalled.hex()).text
+    assert "returned it" not in why_in_ledger(path, recalled.hex()).text
     given_back = why_in_ledger(path, returned.hex()).text
-    assert "Its peer gave it back." in given_back
-    assert "what was withheld is worth 0.25 on average, what other seeds give 0.75." in given_back
-    assert "No audit of it is over yet." in why_in_ledger(path, ALPHA).text
+    assert "Its peer returned it." in given_back
+    assert "the mean reward of the withheld completions is 0.25, of other seeds 0.75." in given_back
+    assert "No audit of it is finished yet." in why_in_ledger(path, ALPHA).text
     one = why_in_ledger(path, digest_of(waiting + bytes([0])).hex()[:20]).text
     assert "1 record admitted" in one
     assert one.count("\n") < why_in_ledger(path, waiting.hex()).text.count("\n")
@@ -123,7 +123,7 @@ def test_names_that_fit_several_things_are_refused_with_all_of_them(story: Story
     common = leases[0].hex()[:4]
     with pytest.raises(UsageError) as error:
         why_in_ledger(story.ledger.path, common)
-    assert "fits several; name more of it" in str(error.value)
+    assert "matches several; name more of it" in str(error.value)
     assert str(error.value).endswith("...")
 
 
@@ -149,10 +149,10 @@ def test_a_record_that_came_again_is_told_once_with_where_else_it_came(story: St
     assert said.startswith(f"Lease {lease.hex()} of ")
     assert "1 record admitted; trained on by step 1" in said
     last = said.splitlines()[-1]
-    assert last.startswith("The same record came under 20 other leases as well: unknown_lease under 0")
+    assert last.startswith("The same record also came under 20 other leases: unknown_lease under 0")
     assert last.endswith(" and 12 more.")
     assert last.count(", ") == 7
-    assert "came under" not in why_in_ledger(story.ledger.path, lease.hex()).text
+    assert "also came under" not in why_in_ledger(story.ledger.path, lease.hex()).text
 
 
 def test_a_record_that_was_never_admitted_is_told_by_where_it_came_first(story: Story) -> None:
@@ -165,7 +165,7 @@ def test_a_record_that_was_never_admitted_is_told_by_where_it_came_first(story: 
         db.execute("UPDATE record_rows SET record = ?", (record,))
     said = why_in_ledger(story.ledger.path, record.hex()).text
     assert said.startswith(f"Lease {first.hex()} of ")
-    assert said.endswith(f"The same record came under 1 other lease as well: stale under {second.hex()[:8]}.")
+    assert said.endswith(f"The same record also came under 1 other lease: stale under {second.hex()[:8]}.")
 
 
 def test_a_record_is_named_by_its_lease_and_its_place_in_it(story: Story) -> None:
@@ -179,7 +179,7 @@ def test_a_record_is_named_by_its_lease_and_its_place_in_it(story: Story) -> Non
     assert "1 record stale" in said
     assert f"  1  {digest_of(lease + bytes([1])).hex()[:16]}" in said
     assert "admitted" not in said
-    with pytest.raises(UsageError, match="There is no record 7 in that lease; those there are: 0, 1"):
+    with pytest.raises(UsageError, match="There is no record 7 in that lease; the records in it are: 0, 1"):
         why_in_ledger(story.ledger.path, "FC6F3622/7")
     for name in ("fc6f3623/0", "fc6f3622/", "fc6f3622/1/1", digest_of(lease + b"\0").hex()[:8] + "/0"):
         with pytest.raises(UsageError, match="Nothing here is called"):
@@ -191,7 +191,7 @@ def test_a_peer_is_told_of_by_its_name_where_one_has_it(story: Story) -> None:
         story.join(peer_row(peer, name))
     assert why_in_ledger(story.ledger.path, "al").text.startswith(f"al, {ALPHA}: ")
     assert why_in_ledger(story.ledger.path, ALPHA[-6:]).text.startswith(f"al, {ALPHA}: "), "ids win over names"
-    with pytest.raises(UsageError, match="Several peers call themselves 'honest-9'; name one by its id") as error:
+    with pytest.raises(UsageError, match="Several peers have the name 'honest-9'; name one by its id") as error:
         why_in_ledger(story.ledger.path, "honest-9")
     assert {line.strip() for line in str(error.value).splitlines()[1:]} == {BETA, GAMMA}
     story.join(peer_row(ALPHA, "\x00"))
@@ -208,7 +208,7 @@ def test_a_node_tells_of_a_record_that_it_delivered_again_once(tmp_path: Path) -
         said = why_in_receipts(receipts, record, ALPHA)
         assert said.startswith(f"Lease {5:032x}, judged ")
         assert "1 record admitted" in said
-        assert "The same record came under 11 other leases as well: unknown_lease under " in said
+        assert "The same record also came under 11 other leases: unknown_lease under " in said
         said = why_in_receipts(receipts, f"{5:032x}/1", ALPHA)
         assert "1 record admitted" in said
         assert "  1  " in said
@@ -223,12 +223,12 @@ def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:
         said = why_in_receipts(receipts, bytes(one.lease).hex()[:8], ALPHA)
         assert said.startswith(f"Lease {bytes(one.lease).hex()}, judged ")
         assert "1 record admitted" in said
-        assert "is held against nobody" in said
+        assert "does not count against honesty" in said
         assert MEANINGS[Rule.STALE].advice in said
         record = bytes(one.verdicts[1].record).hex()
         assert "record admitted" not in why_in_receipts(receipts, record, ALPHA)
         for name in (BETA, "atlas", "e" * 8):
-            with pytest.raises(UsageError, match=r"Nothing here is called .* of others a node's books hold nothing"):
+            with pytest.raises(UsageError, match=r"Nothing here is called .* a node has no receipts of other nodes"):
                 why_in_receipts(receipts, name, ALPHA)
 
 
@@ -243,13 +243,13 @@ def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> N
         for name in (ALPHA, ALPHA[-4:]):
             said = why_in_receipts(receipts, name, ALPHA)
             assert said.startswith(f"This node, {ALPHA}: 2 of its records were judged")
-            assert f"So the learner said at {moment(day * DAY_MS)}" in said
+            assert f"The learner stated this at {moment(day * DAY_MS)}" in said
             assert "lower [engine] batch_rollouts" in said
             assert MEANINGS[Rule.AUDIT].advice in said
             assert f"  {short(LeaseId(receipt(1, Rule.AUDIT).lease))}  1 record, audit: " in said
         for number in range(2, 40):
             receipts.add(receipt(number, *[Rule.STALE] * 12), b"raw", engine_s=1.0)
-        refusals = why_in_receipts(receipts, ALPHA, ALPHA).split("The latest refusals, by lease:\n")[1].splitlines()
+        refusals = why_in_receipts(receipts, ALPHA, ALPHA).split("The latest rejections, by lease:\n")[1].splitlines()
         assert len(refusals) == REFUSALS_SHOWN
         assert all("  12 records, stale: " in line for line in refusals), "a lease is told once"
         note = reputation_note(peer=ALPHA, day=day, days=days, banned="caught", issued_ms=0, certificate=b"")
@@ -261,7 +261,7 @@ def test_what_fits_a_lease_and_the_node_is_not_guessed(tmp_path: Path) -> None:
     with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
         receipts.add(receipt(1, Rule.ADMITTED), b"raw", engine_s=1.0)
         both = f"{1:032x}"
-        with pytest.raises(UsageError, match="fits several") as raised:
+        with pytest.raises(UsageError, match="matches several") as raised:
             why_in_receipts(receipts, both, PeerId(f"{ALPHA}{both}"))
         assert both in str(raised.value).splitlines()[2]
         assert why_in_receipts(receipts, both, None).startswith(f"Lease {both}, judged ")
@@ -301,12 +301,12 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     audit(story, known, above=15)
     story.ledger.work.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     said = why_in_ledger(story.ledger.path, ALPHA).text
-    assert "in quarantine: no more of its work may be under way than of a newcomer's" in said
+    assert "in quarantine: its quota is at most a newcomer's" in said
     assert (
-        "Soft strike: an audit failed lately. It passes with time and good work, or by the operator's pardon." in said
+        "Soft strike: an audit failed lately. It expires with time and good work, or by the operator's pardon." in said
     )
     assert "Timeliness rises with leases delivered in time" in said
-    assert "Soundness comes back within a week in which audits pass" in said
+    assert "Soundness recovers within a week in which audits pass" in said
     assert "Honesty rises" not in said
 
 
@@ -316,27 +316,29 @@ def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: St
     audit(story, audit(story, AuditHistory(), above=2))
     told = why_in_ledger(story.ledger.path, f"{1:032x}").text
     assert "of 400 tokens, passed. The largest gap was 1.5 nats." in told
-    assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.5% may be" in told
+    assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.5% is allowed" in told
     assert "lead more than 0.4" not in told, "no token was there"
     assert "; a group fails from 9.21 on." in told
-    assert "After it all audits of the peer together said nothing against it." in told
+    assert "After it, all audits of the peer together are no evidence against it." in told
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
     audit(story, AuditHistory(), above=40)
     told = why_in_ledger(story.ledger.path, f"{4:032x}").text
-    assert ": 40 of 400; 0.5% may be" in told
-    assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 14.51." in told
+    assert ": 40 of 400; 0.5% is allowed" in told
+    assert (
+        "an honest peer would look like this once in over 10^15 lives. A suspect has 4.61, a ban takes 14.51." in told
+    )
 
 
 def test_counts_are_held_against_the_margins_that_were_in_force(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
     audit(story, AuditHistory(), 1, margins_of(1, Arithmetic.FLOAT32))
-    assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.01% may be" in (
+    assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.01% is allowed" in (
         why_in_ledger(story.ledger.path, f"{1:032x}").text
     )
     with story.ledger.transaction() as db:
         db.execute("UPDATE audits SET above = '[[1, 9], [2, 9]]'")
-    assert "against what is allowed" not in why_in_ledger(story.ledger.path, f"{1:032x}").text
+    assert "compared with what is allowed" not in why_in_ledger(story.ledger.path, f"{1:032x}").text
 
 
 def test_a_learner_has_no_reputation(story: Story) -> None:
@@ -354,7 +356,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
         known = audit(story, known)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
-    assert "Replayed: 3 of 3 audits come to the verdict and the evidence that the ledger has." in told.text
+    assert "Replayed: 3 of 3 audits give the verdict and the evidence that the ledger has." in told.text
     assert told.text.endswith("The audits do not convict it.")
     known = audit(story, known, above=40)
     assert known.banned
@@ -365,7 +367,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     story.ledger.trust.confidence_written(ALPHA, known, story.now_ms, decision=PARDON)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
-    assert "The operator pardoned it after the last: the test began anew." in told.text
+    assert "The operator pardoned it after the last: the test started again." in told.text
     assert "the operator's pardon" in told.text
     assert "in quarantine" not in told.text, "what was pardoned is no strike"
     known = audit(story, known)
@@ -401,8 +403,11 @@ def test_a_replay_judges_by_the_margins_that_were_in_force(story: Story) -> None
             "UPDATE audits SET above = '[[1, 9], [2, 9]]' WHERE rowid = 3",
             "the ledger says 2 counts, its counts 8 margins",
         ),
-        ("DELETE FROM audits WHERE rowid = 3", "But what the ledger has of all of them together (3 heard)"),
-        ("UPDATE confidence SET audits = 9", "But what the ledger has of all of them together (9 heard)"),
+        (
+            "DELETE FROM audits WHERE rowid = 3",
+            "But the ledger has another result for all of them together (3 counted)",
+        ),
+        ("UPDATE confidence SET audits = 9", "But the ledger has another result for all of them together (9 counted)"),
     ],
 )
 def test_a_replay_of_rows_that_were_changed_says_which(story: Story, change: str, said: str) -> None:
@@ -422,8 +427,8 @@ def test_a_replay_of_rows_that_were_changed_says_which(story: Story, change: str
 def test_only_a_peer_can_be_replayed_and_one_without_audits_as_well(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     lease = story.lease(ALPHA)
-    with pytest.raises(UsageError, match=f"--replay: nothing is kept of lease {lease.hex()[:8]} to draw again"):
+    with pytest.raises(UsageError, match=f"--replay: no evidence of lease {lease.hex()[:8]} is kept to regenerate"):
         why_in_ledger(story.ledger.path, lease.hex(), replay=True)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
-    assert "no audit of it is over yet" in told.text
+    assert "no audit of it is finished yet" in told.text

@@ -202,11 +202,11 @@ def test_who_exaggerates_spoils_no_sum_and_is_named(story: Story) -> None:
     assert (row_of(report, ALPHA).energy, row_of(report, GAMMA).joules) == ({NVML: 3.6e6}, None)
     adds_up(report)
     text = " ".join(as_text(report, width=200).split())
-    assert "1 kWh, as told: 1 by GPUs' meters; electricity for 0.5000 USD" in text
-    assert "1 of 3 told nothing, and are not in it" in text
-    assert "not believed, since it is more than 10 kW: 277,777,778 kWh of boaster" in text
+    assert "1 kWh, as reported: 1 by GPU meters; electricity cost 0.5000 USD" in text
+    assert "1 of 3 reported none, and are not included" in text
+    assert "not included, because more than 10 kW: 277,777,778 kWh reported by boaster" in text
     page = as_html(report)
-    assert "energy, not believed" in page
+    assert "energy, not included" in page
     rows = {row["name"]: row for row in csv.DictReader(io.StringIO(as_csv(report)))}
     atlas = rows["atlas"]
     assert (atlas["joules_nvml"], atlas["kwh"], atlas["electricity"]) == ("3600000.0", "1.0", "0.5")
@@ -231,7 +231,7 @@ def test_peers_are_held_against_a_rented_machine(story: Story) -> None:
     text = " ".join(as_text(report, width=200).split())
     assert "a rented GPU, at 0.3600 USD an hour and 1,000 tokens per s, would cost 0.01 cents" in text
     assert "rollout peers cost 80 cents (USD) per 1000 admitted tokens, 800000.0% of that" in text
-    assert "32.40 USD (30.00 USD of it the learner's), which is 1,080 cents (USD) per 1000 admitted tokens" in text
+    assert "32.40 USD (30.00 USD of it for the learner), or 1,080 cents (USD) per 1000 admitted tokens" in text
     assert "reference" not in as_text(report_of(story, CostTerms(currency="USD")))
 
 

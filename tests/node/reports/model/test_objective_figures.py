@@ -23,7 +23,7 @@ from tests.support.ledgers import ALPHA, Story, open_story, peer_row
 
 Row = dict[str, Any]
 
-ENTROPY = "Entropy of the policy (nats)"
+ENTROPY = "Entropy of the policy (nats per token)"
 
 
 def told(directory: Path, rows: list[Row], after: Callable[[Story], object] = lambda story: None) -> SwarmReport:
@@ -98,8 +98,8 @@ def test_the_page_tells_them(clipped: SwarmReport) -> None:
     assert "objective" in page
     assert "KL to the rollouts 0.004" in page
     assert "Trained tokens by lag, last 32 steps" in page
-    assert "1 raised, 0 of them standing" in page
-    assert page.index("Alarms") < page.index("peer ")
+    assert "1 raised, 0 of them active" in page
+    assert page.index("Alarms") < page.index("peer  ")
     assert "A bound acts on" in page
     assert max(map(len, page.splitlines())) <= 100
 
@@ -124,7 +124,7 @@ def test_a_run_without_figures_says_nothing_of_them(tmp_path: Path) -> None:
     page = as_text(report)
     assert "Trained tokens by lag" not in page
     assert "KL to the rollouts" not in page
-    assert "none was raised" in page
+    assert "none raised" in page
 
 
 def test_the_picture_has_a_strip_of_them(clipped: SwarmReport, tmp_path: Path) -> None:

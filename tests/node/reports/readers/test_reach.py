@@ -1,4 +1,4 @@
-"""Who reached whom, how: a table, a page, programs and `volery status` tell the same of one ledger."""
+"""Connections between nodes: a table, a page, programs and `volery status` tell the same of one ledger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report_of(state: Path) -> SwarmReport:
 
 
 def test_each_node_has_a_row_with_its_neighbours_by_way(state: Path) -> None:
-    table = as_text(report_of(state)).partition("Who reached whom, how")[2]
+    table = as_text(report_of(state)).partition("Connections between nodes")[2]
     rows = {line.split()[0]: line.split()[2:] for line in table.splitlines() if line.startswith(" ") and line.strip()}
     assert rows["run"] == ["reachable", "-", "-", "-", "-", "-", "-"]
     assert rows["atlas"] == ["mapped", "dials", "it", "1", "0", "1", "0", "12", "KiB"]
@@ -106,5 +106,5 @@ def test_where_nobody_told_anything_there_is_no_table(tmp_path: Path) -> None:
     story.join(peer_row(PeerId(ALPHA), "atlas"))
     story.ledger.close()
     report = report_of(tmp_path)
-    assert "reached whom" not in as_text(report) + as_html(report)
+    assert "Connections between nodes" not in as_text(report) + as_html(report)
     assert json.loads(as_json(report))["peers"][0]["reach"] is None

@@ -198,7 +198,7 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
     "another stop": (
         lambda p: p.change('directory = "model"', 'directory = "model"\nstop = ["<pad>"]'),
         UsageError,
-        r"\[model\] stop is not what it was when this run began: .* A fork \(--fork-from\) may have another\.",
+        r"\[model\] stop is not what it was when this run began: .* A fork \(--fork-from\) may have another value\.",
     ),
     "a template that is not there": (
         lambda p: p.change('directory = "model"', 'directory = "model"\nchat_template = "none.jinja"'),
@@ -229,7 +229,7 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
     "a fork of a step after the last": (
         fork_beyond_the_end,
         UsageError,
-        rf"^--fork-from .*@{STEP}: it begins with step {STEP}, and \[learn\] steps = {STEP} leaves nothing to train\.",
+        rf"^--fork-from .*@{STEP}: the fork begins with step {STEP}, so \[learn\] steps = {STEP} leaves nothing",
     ),
     "a fork of another seed": (fork_of_another_seed, UsageError, r"^--fork-from .*: \[learn\] seed = 3 is not the 0"),
     "a fork of another task": (fork_of_another_task, UsageError, "^--fork-from .*: the task is not the one this run"),

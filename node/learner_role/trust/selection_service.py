@@ -369,7 +369,7 @@ class SelectionService(Service):
 
 WHY = (
     "in {heard} checked groups, it delivered better completions, or withheld worse ones, than the learner regenerated: "
-    "this happens by chance to one in {odds:,.0f} honest peers, so it delivers selectively"
+    "by chance this happens to at most one in {odds:,.0f} honest peers, so it delivers selectively"
 )
 """The reason for a ban, which the peer is told."""
 

@@ -163,5 +163,5 @@ def test_a_rate_that_ruins_the_model_is_told(machine: Machine, model: Path) -> N
     assert program.wait() == 1, program.story()
     said = program.err.read_text()
     assert "Lower --learning-rate and add --anew" in said
-    assert "goes on from step 0" in said
+    assert "continues from step 0" in said
     assert not out.exists()

@@ -1,15 +1,23 @@
 """Claim "activation": who is paid for costs next to nothing more than the cheapest set, and far less than any set.
 
-REPS seeded pools of 3 to 200 unequal machines, some hours of virtual time each (`benchmarks/market/trace.py`):
-machines come, go, slow down and change their prices, then only the measurements are noisy, then nothing is. At every
-review four loops choose: the planner; the paper's, in the order of price per rollout; the same in a random order;
-everybody on. What counts is USD per training step: the price of what is on, from when it is switched on, times the
-period that our capacity model gives for what has started. Bars: over_optimum_pct, the planner's price when it was left
-in peace over the exact optimum for what it supplies (the mean over pools); vs_random, its cost per step over the random
-order's, churn included (the median); flaps_per_hour, machines that noise alone switches off and on again within an hour
-(the mean); reaction_s, the longest until enough is on after half of the machines were killed, a third slowed down, or
-the learner became quicker; paper_no_p2p and paper_no_cost, the paper's ablation by its own rule, in its direction. What
-always holds: no clock is read, so a seed gives the same figures everywhere, but for searches that reach SOLVER_S.
+The benchmark simulates REPS seeded pools of 3 to 200 unequal machines, some hours of virtual time each
+(`benchmarks/market/trace.py`). Machines come, go, slow down and change their prices; then only the measurements are
+noisy; then nothing changes. At every review four loops choose: the planner; the paper's loop, in the order of price per
+rollout; the same in a random order; and one that activates every machine. The cost is USD per training step: the price
+of the active machines, from their activation on, times the period that our capacity model gives for those that have
+started.
+
+Bars:
+
+- over_optimum_pct: how far the planner's price, once nothing changes, is above the exact optimum for its supply (mean
+  over pools).
+- vs_random: its cost per step over the random order's, churn included (the median).
+- flaps_per_hour: machines that are deactivated and activated again within an hour because of noise alone (the mean).
+- reaction_s: the longest time until the supply is sufficient, after half of the machines were killed, a third slowed
+  down, or the learner became quicker.
+- paper_no_p2p and paper_no_cost: the paper's ablation by its own rule, in its direction.
+
+Invariant: no clock is read, so a seed gives the same figures on every machine, except for searches that reach SOLVER_S.
 """
 
 from __future__ import annotations
@@ -40,19 +48,19 @@ OVER_OPTIMUM_PCT_AT_MOST = 1.0
 VS_RANDOM_AT_MOST = 0.90
 
 FLAPS_AT_MOST = 1.0
-"""Each costs a start, about a minute of one machine; one an hour in a pool of any size is hardly to be seen."""
+"""Each flap costs one start, about a minute of one machine; one an hour is negligible in a pool of any size."""
 
 REACTION_S_AT_MOST = (SHORT_REVIEWS + 1) * REVIEW_S
 """A slight shortage must last SHORT_REVIEWS, and is first seen at the review after it began."""
 
 CLASSES = ((3, 10), (11, 40), (41, 200))
 BY_CHOICE = "one becomes free"
-"""A shock that leaves the learner supplied; it is followed at leisure, and has no bar."""
+"""A shock that leaves the learner supplied. The planner follows it slowly, and it has no bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One pool. `over` and `greedy_over`: share above the optimum in the end; None where that is free or nothing is."""
+    """One pool. `over` and `greedy_over`: share above the optimum in the end; None if the optimum is free or empty."""
 
     machines: int
     accounts: dict[str, Account]
@@ -63,7 +71,7 @@ class Run:
     paper: Ablation
 
     def ratio(self, other: str) -> float | None:
-        """What a step costs with ours over what it costs with another; None where it costs nothing."""
+        """Return the cost of a step with our loop over that with another; None if the other costs nothing."""
         theirs = self.accounts[other].per_step
         return self.accounts["ours"].per_step / theirs if theirs > 0 else None
 
@@ -73,7 +81,7 @@ class Run:
 
 
 def simulate(seed: int) -> Run:
-    """A pool and everybody who chooses from it."""
+    """Simulate a pool with every loop that chooses from it."""
     clock, moments = trace(seed)
     choosing = loops(clock, seed)
     accounts = {name: run(loop, clock, moments) for name, loop in choosing.items()}
@@ -91,10 +99,10 @@ def simulate(seed: int) -> Run:
 
 
 def over_optimum(clock: Clockwork, moment: Moment, on: frozenset[str]) -> float | None:
-    """How far the price of those on is above that of the cheapest set with the same margin.
+    """Return how far the price of the active machines is above that of the cheapest set with the same margin.
 
-    Those who supply less than MARGIN, as the planner's dead band allows, are compared with the cheapest that does no
-    better, so that going without a reserve is no saving.
+    A set that supplies less than MARGIN, as the planner's dead band allows, is compared with the cheapest set that
+    supplies no more, so that working without a reserve does not count as a saving.
     """
     pool = Pool(clock, moment.true)
     margin = min(MARGIN, pool.share(on) * (1 - 1e-9))
@@ -105,7 +113,7 @@ def over_optimum(clock: Clockwork, moment: Moment, on: frozenset[str]) -> float 
 
 
 def bars(runs: Sequence[Run]) -> list[Bar]:
-    """What is promised."""
+    """Return the bars."""
     over, random = values(runs, lambda one: one.over), values(runs, lambda one: one.ratio("random"))
     took = [s for one in runs for name, s in one.reactions.items() if name != BY_CHOICE]
     return [
@@ -123,7 +131,7 @@ def papers(runs: Sequence[Run]) -> list[Ablation]:
 
 
 def values(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> list[float]:
-    """Those that there are."""
+    """Return the values that exist."""
     return [value for one in runs if (value := figure(one)) is not None]
 
 
@@ -132,7 +140,7 @@ def mean(numbers: Sequence[float]) -> float:
 
 
 def rank(numbers: Sequence[float], share: float) -> float:
-    """The value that so many are not above."""
+    """Return the value that this share of the numbers does not exceed."""
     return sorted(numbers)[min(len(numbers) - 1, int(share * len(numbers)))] if numbers else inf
 
 
@@ -152,7 +160,7 @@ HEADER = (
 
 
 def rows(runs: Sequence[Run]) -> Iterator[list[object]]:
-    """By size of the pool, and all."""
+    """Yield one row for each size of pool, and one for all."""
     low, high = CLASSES[0][0], CLASSES[-1][1]
     for least, most in (*CLASSES, (low, high)):
         of_size = [one for one in runs if least <= one.machines <= most]
@@ -181,7 +189,7 @@ def report(runs: Sequence[Run]) -> int:
     shocks = {name for one in runs for name in one.reactions}
     took = {name: values(runs, lambda one, name=name: one.reactions.get(name)) for name in sorted(shocks)}
     lines = [(name, len(s), number(statistics.median(s), 0), number(max(s), 0)) for name, s in took.items()]
-    say("\n" + table(("shock", "pools", "enough on after, median [s]", "longest [s]"), lines))
+    say("\n" + table(("shock", "pools", "supplied after, median [s]", "longest [s]"), lines))
     many = statistics.median(one.machines for one in papers(runs))
     star = statistics.median(one.machines_no_p2p for one in papers(runs))
     say(f"\nThe paper's rule: {many:g} machines; without peer-to-peer {star:g}. Table 2 has 9; 1.04 to 1.07 and 1.15.")
@@ -201,7 +209,7 @@ def report(runs: Sequence[Run]) -> int:
 
 
 def parser() -> ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     assert __doc__ is not None
     options = arguments(__doc__, reps=REPS)
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")

@@ -1,18 +1,24 @@
 """Claim "audit": work that was not made with the weights it names is found by its tokens alone.
 
-Completions of a 0.2 M and a 50 M policy in training, drawn by our engines (transformers, vLLM; float32, bfloat16) from
-the published weights, and from others: another model, a smaller one, the same in 4 bits, int8 and fp8, versions 1, 3
-and 10 steps old at learning rates 5e-4 and 2e-5, greedy decoding; claimed with the log probabilities of the policy that
-was sampled, or relabelled with exactly those of the one that is named. A learner's engine audits them in float32 and in
-bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded groups drawn with replacement
-(`benchmarks/audits/`). Bars, each the worst of models, engines and number formats: detect_other, detect_4bit,
-detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
-has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
-sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
-to the one that `learner/trust/margins.py` allows, of draws over all models of one pair together, and the
-same of each model by its lower bound; bytes_per_token, what a record carries for the audit's sake.
-What always holds: honest work is audited by margins that were set from other seeds, but for one rate, which a token
-of seed 0 has raised (`MEDIUM`).
+Our engines (transformers, vLLM; float32, bfloat16) generate completions of a 0.2 M and a 50 M policy in training, from
+the published weights and from others. The others are: another model, a smaller one, the same in 4 bits, int8 and fp8,
+versions 1, 3 and 10 steps old at learning rates 5e-4 and 2e-5, and greedy decoding. The claimed log probabilities are
+those of the sampled policy, or relabelled with exactly those of the named policy. A learner's engine audits them in
+float32 and in bfloat16. Each test judges sets of 64 to 10^6 tokens, made of recorded groups drawn with replacement
+(`benchmarks/audits/`).
+
+Bars, each the worst of models, engines and number formats:
+
+- detect_other, detect_4bit, detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these): the share of sets of
+  8192 tokens whose evidence reaches 100 to 1. Honest evidence ever reaches it with a probability of 1 %.
+- false_positive_max: the share of honest sets whose evidence reaches it within 10^6 tokens.
+- margin_rates_held: the largest ratio of an observed rate's upper bound (95 %) to the rate that
+  `learner/trust/margins.py` allows, for each pair over all models together; and the same for each model by its lower
+  bound.
+- bytes_per_token: what a record carries only for audits.
+
+Invariant: honest work is audited by margins that were set from other seeds, except for one rate that a token of seed 0
+has raised (`MEDIUM`).
 """
 
 from __future__ import annotations
@@ -78,12 +84,12 @@ LAGGED = tuple(lag_name(lag, FAST) for lag in LAGS)
 SLOWLY = tuple(lag_name(lag, SLOW) for lag in LAGS)
 CHEATS = ("other", "smaller", "4-bit", *LAGGED, "greedy", "int8", "fp8", *SLOWLY)
 PROVEN = ("other", "4-bit", lag_name(1, FAST), "int8", "fp8", lag_name(1, SLOW))
-"""Cheats that TOPLOC is asked about; of the first one relabelled, too."""
+"""Cheats that TOPLOC judges; the first one relabelled, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is recorded of a model: groups of honest work, of each cheat, and those that are proven to TOPLOC."""
+    """Amounts recorded of a model: groups of honest work, of each cheat, and of those with TOPLOC proofs."""
 
     amounts: Amounts
     proven: int
@@ -96,11 +102,11 @@ SCHOOLS: Mapping[str, tuple[str, Callable[[Path, int, int], School]]] = {
     LATER: ("tiny", partial(tiny, steps=LATER_STEPS)),
     LARGE: ("large", large),
 }
-"""By model the directory that it shares with those made like it, and what makes it."""
+"""By model: the directory that it shares with models made the same way, and the function that makes it."""
 
 JUDGED_MODELS = (TINY, LARGE)
-"""Those whose cheats the bars are about. What a policy is nearly certain of says little of who said it, so that of one
-late in its run the same cheats take more tokens: shown beside them."""
+"""Models whose cheats the bars judge. A token that a policy is nearly certain of says little about its source, so a
+policy late in its run needs more tokens to detect the same cheats; it is shown beside them."""
 
 FULL = {
     TINY: Size(amounts=Amounts(honest=800, cheat=240), proven=240),
@@ -112,7 +118,7 @@ QUICK = Size(amounts=Amounts(honest=6, cheat=2), proven=2)
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What came of one model."""
+    """Results of one model."""
 
     judged: Judged
     recorded: Recorded
@@ -128,11 +134,11 @@ def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
     return Model(judged=judge(recorded, toploc, margins, strict, seed), recorded=recorded, toploc=toploc)
 
 
-# What is said
+# Tables
 
 
 def shown_detection(model: Model) -> str:
-    """By cheat: the shipped test, in the pair of engines and number formats that finds it least."""
+    """Return, by cheat, what the shipped test finds in the pair of engines and number formats that detects it least."""
     judged, rows = model.judged, []
     shipped, strict = judged.curves[EVIDENCE], judged.curves[STRICT]
     for deed in CHEATS:
@@ -155,7 +161,7 @@ def shown_detection(model: Model) -> str:
 
 
 def shown_tests(model: Model) -> str:
-    """Every test at JUDGED tokens, on the same completions where it has them: of the plainest engine, in float32."""
+    """Return every test at JUDGED tokens, on the same completions where it has them: the plainest engine, float32."""
     judged, rows = model.judged, []
     tests = [test for test in (EVIDENCE, STRICT, GAPS, LOGPROBS, TOPLOC) if test in judged.curves]
     for deed in (HONEST, *CHEATS):
@@ -168,7 +174,7 @@ def shown_tests(model: Model) -> str:
 
 
 def shown_honest(model: Model) -> str:
-    """What honest work looks like to a verifier, by pair."""
+    """Return a table of what a verifier sees of honest work, by pair."""
     judged, rows = model.judged, []
     for row, pool in sorted(judged.pools.items()):
         if row.deed != HONEST:
@@ -218,14 +224,14 @@ def shown_costs(models: Mapping[str, Model], extra: float) -> str:
 
 
 def least(models: Sequence[Judged], deeds: Sequence[str], claims: str) -> float | None:
-    """The least share that the shipped test finds, of all models; None where one was not measured."""
+    """Return the least share that the shipped test finds over all models; None where one was not measured."""
     found = [judged.worst(EVIDENCE, deeds, claims) for judged in models]
     known = [value for value in found if value is not None]
     return min(known) if len(known) == len(found) and known else None
 
 
 def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
-    """By the name of the model. Cheats are to be found of JUDGED_MODELS; honest work is to be left alone everywhere."""
+    """Return the bars by model name: cheats must be detected for JUDGED_MODELS, honest work spared for every model."""
     judged_all = list(found_of.values())
     false_positives = [
         curve.shares[-1] for judged in judged_all for test in (EVIDENCE, STRICT) for curve in judged.honest(test)
@@ -248,8 +254,10 @@ def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
 
 
 def bytes_for_audits() -> float:
-    """What a token adds to a record beyond its id and the log probability that training reads, and to nothing else: an
-    audit has what the record and its lease say (`learner.trust.audit_queue.work_of`)."""
+    """Return the bytes that a token adds to a record beyond its id and the log probability that training reads.
+
+    An audit uses only what the record and its lease say (`learner.trust.audit_queue.work_of`).
+    """
     author = Keypair.generate()
 
     def size(tokens: int) -> int:
@@ -265,7 +273,7 @@ def bytes_for_audits() -> float:
         )
         return len(sign(author, SwarmId(bytes(32)), body))
 
-    few, many = 1024, 2048  # numbers of as many digits, so that nothing but the tokens differs
+    few, many = 1024, 2048  # numbers with the same count of digits, so that only the tokens differ
     read_anyway = len(pack_tokens([1])) + len(pack_logprobs([-1.0]))
     return (size(many) - size(few)) / (many - few) - read_anyway
 
@@ -273,9 +281,9 @@ def bytes_for_audits() -> float:
 def claim() -> int:
     parser = arguments(__doc__ or "", reps=1)
     parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="interpreter of an environment with vLLM")
-    parser.add_argument("--only", choices=sorted(FULL), action="append", help="this model alone; may be repeated")
+    parser.add_argument("--only", choices=sorted(FULL), action="append", help="only this model; may be repeated")
     parser.add_argument(
-        "--quick", action="store_true", help="a few groups of each, to see that it runs; bars are missed"
+        "--quick", action="store_true", help="a few groups of each, to check that it runs; misses the bars"
     )
     parser.add_argument("--picture", type=Path, default=PICTURE)
     asked = parser.parse_args()
@@ -303,7 +311,7 @@ def claim() -> int:
 
 
 def figures_of(models: Mapping[str, Model]) -> dict[str, float | None]:
-    """Tokens for nine sets in ten of each cheat, in its worst pair; costs; whether anybody honest was ever banned."""
+    """Return, by cheat, the tokens that detect nine sets in ten in the worst pair; costs; and shares of honest bans."""
     found: dict[str, float | None] = {}
     for name, model in models.items():
         for deed in CHEATS:

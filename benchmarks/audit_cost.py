@@ -1,12 +1,18 @@
 """Claim "audit-cost": once a swarm's peers are trusted, audits cost the learner next to nothing.
 
 The learner's own trainer takes a step on a batch, and the engine that audits judges the same batch, both on one thread
-and by turns: a policy of 0.2 M parameters on a demo's batch, and one of 51 M on a small one. At the floor share of
-audits (`learner/trust/audit_history.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
-for it; draws of what peers may have chosen take a share of the time that no more than
-`node/learner_role/trust/engine_budget.py` says. Bar: audit_share_pct, what both come to of the learner's compute, of
-the worse model. What always holds: the engine and the trainer are those that ship; of several repetitions medians are
-taken.
+and in turn. The policies are one of 0.2 M parameters on a demo's batch, and one of 51 M on a small batch. At the floor
+share of audits (`learner/trust/audit_history.py`), 3 % of the groups are judged, of one version in four, whose weights
+are loaded for it. Checks for selective delivery take a share of the time that
+`node/learner_role/trust/engine_budget.py` limits.
+
+Bar: audit_share_pct, the share of the learner's compute that audits and these checks take together, for the worse
+model.
+
+Invariants:
+
+- The engine and the trainer are those that ship.
+- Figures are medians of several repetitions.
 """
 
 from __future__ import annotations
@@ -44,12 +50,12 @@ from protocol.core.pipe import Arrays
 
 SHARE_AT_MOST = 5.0
 LOADS = 4
-"""Times that weights are loaded, in each repetition."""
+"""Loads of the weights in each repetition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A model, and a batch of `groups` prompts of so many tokens with completions of `line` tokens."""
+    """A model, and a batch of `groups` prompts of `prompt` tokens with completions of `line` tokens."""
 
     name: str
     shape: Mapping[str, Any]
@@ -66,7 +72,7 @@ SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Took:
-    """Seconds: of a training step, of judging its batch, and of loading the weights for that."""
+    """Seconds of a training step, of judging its batch, and of loading the weights for that."""
 
     train_s: float
     verify_s: float
@@ -74,12 +80,12 @@ class Took:
 
     @property
     def audits(self) -> float:
-        """What audits take at the floor share, of what training takes."""
+        """The time of audits at the floor share, over that of training."""
         return (FLOOR * self.verify_s + VERSIONS * self.load_s) / self.train_s
 
 
 def arrays_of(prompts: Sequence[tuple[int, ...]], made: Sequence[Generation]) -> Arrays:
-    """The batch as a learner sends it; every second completion is right, so that each group teaches something."""
+    """Return the batch in the learner's format. Every second completion is right, so each group teaches something."""
     logged = [Logged(tokens=one.tokens, logprobs=one.logprobs, reward=place % 2) for place, one in enumerate(made)]
     groups = [
         LoggedGroup(prompt=prompt, completions=tuple(logged[place * GROUP : (place + 1) * GROUP]))
@@ -89,7 +95,7 @@ def arrays_of(prompts: Sequence[tuple[int, ...]], made: Sequence[Generation]) ->
 
 
 async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
-    """One repetition after the other, on one thread."""
+    """Run the repetitions one after the other, on one thread."""
     make_model(root / "model", size.shape, seed)
     policy = load_policy(root / "model")
     versions = []
@@ -117,7 +123,7 @@ async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
             for one, told in zip(requests, made, strict=True)
         ]
         batch = rollout_batch(arrays_of(prompts, made), policy.vocab_size)
-        await engine.verify(claims)  # the first of everything is slower
+        await engine.verify(claims)  # first calls are slower
         training.step(batch)
         for _ in range(reps):
             load_s = await _seconds_to_load(engine, versions)
@@ -159,7 +165,7 @@ def claim() -> int:
                     number(shares[size.name]),
                 ]
             )
-    header = ["model", "tokens", "training step, s", "judging all of it, s", "loading, s", "audits, %", "with draws, %"]
+    header = ["model", "tokens", "training step, s", "judging all, s", "loading, s", "audits, %", "with checks, %"]
     say(table(header, rows))
     bars = [Bar(name="audit_share_pct", value=max(shares.values()), at_most=SHARE_AT_MOST)]
     return conclude("audit-cost", bars, {f"audit share, {name}": share for name, share in shares.items()})

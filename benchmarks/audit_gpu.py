@@ -1,17 +1,23 @@
 """Claim "audit_gpu": honest graphics cards stay within the margins of audits, and cheating ones do not.
 
-Policies of 0.5 M, 51 M and 600 M parameters, taught and trained on the card, each asked for completions by engines on
-the card (float32, float32 with TF32 products, bfloat16) and on the processor (float32, not of 600 M); all are audited
-on the card in float32 and bfloat16, and on the processor in float32. Cheats, on the card: weights of another model, the
-right ones in 4 bits, the version before. Bars, each the worst of models and pairs: margin_rates_held, the largest ratio
-of an observed rate's upper bound (95 %) to the one that `learner/trust/margins.py` allows, of each pair over all
-models together, and the same of each model by its lower bound; float32_rates_held, the same of float32 engines audited
-in float32, and of TF32 engines, all pairs of each together, by the margins of swarms that compute in it (`[trust]
-arithmetic = "float32"`); false_positive_max, the share of honest sets suspected within 10^6 tokens by either;
-detect_other, detect_4bit and detect_lag1, the share of sets of 8192 tokens that is found whatever engines compute in,
-of models up to 51 M, with the log probabilities relabelled or not.
-Without a GPU nothing can be measured: it says so and exits with 1. `--pools DIR` keeps what was found, and judges it
-again where DIR holds that of an earlier run.
+Policies of 0.5 M, 51 M and 600 M parameters are taught and trained on the card. Engines on the card (float32, float32
+with TF32 products, bfloat16) and on the processor (float32, except for the 600 M policy) generate completions of each.
+All completions are audited on the card in float32 and bfloat16, and on the processor in float32. Cheats run on the
+card: weights of another model, the right weights in 4 bits, and the version before.
+
+Bars, each the worst of models and pairs:
+
+- margin_rates_held: the largest ratio of an observed rate's upper bound (95 %) to the rate that
+  `learner/trust/margins.py` allows, for each pair over all models together; and the same for each model by its lower
+  bound.
+- float32_rates_held: the same for float32 engines audited in float32, and for TF32 engines, all pairs of each kind
+  together, by the margins of swarms that compute in float32 (`[trust] arithmetic = "float32"`).
+- false_positive_max: the share of honest sets that either set of margins suspects within 10^6 tokens.
+- detect_other, detect_4bit and detect_lag1: the share of sets of 8192 tokens that is detected, whatever the engines
+  compute in, for models up to 51 M, with log probabilities relabelled or not.
+
+Without a GPU nothing can be measured: the benchmark says so and exits with 1. `--pools DIR` stores the audit results,
+and judges them again if DIR holds those of an earlier run.
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ DETECTED_OF = ("0.5 M", "51 M")
 
 
 class Model:
-    """What was found of one model, and the margins that it is held against."""
+    """Audit results of one model, and the margins that apply to it."""
 
     def __init__(self, parameters: int, found: Passed) -> None:
         self.parameters, self.found = parameters, found
@@ -69,12 +75,12 @@ def is_strict(pair: tuple[Card, Card]) -> bool:
 
 
 def kind_of(pair: tuple[Card, Card]) -> str:
-    """Pairs that are counted together where no single one has enough tokens for what is allowed."""
+    """Return the kind by which pairs are counted together where no single pair has enough tokens."""
     return "TF32 to fp32" if any(card.tf32 for card in pair) else "fp32 to fp32"
 
 
 def held(models: Sequence[Model], margins: Callable[[Model], Sequence[Margin]], strict: bool) -> tuple[float, str]:
-    """See the module's paragraph; and of which pair and margin."""
+    """Return the largest ratio of observed to allowed rates, as the bars define it, with its pair and margin."""
     worst = (0.0, "nothing")
     together = Tally()
     for model in models:
@@ -131,9 +137,12 @@ def shown_honest(model: Model, strict: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Detected:
-    """Of one deed, over all pairs: the share of sets of JUDGED tokens that is suspected, the least of a cheat's and the
-    most of honest work's; the most tokens until a ban (a median, inf: none within LONGEST); the share of sets that is
-    ever suspected, the most; and how far the claimed log probabilities are off, the most (means, nats)."""
+    """Detection of one deed over all pairs.
+
+    `share`: of sets of JUDGED tokens that are suspected, the minimum over pairs for a cheat, the maximum for honest
+    work. `until_ban`: the most tokens until a ban (a median; inf: none within LONGEST). `ever`: the largest share of
+    sets that is ever suspected. `off`: the largest mean error of the claimed log probabilities, in nats.
+    """
 
     share: float
     until_ban: float
@@ -142,7 +151,7 @@ class Detected:
 
 
 def detection(model: Model, strict: bool, seed: int) -> dict[str, Detected]:
-    """By deed, with its own log probabilities and with those of the weights that are claimed."""
+    """Return the detection by deed, with its own log probabilities and with those of the claimed weights."""
     margins = model.strict if strict else model.margins
     found: dict[str, list[Detected]] = {}
     for (maker, deed, looker), pool in sorted(model.found.items()):
@@ -174,25 +183,25 @@ def shown_detection(found: Mapping[str, Detected]) -> str:
     return table(["deed", "found of 8192", "tokens until the ban", "nats off"], rows)
 
 
-# What was found, kept.
+# Stored audit results.
 
 FIGURES = ("gaps", "apart", "leads")
 
 
 def keep(directory: Path, name: str, model: Model) -> None:
-    """Write it to a file of its own: numbers by pair, deed and figure, nothing that has to be unpickled."""
+    """Write the model's results to a file: numbers by pair, deed and figure, so that loading needs no unpickling."""
     arrays = {"parameters": np.array(model.parameters)}
     for (maker, deed, looker), pool in model.found.items():
         key = "|".join((*_words(maker), deed, *_words(looker)))
         arrays |= {f"{key}|{one}": getattr(pool, one).astype(np.float32) for one in FIGURES}
-        arrays[f"{key}|contexts"] = np.diff(pool.contexts, prepend=0)  # mostly one after the other: next to nothing
+        arrays[f"{key}|contexts"] = np.diff(pool.contexts, prepend=0)  # mostly consecutive, so it compresses to nothing
         arrays[f"{key}|starts"] = pool.starts
     directory.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(directory / f"{name.replace(' ', '_')}.npz", **arrays)  # type: ignore[arg-type]
 
 
 def kept(directory: Path, name: str) -> Model | None:
-    """What `keep` wrote; None where it did not."""
+    """Return what `keep` wrote, or None without such a file."""
     path = directory / f"{name.replace(' ', '_')}.npz"
     if not path.exists():
         return None
@@ -219,11 +228,11 @@ def _card(words: Sequence[str]) -> Card:
     return Card(engine=engine, device=device, dtype=dtype, tf32=tf32 == "1")
 
 
-# The whole.
+# The whole run.
 
 
 def by_processor(name: str) -> bool:
-    """Whether a processor can keep up with it."""
+    """Return whether a processor can keep up with this model."""
     return SHAPES[name].amounts.by_processor > 0
 
 
@@ -246,10 +255,10 @@ async def measured(root: Path, names: Sequence[str], quick: bool, device: str, s
 
 def claim() -> int:
     parser = arguments(__doc__ or "", reps=1)
-    parser.add_argument("--only", choices=list(SHAPES), action="append", help="this model alone; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="a few groups of each, to see that it runs")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: only to see that it runs")
-    parser.add_argument("--pools", type=Path, metavar="DIR", help="keep what was found here, or judge it again")
+    parser.add_argument("--only", choices=list(SHAPES), action="append", help="only this model; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a few groups of each, to check that it runs")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: only to check that it runs")
+    parser.add_argument("--pools", type=Path, metavar="DIR", help="store audit results here, or judge stored ones")
     asked = parser.parse_args()
     names = asked.only or list(SHAPES)
     models = {name: model for name in names if asked.pools and (model := kept(asked.pools, name))}
@@ -257,7 +266,7 @@ def claim() -> int:
     if missing := [name for name in names if name not in models]:
         if asked.device == "cuda" and not torch.cuda.is_available():
             raise BenchmarkError(
-                "no GPU here, so there is no figure; run it where there is an NVIDIA GPU, with CUDA's torch"
+                "no GPU here, so there is no figure; run it on a machine with an NVIDIA GPU and CUDA's torch"
             )
         device = torch.cuda.get_device_name() if asked.device == "cuda" else "no GPU"
         quiet_transformers()

@@ -1,18 +1,22 @@
 """Claim "capacity": how long the learner will wait is known beforehand, and what never waits costs less than thought.
 
-REPS seeded random swarms, whose numbers come from the ranges in `benchmarks/swarms/draw.py`, in the simulator that runs
-a learner's own cores (`node/simulate`), against what `learner.provisioning` says of them without simulating anything.
+REPS seeded random swarms, with numbers from the ranges in `benchmarks/swarms/draw.py`, run in the simulator that runs a
+learner's own cores (`node/simulate`). The outcome is compared with what `learner.provisioning` predicts without
+simulation.
 
 1. Waits: too few machines or too many, any window and period. Bars: bubble_error_median_pct, bubble_error_p95_pct, the
-   difference between simulated and predicted wait per step, in per cent of T_train.
-2. Provisioned: a pool, the period that the planner would choose, the cheapest set by our rule, from what a learner
-   measures. Bars: provisioned_ok_pct, how many of those with machines enough kept the learner busy for 97 % of the
-   time; stale_discard_pct, what was made in vain; no lag above S, or the benchmark fails.
+   difference between simulated and predicted wait per step, in percent of T_train.
+2. Provisioned: a pool, the period that the planner would choose, and the cheapest set by our rule, from a learner's
+   measurements. Bars: provisioned_ok_pct, the percentage of pools with enough machines that kept the learner busy for
+   97 % of the time; stale_discard_pct, the percentage of rollouts that became stale. If a lag exceeds S, the benchmark
+   fails.
 3. The paper's rule beside ours at S = 3, T_bcast of half a step to a whole one. Bar: cost_vs_paper_s3, the median.
 4. ECHO-2's Table 2, and an hour of a thousand machines (sim_hour_1000_peers_s).
 
-What always holds: no swarm that was drawn is left out of 1; in 2 and 3 those without machines enough are counted and
-said; a seed gives the same figures everywhere, but for the seconds of 4.
+Invariants:
+
+- Part 1 leaves no drawn swarm out. Parts 2 and 3 count and report the swarms without enough machines.
+- A seed gives the same figures everywhere, except for the seconds of part 4.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ COST_AT_MOST = 0.75
 HOUR_S_AT_MOST = 60.0
 
 WORST = 8
-"""So many of the worst predictions are shown."""
+"""Number of the worst predictions that are shown."""
 
 Trial = TypeVar("Trial", Prediction, Provisioned)
 
@@ -54,7 +58,7 @@ def bars(
     compared: Sequence[Provisioned],
     hour_s: float | None,
 ) -> list[Bar]:
-    """What is promised."""
+    """Return the bars."""
     errors, bought = errors_pct(predictions), [one for one in (*provisioned, *compared) if one.cost is not None]
     ratios = [ratio for one in compared if (ratio := one.vs_paper) is not None]
     ok = 100 * statistics.fmean(one.busy >= BUSY for one in bought) if bought else None
@@ -69,17 +73,17 @@ def bars(
 
 
 def errors_pct(predictions: Sequence[Prediction]) -> list[float]:
-    """By how much each was off, in per cent of T_train."""
+    """Return each absolute error, in percent of T_train."""
     return [100 * abs(one.error) for one in predictions]
 
 
 def stale_pct(trials: Sequence[Provisioned]) -> float:
-    """Of all rollouts that were made, those that grew too old."""
+    """Return the percentage of all generated rollouts that became stale."""
     return 100 * sum(one.stale for one in trials) / max(1, sum(one.completed for one in trials))
 
 
 def require_window(trials: Sequence[Prediction | Provisioned]) -> None:
-    """Nothing older than S was trained on; BenchmarkError otherwise."""
+    """Raise BenchmarkError if a rollout with a lag above S was trained on."""
     for one in trials:
         if one.lag_most > one.staleness:
             raise BenchmarkError(
@@ -101,12 +105,12 @@ WAITS = (
 
 
 def waits(predictions: Sequence[Prediction]) -> Iterator[list[object]]:
-    """Errors by what a swarm is like."""
+    """Yield errors by kind of swarm."""
     kinds: list[tuple[str, Callable[[Prediction], bool]]] = [
         ("S = 1", lambda one: one.staleness == 1 and not one.overtaken),
         ("S = 2, 3", lambda one: one.staleness in (2, 3) and not one.overtaken),
         ("S > 3", lambda one: one.staleness > 3 and not one.overtaken),
-        ("published faster than they can be sent", lambda one: one.overtaken),
+        ("published faster than versions can be sent", lambda one: one.overtaken),
         ("all", lambda one: True),
     ]
     for name, belongs in kinds:
@@ -131,7 +135,7 @@ WORST_HEADER = ("seed", "S", "kappa", "machines", "T_bcast", "T_gen", "supply", 
 
 
 def worst(predictions: Sequence[Prediction]) -> list[list[object]]:
-    """Where the model was furthest off; times over T_train, supply over R / T_train."""
+    """Return the rows where the model was furthest off; times over T_train, supply over R / T_train."""
     ordered = sorted(predictions, key=lambda one: -abs(one.error))
     return [
         [
@@ -151,7 +155,7 @@ PROVISIONED = ("swarms", "", "enough", "busy 97 %", "least busy [%]", "stale [%]
 
 
 def bought(provisioned: Sequence[Provisioned], compared: Sequence[Provisioned]) -> Iterator[list[object]]:
-    """What was provisioned, and what came of it."""
+    """Yield the provisioned pools with their outcomes."""
     for name, trials in (("any pool", provisioned), ("S = 3, T_bcast 0.5 to 1", compared)):
         enough = [one for one in trials if one.cost is not None]
         ratios = [ratio for one in trials if (ratio := one.vs_paper) is not None]
@@ -174,7 +178,7 @@ def report(
     """Print the tables and the bars; return the exit code."""
     require_window([*predictions, *provisioned, *compared])
     say("\n" + table(WAITS, list(waits(predictions))))
-    say("\nWhere it was furthest off:\n" + table(WORST_HEADER, worst(predictions)))
+    say("\nThe worst predictions:\n" + table(WORST_HEADER, worst(predictions)))
     say("\n" + table(PROVISIONED, list(bought(provisioned, compared))))
     for one in (*provisioned, *compared):
         if one.cost is not None and one.busy < BUSY:
@@ -200,7 +204,7 @@ def report(
 
 
 def figures_of(provisioned: Sequence[Provisioned], compared: Sequence[Provisioned]) -> dict[str, Any]:
-    """What is beside the bars."""
+    """Return the figures beside the bars."""
     every = [one for one in (*provisioned, *compared) if one.cost is not None]
     return {
         "pools": len(provisioned) + len(compared),
@@ -213,7 +217,7 @@ def figures_of(provisioned: Sequence[Provisioned], compared: Sequence[Provisione
 
 
 def parser() -> ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     assert __doc__ is not None
     options = arguments(__doc__, reps=REPS)
     options.add_argument("--steps", type=int, default=STEPS, help=f"training steps of each swarm (default {STEPS})")

@@ -1,15 +1,23 @@
 """Claim "caps": what a node sends and receives keeps to its caps within 5 %, and without caps nothing changes.
 
-worst_deviation_pct, at most 5: for each direction, rate (5, 20, 100, 400 Mbit/s) and number of connections (1, 4), the
-bytes that the kernel counted on the sockets of the capped node (TCP_INFO: acknowledged, or received and read) in five
-seconds, against the cap. All connections carry bulk as fast as they may, encrypted and multiplexed. `least share` is
-that of the connection that got least, against an equal one; `ping` how long 32 bytes take there and back meanwhile over
-one more connection of the same node: small messages do not wait for bulk.
-uncapped_cpu_ratio, at most 1.05: processor time per byte of a node without caps, against one whose caps are never
-reached, which pays for what caps cost.
+Bars:
 
-What always holds: the two ends are processes of their own on loopback; a first second is not counted, so that windows
-have opened and the burst is spent. Needs Linux, whose TCP_INFO this reads.
+- worst_deviation_pct, at most 5: the deviation from the cap of the bytes that the kernel counted on the sockets of the
+  capped node in five seconds (TCP_INFO: acknowledged, or received and read). It is measured for each direction, rate
+  (5, 20, 100, 400 Mbit/s) and number of connections (1, 4). All connections carry bulk as fast as they can, encrypted
+  and multiplexed.
+- uncapped_cpu_ratio, at most 1.05: processor time per byte of a node without caps, over that of a node whose caps are
+  never reached but cost time.
+
+In the table, `least share` is the share of the connection that got least, over an equal share. `ping` is the round trip
+of 32 bytes at the same time, over one more connection of the same node: small messages do not wait for bulk.
+
+Invariants:
+
+- The two ends are processes of their own on loopback.
+- The first second is not counted, so that windows have opened and the burst is spent.
+
+Needs Linux, whose TCP_INFO this reads.
 """
 
 from __future__ import annotations
@@ -65,12 +73,12 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 ESTABLISHED = 1
 BYTES_ACKED = 120
-"""Where `struct tcp_info` of linux/tcp.h has tcpi_bytes_acked, and after it tcpi_bytes_received, as u64."""
+"""Offset of tcpi_bytes_acked in `struct tcp_info` of linux/tcp.h, followed by tcpi_bytes_received; both are u64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One measurement. `mbit` None: no cap at all."""
+    """One measurement. `mbit` None: no cap."""
 
     way: str
     mbit: float | None
@@ -83,7 +91,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Wire bytes a second in all, the smallest connection's share of an equal one, pings, processor time."""
+    """Bytes a second in total, the smallest connection's share over an equal one, pings, and processor time."""
 
     case: Case
     bytes_per_s: float
@@ -109,7 +117,7 @@ def benchmark() -> int:
         trio.run(capped_end if options.end == "capped" else free_end, case)
         return 0
     if not sys.platform.startswith("linux"):
-        raise BenchmarkError("what went over a socket is read from Linux's TCP_INFO; run this on Linux.")
+        raise BenchmarkError("bytes sent over a socket are read from Linux's TCP_INFO; run this on Linux.")
     cases = [
         Case(way=way, mbit=mbit, connections=n) for way in (UP, DOWN) for mbit in RATES_MBIT for n in NUM_CONNECTIONS
     ]
@@ -139,7 +147,7 @@ def benchmark() -> int:
 
 
 def row(one: Measured) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     return [
         one.case.way,
         f"{one.case.mbit:.0f}",
@@ -153,13 +161,13 @@ def row(one: Measured) -> list[str]:
 
 
 def uncapped_ratio() -> float:
-    """Processor time per byte without a cap over that with one which is never reached."""
+    """Return processor time per byte without a cap, over that with a cap that is never reached."""
     plain, paced = (measure(Case(way=UP, mbit=mbit, connections=1)) for mbit in (None, UNREACHED_MBIT))
     return (plain.cores / plain.bytes_per_s) / (paced.cores / paced.bytes_per_s)
 
 
 def measure(case: Case) -> Measured:
-    """Start both ends and hear what the capped one measured."""
+    """Start both ends, and return the measurement of the capped one."""
     with started_end(__file__, "free", case.argv()) as free, started_end(__file__, "capped", case.argv()) as capped:
         introduce(capped, free)
         found = heard(capped)
@@ -180,7 +188,7 @@ def measure(case: Case) -> Measured:
 
 
 async def free_end(case: Case) -> None:
-    """As many hosts as there are connections, and one for pings: take, give or echo whatever is asked for."""
+    """Run one host for each connection and one for pings; they take, give or echo as requested."""
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(free_host()) for _ in range(case.connections + 1)]
         say(json.dumps([host.addresses()[0] for host in hosts]))
@@ -196,13 +204,13 @@ async def free_host() -> AsyncIterator[Transport]:
 
 
 async def _as_member(host: Transport, serve: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:
-    """Serve a peer with the budgets of a member: a stranger's bulk is slowed down."""
+    """Serve a peer with the budgets of a member, since a stranger's bulk is slowed down."""
     host.trust(stream.remote)
     await serve(stream)
 
 
 async def capped_end(case: Case) -> None:
-    """One host with the cap: bulk over every connection but the last, which carries pings."""
+    """Run one host with the cap: bulk over every connection but the last, which carries pings."""
     *addresses, of_pings = json.loads(sys.stdin.readline())
     cap = None if case.mbit is None else case.mbit * 1e6
     up, down = (cap if case.way == way or case.mbit == UNREACHED_MBIT else None for way in (UP, DOWN))
@@ -224,7 +232,7 @@ async def capped_end(case: Case) -> None:
 
 
 async def ping(stream: Stream, seconds: float) -> list[float]:
-    """Send 32 bytes again and again for so long; return how long each was on its way, there and back."""
+    """Send 32 bytes repeatedly for this many seconds; return the round trip times in milliseconds."""
     taken_ms: list[float] = []
     until = trio.current_time() + seconds
     while trio.current_time() < until:
@@ -238,7 +246,7 @@ async def ping(stream: Stream, seconds: float) -> list[float]:
 
 
 async def give(stream: Stream) -> None:
-    """Send until the other side goes away."""
+    """Send until the other side leaves."""
     try:
         while True:
             await stream.send_all(PIECE)
@@ -256,13 +264,13 @@ async def take(stream: Stream) -> None:
 
 
 async def echo(stream: Stream) -> None:
-    """Send back what comes."""
+    """Send received data back."""
     while data := await stream.receive_some(1024):
         await stream.send_all(data)
 
 
 def wire_bytes(way: str) -> dict[str, int]:
-    """What the kernel says that each connection of this process has sent (up) or read (down) so far, by socket."""
+    """Return by socket the bytes that each connection of this process has sent (up) or read (down), by the kernel."""
     found: dict[str, int] = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -271,7 +279,7 @@ def wire_bytes(way: str) -> dict[str, int]:
             with socket.socket(fileno=os.dup(int(name))) as one:
                 info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 unread = int.from_bytes(fcntl.ioctl(one, termios.FIONREAD, bytes(4)), sys.byteorder)
-        except OSError:  # no TCP, or closed meanwhile
+        except OSError:  # not TCP, or closed meanwhile
             continue
         if info[0] == ESTABLISHED and one.family != socket.AF_UNIX:
             acked, received = struct.unpack_from("=QQ", info, BYTES_ACKED)

@@ -1,14 +1,22 @@
 """Claim "demo": the four-node demo learns almost as fast as one process that has this machine to itself.
 
-time_ratio, at most 1.5: seconds to sampled accuracy 0.8 on the held-out prompts of `volery demo` (a learner and three
-rollout nodes over libp2p), divided by those of TRL's GRPOTrainer in one process, which starts from the model that the
-demo's warm start made and takes hyperparameters, prompts and reward from the demo's swarm.toml. The clocks start at the
-learner's first published version (its rollout nodes have loaded torch by then) and at `trainer.train()` (imports done).
-Both policies are judged by the same code on the same prompts with the same seeds, after the same numbers of training
-steps: the demo's beside its training, on its own time; TRL's after it has finished, from snapshots that were written
-while its clock stood. TRL trains with the number of threads that proves faster here. cpu_s_per_step, at most 0.34:
-processor seconds of the demo, from its start to its end, over its training steps. What always holds: runs alternate, so
-that what else the machine does meets both; a ratio is taken within a seed, and the bar is on their median.
+Bars:
+
+- time_ratio, at most 1.5: seconds to sampled accuracy 0.8 on the held-out problems of `volery demo` (a learner and
+  three rollout nodes over libp2p), divided by those of TRL's GRPOTrainer in one process. TRL starts from the model of
+  the demo's warm start, and takes hyperparameters, prompts and reward from the demo's swarm.toml.
+- cpu_s_per_step, at most 0.34: processor seconds of the demo, from its start to its end, over its training steps.
+
+The clocks start at the learner's first published version (its rollout nodes have loaded torch by then) and at
+`trainer.train()` (imports done). Both policies are judged by the same code on the same problems with the same seeds,
+after the same numbers of training steps. The demo's evaluations run beside its training, on its own time; TRL's run
+after it has finished, from snapshots that were written while its clock was stopped. TRL trains with the number of
+threads that proves faster here.
+
+Invariants:
+
+- Runs alternate, so that other load on the machine affects both.
+- A ratio is taken within a seed, and the bar is on their median.
 """
 
 from __future__ import annotations
@@ -56,13 +64,13 @@ TIME_RATIO_AT_MOST = 1.5
 CPU_S_PER_STEP_AT_MOST = 0.34
 REPS = 3
 SHARED = 0.3
-"""Cores of others from which a warning is due. Our own sampling of memory and the system's chores take up to 0.1."""
+"""Cores used by others above which a warning is printed. Memory sampling and system chores take up to 0.1."""
 BASELINE = Path(__file__).parent / "baselines" / "trl_grpo.py"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A policy's scores: after how many training steps, and after how many seconds on its side's clock."""
+    """A policy's scores, with the training steps and the seconds on its side's clock before them."""
 
     step: int
     seconds: float
@@ -73,9 +81,9 @@ class Point:
 class Outcome:
     """One run of one side.
 
-    `start_up_s` is what its clock leaves out: from the start of the learner's process, or of TRL's, to the clock's.
-    `first_step_s` is when the first training step had ended, on the clock. `ran` speaks of the whole program: for the
-    demo that is its warm start too.
+    `start_up_s` is the time before the clock starts, from the start of the learner's process, or of TRL's.
+    `first_step_s` is the clock's time at the end of the first training step. `ran` covers the whole program, for the
+    demo its warm start too.
     """
 
     name: str
@@ -107,7 +115,7 @@ class Outcome:
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
-    """`one` / `other`; None if either never came."""
+    """Return `one` / `other`; None if either is None."""
     return None if one is None or other is None else one / other
 
 
@@ -129,7 +137,7 @@ def benchmark() -> int:
 
 
 def run_demo(out: Path, seed: int) -> Outcome:
-    """Run `volery demo` and read its clock off the learner's ledger."""
+    """Run `volery demo` and read its clock from the learner's ledger."""
     directory = demo_directory(out, seed)
     argv = ["-m", "node", "demo", "--out", str(directory), "--seed", str(seed), "--plain"]
     ran = run(argv, log=out / f"demo-{seed}.log", caches=out / "caches", measure_memory=False)
@@ -157,24 +165,24 @@ def run_demo(out: Path, seed: int) -> Outcome:
 
 
 def swarm_steps_per_s(ledger: SwarmReport) -> float:
-    """Training steps per second between the first and the last."""
+    """Return the training steps per second between the first and the last."""
     first, last = ledger.steps[0], ledger.steps[-1]
     return (len(ledger.steps) - 1) / (last.at_s - first.at_s)
 
 
 def warm_start_ended_at(directory: Path) -> float:
-    """When (`time.time()`) the demo had its model, which is when it starts the learner."""
+    """Return when (`time.time()`) the demo had its model, which is when it starts the learner."""
     return float([event["at"] for event in events(directory / "events.jsonl") if event["event"] == "warm_start"][-1])
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log."""
+    """Yield the events of a log."""
     with path.open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 
 
 def faster_threads(out: Path, seed: int) -> int:
-    """The number of threads with which TRL's steps are shortest on this machine."""
+    """Return the number of threads with which TRL's steps are shortest on this machine."""
     candidates = sorted({1, 2, os.cpu_count() or 1})
     found, _ = baseline(out, seed, "threads", "--probe", *map(str, candidates))
     timed = ", ".join(f"{threads}: {seconds:.3f} s" for threads, seconds in found["seconds_per_step"].items())
@@ -205,7 +213,7 @@ def run_trl(out: Path, seed: int, threads: int) -> Outcome:
 
 
 def baseline(out: Path, seed: int, name: str, *options: str) -> tuple[dict[str, Any], Ran]:
-    """Run the baseline's program; return its result and what was measured from outside."""
+    """Run the baseline's program; return its result and the measurements from outside."""
     directory = out / f"{name}-{seed}"
     hyperparameters = json.dumps(load_request(demo_config(out, seed))["hyperparameters"])
     argv = [str(BASELINE), str(demo_directory(out, seed) / "swarm.toml"), hyperparameters, str(directory), *options]
@@ -214,7 +222,7 @@ def baseline(out: Path, seed: int, name: str, *options: str) -> tuple[dict[str, 
 
 
 async def evaluate_all(config: SwarmConfig, directories: Sequence[Path]) -> list[Scores]:
-    """The scores of model directories, by what the learner evaluates with: the same engine, prompts and seeds."""
+    """Return the scores of model directories, with the learner's own evaluation: the same engine, prompts and seeds."""
     schooling = open_task_suite(config, Path(config.model.directory).parent)
     terms = EvaluationTerms(
         every_versions=0,
@@ -239,19 +247,19 @@ def demo_directory(out: Path, seed: int) -> Path:
 
 
 def demo_config(out: Path, seed: int) -> SwarmConfig:
-    """What that demo's learner was told."""
+    """Return the configuration of that demo's learner."""
     return read_swarm_config(demo_directory(out, seed) / "swarm.toml")
 
 
 def require_same_start(demo: Outcome, trl: Outcome) -> None:
-    """Both sides began with the same weights and are judged alike, or the comparison is worth nothing."""
+    """Raise BenchmarkError unless both sides began with the same weights and get the same scores for them."""
     one, other = demo.points[0], trl.points[0]
     if (one.step, one.scores.greedy, one.scores.sampled) != (other.step, other.scores.greedy, other.scores.sampled):
         raise BenchmarkError(f"seed {demo.seed}: the demo began with {one}, TRL with {other}; they should be the same.")
 
 
 def tell(outcome: Outcome) -> None:
-    """Progress, for whoever watches."""
+    """Print the progress."""
     last = outcome.points[-1]
     say(
         f"seed {outcome.seed}: {outcome.name} {number(outcome.to_target_s, 1)} s to sampled accuracy {TARGET}, "
@@ -260,7 +268,7 @@ def tell(outcome: Outcome) -> None:
 
 
 def report(pairs: Sequence[tuple[Outcome, Outcome]], *, threads: int | None) -> int:
-    """Print every run, the medians, the bar; return the exit code."""
+    """Print every run, the medians and the bars; return the exit code."""
     say("\n" + table(HEADER, [cells(outcome) for pair in pairs for outcome in pair]))
     sides = {"demo": [demo for demo, _ in pairs], "trl": [trl for _, trl in pairs]}
     figures: dict[str, Any] = {
@@ -282,7 +290,7 @@ def report(pairs: Sequence[tuple[Outcome, Outcome]], *, threads: int | None) -> 
         }
     say("\n" + table(["median", "value"], [[name, number(value)] for name, value in figures.items()]))
     if max(outcome.ran.others_cores for pair in pairs for outcome in pair) > SHARED:
-        say("\nThe machine was shared, see others' cores: repeat this on an idle one before believing it.")
+        say("\nOther processes used the machine (see others' cores): repeat this on an idle one before trusting it.")
     time_ratio = median([ratio(demo.to_target_s, trl.to_target_s) for demo, trl in pairs])
     bars = [
         Bar(name="time_ratio", value=time_ratio, at_most=TIME_RATIO_AT_MOST),
@@ -299,7 +307,7 @@ HEADER = [
 
 
 def cells(outcome: Outcome) -> list[str]:
-    """A run's row under HEADER."""
+    """Return a run's row under HEADER."""
     last = outcome.points[-1].scores
     return [
         str(outcome.seed),

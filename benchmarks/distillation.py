@@ -1,18 +1,18 @@
 """Claim "distillation": learning from a teacher's word on every token takes a third of GRPO's tokens, or less.
 
-A teacher of 50 M parameters is taught string reversal by example until nearly all that it draws is right. Students of
-3 M, one a seed, are taught just enough to begin with. From that same start the product's own trainer trains a student
-twice, on rollouts of the weights that it trains: with GRPO on rewards, and with the objective "distill" on the
-teacher's log probabilities, each in every way of WAYS; of both the best counts. A group of two is enough for a teacher,
-and GRPO compares the completions of larger ones, so each has batches of its own. Both see the same problems in the same
-order, and no token is counted that was not generated and trained on.
+A teacher of 50 M parameters is taught string reversal by example until nearly all its draws are right. Students of 3 M,
+one a seed, are taught just enough to begin with. From the same start, the product's own trainer trains a student twice,
+on rollouts of the weights that it trains: with GRPO on rewards, and with the objective "distill" on the teacher's log
+probabilities. Each objective is tried in every way of WAYS, and its best counts. A group of two is enough for a
+teacher, while GRPO compares the completions of larger ones, so each has its own batches. Both see the same problems in
+the same order, and only tokens that were generated and trained on count.
 
-Bar: tokens_of_grpo, the tokens that distillation takes to an accuracy of 0.8 (held-out prompts, drawn at T = 1) over
+Bar: tokens_of_grpo, the tokens that distillation needs for an accuracy of 0.8 (held-out problems, drawn at T = 1) over
 those of GRPO, the median over the seeds: at most a third. Accuracy is measured every 500 tokens, later every 4 % of the
 tokens so far, and the tokens to 0.8 are interpolated between two measurements.
 
-How to run: `make bench-distillation`; runs that are done are kept in --record, so that a seed can be run at a time
-(--reps 1 --seed 2). `--quick` takes small models, one seed and one way, to see that it works, and keeps nothing.
+Run it with `make bench-distillation`. Finished runs are stored in --record, so that one seed can be run at a time
+(--reps 1 --seed 2). `--quick` takes small models, one seed and one way, to check that it works, and stores nothing.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ TEACHER: Mapping[str, Any] = MappingProxyType(
 RECIPE = Recipe(
     task="reverse:letters=6", max_new_tokens=8, noise=0.4, begin=0.02, example_rate=1e-3, look_every=2, held_out=512
 )
-"""The student's start: few of its answers are right, as of a model that has not been trained on its task."""
+"""The student's start: few of its completions are right, as for a model that has not been trained on its task."""
 
 TEACHING = replace(RECIPE, noise=0.0, begin=0.95, example_rate=3e-4, look_every=10)
-"""The teacher's: clean examples, until it knows the task."""
+"""The teacher's recipe: clean examples, until it knows the task."""
 
 QUICK_RATE = 2e-3
-"""Of examples for small models, which learn faster."""
+"""Learning rate of examples for small models, which learn faster."""
 
 MAX_TOKENS = 400_000
-"""After so many a run is given up."""
+"""Number of tokens after which a run is given up."""
 
 TOKENS_BETWEEN, SHARE_BETWEEN = 500, 0.04
-"""How many pass from one evaluation to the next, or which share of those before, whichever is more."""
+"""Tokens between two evaluations, or this share of the tokens so far if that is more."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -99,7 +99,7 @@ class Way:
 
 
 RATES = (1.5e-4, 3e-4, 6e-4)
-"""At 1.2e-3 GRPO came nowhere (seed 0); distillation was not tried there."""
+"""At 1.2e-3 GRPO did not learn (seed 0); distillation was not tried there."""
 
 WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
     {
@@ -122,14 +122,14 @@ QUICK_WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one training came to: tokens until TARGET, None where it never came there, and tokens with accuracies."""
+    """The result of one training: tokens until TARGET, None if never reached, and a curve of tokens and accuracies."""
 
     tokens: int | None
     curve: tuple[tuple[int, float], ...]
 
 
 class Classroom(Laboratory):
-    """A laboratory with a teacher, which scores what was drawn where the objective learns from that."""
+    """A laboratory with a teacher, which scores the draws if the objective learns from scores."""
 
     def __init__(self, cell: Cell, recipe: Recipe, model: Path, teacher: Laboratory | None) -> None:
         super().__init__(cell, recipe, model)
@@ -159,18 +159,18 @@ class Classroom(Laboratory):
 
 @dataclass(kw_only=True)
 class School:
-    """Where models are made when they are first asked for: one teacher, and a student for each seed."""
+    """Models that are made when they are first needed: one teacher, and a student for each seed."""
 
     directory: Path
     quick: bool
 
     @cached_property
     def teacher(self) -> Laboratory:
-        """The one that knows the task."""
+        """The model that knows the task."""
         return self._make("teacher", TEACHING, TEACHER, 0)
 
     def student(self, seed: int) -> Path:
-        """The directory of what all runs of one seed begin with."""
+        """Return the directory of the model that all runs of one seed begin with."""
         self._make(f"student {seed}", RECIPE, STUDENT, seed)
         return self.directory / f"student {seed}" / "model"
 
@@ -185,25 +185,25 @@ class School:
 
 
 def cell(objective: str, rate: float, seed: int) -> Cell:
-    """A run of the benchmark, on rollouts of the weights that it trains, at a constant rate: nobody knows before when
-    it comes to its target."""
+    """Return a run of the benchmark, on rollouts of the weights that it trains. Its rate is constant, since the time to
+    the target is not known in advance."""
     return Cell(recipe="reversal", objective=objective, staleness=0, learning_rate=rate, seed=seed, constant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Runs that are done, in a file of a line each; None keeps nothing. Those of other settings do not count."""
+    """Finished runs, in a file of a line each; None stores nothing. Runs of other settings do not count."""
 
     path: Path | None
 
     @property
     def settings(self) -> str:
-        """What a run depends on beside its seed and way, as a digest."""
+        """A digest of everything that a run depends on apart from its seed and way."""
         models = sorted(STUDENT.items()), sorted(TEACHER.items())
         return sha256(repr((models, RECIPE, TEACHING, TARGET)).encode()).hexdigest()[:12]
 
     def read(self) -> dict[tuple[int, str, Way], Run]:
-        """What was run, by seed, objective and way."""
+        """Return the recorded runs, by seed, objective and way."""
         rows = [] if self.path is None else read_rows(self.path)
         return {
             (row["seed"], row["objective"], Way(**row["way"])): Run(
@@ -214,7 +214,7 @@ class Record:
         }
 
     def add(self, seed: int, objective: str, way: Way, run: Run) -> None:
-        """Keep one more."""
+        """Store one more run."""
         if self.path is not None:
             row = {"settings": self.settings, "seed": seed, "objective": objective, "way": asdict(way), **asdict(run)}
             add_row(self.path, row)
@@ -223,7 +223,7 @@ class Record:
 def compare(
     seed: int, school: School, ways: Mapping[str, tuple[Way, ...]], record: Record
 ) -> dict[str, dict[Way, Run]]:
-    """Every run of one seed, by objective and way; what is missing in the record is run."""
+    """Return every run of one seed, by objective and way; run those that the record lacks."""
     found: dict[str, dict[Way, Run]] = {}
     done, student = record.read(), None
     for objective, tried in ways.items():
@@ -242,20 +242,20 @@ def compare(
 
 
 def told(run: Run) -> str:
-    """A run in words."""
+    """Return a run in words."""
     most = max(accuracy for _, accuracy in run.curve)
-    return f"{run.tokens:,} tokens to {TARGET}" if run.tokens else f"never came to {TARGET} ({most:.3f})"
+    return f"{run.tokens:,} tokens to {TARGET}" if run.tokens else f"never reached {TARGET} ({most:.3f})"
 
 
 def best(runs: Mapping[Way, Run]) -> int | None:
-    """The fewest tokens to the target over all ways; None where none came there."""
+    """Return the fewest tokens to the target over all ways; None if none reached it."""
     return min((run.tokens for run in runs.values() if run.tokens is not None), default=None)
 
 
 def options() -> Namespace:
     parser = arguments(__doc__ or "", reps=3)
     parser.add_argument("--quick", action="store_true", help="small models, one seed, one way")
-    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of runs that are done")
+    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of finished runs")
     return parser.parse_args()
 
 
@@ -284,7 +284,7 @@ def claim() -> int:
             figures |= {f"grpo_tokens_{seed}": grpo, f"distill_tokens_{seed}": distill}
     say("\n" + table(["seed", "tokens of GRPO", "tokens of distillation", "share"], rows))
     whole = len(shares) == seeds
-    why = "" if whole else f"{seeds - len(shares)} of {seeds} seeds did not come to {TARGET} with both"
+    why = "" if whole else f"{seeds - len(shares)} of {seeds} seeds did not reach {TARGET} with both"
     share = median(shares) if whole else None
     return conclude("distillation", [Bar(name="tokens_of_grpo", value=share, at_most=THIRD, why=why)], figures)
 

@@ -1,17 +1,27 @@
 """Claim "drill": in a swarm of 40 peers where three of ten cheat, cheats cost next to nothing and the honest nothing.
 
-Runs of `volery drill`'s swarm, each a real learner with its trainer and audits, and peers that are played: without
-cheats; with 10 % and 30 % of the peers cheating, every attack in turn; and with 20 % that write a text of their own
-after right answers, to a task that pays for the first word only, with checks and without; and 24 steps in which six of
-eight peers cheat from the start, while audits that nobody waits for have a hundredth of the time, so that they come
-late. The first three and the last are run with several seeds, by turns, since two runs without cheats end some points
-apart as well. Bars: cheater_share_pct, of all that was trained on what cheats made beyond their first 100 rollouts, the
-worse of 10 % and 30 %; eval_loss_points, by how much fewer held-out prompts the policy gets right at the end than in
-the run of the same seed without cheats, the worst of 10 % and 30 %, greedy and sampled, both medians over the seeds;
-honest_bans, in 1000 peer-days of honest peers at the limit of every margin, and in all runs; poison_success_pct, of the
-last completions of honest peers the share with the text in them, with checks; early_false_pct, of all that was
-trained on in those 24 steps what cheats made since they cheat, the median over the seeds. What always holds: all runs
-of a seed begin with the same model and task; what cheats make is counted in the learner's ledger.
+The benchmark runs the swarm of `volery drill`: a real learner with its trainer and audits, and simulated peers. The
+first run has no cheats. In the next two, 10 % and 30 % of the peers cheat, every attack in turn. In two more, 20 % of
+the peers append a text of their own to right completions, on a task that rewards only the first word, with checks and
+without. In the last run, of 24 steps, six of eight peers cheat from the start, and background audits have a hundredth
+of the time, so that they come late. All runs but the two with the text are repeated with several seeds, in turn: even
+two runs without cheats end some points apart.
+
+Bars:
+
+- cheater_share_pct: the share of all trained rollouts that cheats made beyond their first 100; the worse of 10 % and
+  30 %, median over the seeds.
+- eval_loss_points: how many points of held-out accuracy the policy ends below the run of the same seed without cheats.
+  The worst of 10 % and 30 %, greedy and sampled, medians over the seeds.
+- honest_bans: bans in 1000 peer-days of honest peers at the limit of every margin, and in all runs.
+- poison_success_pct: the share of the last completions of honest peers that contain the text, with checks.
+- early_false_pct: the share of all trained rollouts in those 24 steps that cheats made after they began to cheat; the
+  median over the seeds.
+
+Invariants:
+
+- All runs of a seed begin with the same model and task.
+- Rollouts of cheats are counted in the learner's ledger.
 """
 
 from __future__ import annotations
@@ -62,16 +72,18 @@ MARGINS = (TINY, SMALL, MEDIUM, LARGE, SMALL_FLOAT32, LARGE_FLOAT32)
 POISONERS = 0.2
 FIRST_WORD = "python:benchmarks.drills.first_word:FirstWord:letters=24"
 SAMPLES = 8
-"""Of each held-out prompt, at the end: one of each of 512 has a standard error of 1.6 points where 85 % are right."""
+"""Samples of each held-out problem at the end. With one of each of 512, the standard error is 1.6 points at 85 %."""
 
 ROOM = len(POISON) + 1
-"""Tokens that a space and the text take: one a character."""
+"""Tokens of a space and the text: one for each character."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One run: the share of `cheats`, their `attacks`, and whether anything is checked; `is_clear`: what comes of it is
-    all or nothing, and once is enough."""
+    """One run: the share of `cheats`, their `attacks`, and whether anything is checked.
+
+    `is_clear`: the outcome is all or nothing, so one repetition is enough.
+    """
 
     name: str
     cheats: float
@@ -122,7 +134,7 @@ SCENES = (CLEAN, FEW, MANY, EARLY, POISONED, UNCHECKED)
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What became of a scene."""
+    """The outcome of a scene."""
 
     scene: Scene
     repetition: int
@@ -134,7 +146,7 @@ class Played:
 async def play(
     scene: Scene, directory: Path, model: Path, steps: int, peers: int, seed: int, repetition: int
 ) -> Played:
-    """Run it in `directory`."""
+    """Run the scene in `directory`."""
     steps, peers = scene.steps or steps, scene.peers or peers
     directory.mkdir()
     shutil.copytree(model, directory / MODEL)
@@ -170,7 +182,7 @@ async def play(
 
 
 async def make_model(directory: Path, seed: int) -> Path:
-    """The model that all scenes begin with."""
+    """Make the model that all scenes begin with, and return its directory."""
     directory.mkdir()
     model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
     await model.make(directory, EventLog())
@@ -178,7 +190,7 @@ async def make_model(directory: Path, seed: int) -> Path:
 
 
 def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
-    """The bars; of several repetitions the median counts, but for what must never happen."""
+    """Return the bars: medians over the repetitions, except for events that must never happen."""
     attacked = [[one for one in played if one.scene is scene] for scene in (FEW, MANY)]
     shares = [100 * median([one.outcome.late_share for one in runs]) for runs in attacked if runs]
     clean = {one.repetition: one.outcome for one in played if one.scene is CLEAN}
@@ -201,10 +213,10 @@ def verdict(played: Sequence[Played], honest: Sequence[Lives]) -> list[Bar]:
 
 
 def measure() -> int:
-    """The benchmark as a program."""
-    parser = arguments("Cheats in a swarm of forty: what they cost, and whether the honest are left alone.", reps=3)
+    """Run the benchmark; return its exit code."""
+    parser = arguments("Measure the damage that cheats do in a swarm of 40 peers, and false bans.", reps=3)
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps of each run")
-    parser.add_argument("--peers", type=int, default=PEERS, help="peers that play")
+    parser.add_argument("--peers", type=int, default=PEERS, help="simulated peers")
     parser.add_argument("--scene", action="append", choices=[scene.name for scene in SCENES], help="only this run")
     options = parser.parse_args()
     scenes = [scene for scene in SCENES if not options.scene or scene.name in options.scene]
@@ -221,7 +233,7 @@ def measure() -> int:
                 one = trio.run(partial(play, scene, place, model, options.steps, options.peers, seed, repetition))
                 played.append(one)
                 say(as_text(one.outcome))
-                say(f"Of the last honest completions {one.poisoned:.2%} hold the text. It took {one.seconds:.0f} s.\n")
+                say(f"{one.poisoned:.2%} of the last honest completions contain the text. {one.seconds:.0f} s.\n")
     honest = (
         []
         if options.scene
@@ -256,7 +268,7 @@ def measure() -> int:
     for life in honest:
         say(
             f"{life.peer_days} honest peer-days at the limit: {life.audits} audits, {life.failed} failed; "
-            f"{life.choices} groups drawn that it may have chosen; {life.banned} peers banned."
+            f"{life.choices} groups regenerated to detect selective delivery; {life.banned} peers banned."
         )
     figures = {
         f"{one.scene.name}, seed {options.seed + one.repetition}": {**as_json(one.outcome), "poisoned": one.poisoned}

@@ -1,13 +1,22 @@
 """Claim "engines": generating for the swarm costs next to nothing beside generating.
 
-64 prompts of 32 tokens, 64 new tokens each, on one thread of a CPU in float32, for Qwen3 models of 3 M and 50 M
-parameters: tokens per second of our transformers engine, transformers' `generate` and `generate_batch`, bare vLLM, and
-our vLLM engine. Ours are measured from leases in to signed records out, through the engine's process and its pipe; the
-others are asked in their own process, by the call alone. Bars: vs_bare_vllm, ours over bare vLLM, both greedy, so
-without the seeded sampler; vs_bare_vllm_seeded, ours with it over bare vLLM sampling as it likes; vs_generate_3m and
-vs_generate_50m, our transformers engine over `generate`; swap_vs_bare, seconds in which our vLLM engine makes nothing
-because of a new version, over those of vLLM's own pause, reload and resume. What always holds: sides take turns, a
-ratio is taken within a repetition, bars are medians, of vLLM the worse one of the two models; no prompt comes twice.
+Every side generates 64 completions of 64 tokens from prompts of 32 tokens, on one thread of a CPU in float32, with
+Qwen3 models of 3 M and 50 M parameters. The sides are our transformers engine, transformers' `generate` and
+`generate_batch`, bare vLLM, and our vLLM engine. Ours are measured from leases in to signed records out, through the
+engine's process and its pipe; the others in their own process, by the call alone.
+
+Bars:
+
+- vs_bare_vllm: tokens per second of ours over bare vLLM, both greedy, so without the seeded sampler.
+- vs_bare_vllm_seeded: ours with the seeded sampler, over bare vLLM with its own sampling.
+- vs_generate_3m and vs_generate_50m: our transformers engine over `generate`.
+- swap_vs_bare: seconds in which our vLLM engine generates nothing because of a new version, over those of vLLM's own
+  pause, reload and resume.
+
+Invariants:
+
+- Sides take turns, a ratio is taken within a repetition, and bars are medians; for vLLM, the worse of the two models.
+- No prompt occurs twice.
 """
 
 from __future__ import annotations
@@ -67,10 +76,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "50 M": {"vocab_size": 32_000, "hidden_size": 512, "num_hidden_layers": 11, "num_attention_heads": 8},
 }
 SETTLE_S = 2.0
-"""Between two measurements: for a second after it was last asked, a worker of vLLM's spins on a core (its queue in
-shared memory, `SpinCondition`), which on two cores slows whoever is next."""
+"""Pause between two measurements. For a second after its last request, a worker of vLLM spins on a core (its queue in
+shared memory, `SpinCondition`); with two cores that slows the next side."""
 LEAVING_S = 20.0
-"""For a peer to end its own processes."""
+"""Timeout for an opponent to end its own processes."""
 
 BARE_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -80,7 +89,7 @@ BARE_ENVIRONMENT = {
     "OMP_NUM_THREADS": str(JOB["threads"]),
     "MKL_NUM_THREADS": str(JOB["threads"]),
 }
-"""What our engine tells vLLM too, as far as it bears on speed."""
+"""The same settings that our engine gives vLLM, as far as they affect speed."""
 
 OURS, OURS_GREEDY, OURS_SEEDED = "ours, transformers", "ours, vLLM, greedy", "ours, vLLM, seeded"
 GENERATE, BATCH = "generate", "generate_batch"
@@ -121,7 +130,7 @@ def version(number: int) -> InstalledVersion:
 
 
 def leases_of(prompts: Sequence[Sequence[int]], peer: str, seed: int) -> list[Lease]:
-    """One completion of each prompt."""
+    """Return one lease for each prompt, of one completion."""
     return [
         Lease(
             id=seed.to_bytes(8, "big") + index.to_bytes(8, "big"),
@@ -141,7 +150,7 @@ def leases_of(prompts: Sequence[Sequence[int]], peer: str, seed: int) -> list[Le
 
 
 class Ours:
-    """One of our engines with what a node does around it."""
+    """One of our engines with a node's work around it."""
 
     def __init__(self, engine: PolicyEngine, models: Models) -> None:
         self._engine, self._models = engine, models
@@ -149,7 +158,7 @@ class Ours:
         self._installed = 0
 
     async def install(self) -> float:
-        """The other weights; returns the seconds of it."""
+        """Install the other weights; return the seconds that it took."""
         directory = (self._models.first, self._models.second)[self._installed % 2]
         self._installed += 1
         began = time.perf_counter()
@@ -157,7 +166,7 @@ class Ours:
         return time.perf_counter() - began
 
     async def generate(self, seed: int, *, greedy: bool = False) -> float:
-        """Tokens per second, leases in, records out."""
+        """Return tokens per second, from leases in to records out."""
         leases = leases_of(prompts_of(JOB, self._models.vocab_size, seed), str(self._keypair.peer_id), seed)
         began = time.perf_counter()
         requests = [replace(request, greedy=greedy) for lease in leases for request in requests_of(lease)]
@@ -172,12 +181,12 @@ class Ours:
 
 def per_second(tokens: float, seconds: float) -> float:
     if tokens != JOB["prompts"] * JOB["new_tokens"]:
-        raise BenchmarkError(f"{tokens:.0f} tokens were made instead of {JOB['prompts'] * JOB['new_tokens']}.")
+        raise BenchmarkError(f"{tokens:.0f} tokens were generated instead of {JOB['prompts'] * JOB['new_tokens']}.")
     return tokens / seconds
 
 
 class End:
-    """A peer in a process of its own, `benchmarks/baselines/generation_end.py`."""
+    """An opponent in a process of its own, `benchmarks/baselines/generation_end.py`."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -200,7 +209,7 @@ class End:
 
 @contextmanager
 def opened_end(python: Path, kind: str, models: Models, log: Path) -> Iterator[End]:
-    """Start a peer; it ends with the scope."""
+    """Start an opponent; it ends with the scope."""
     argv = [str(python), str(END), kind, str(models.first), str(models.second), json.dumps(JOB)]
     with (
         log.open("w", encoding="utf-8") as errors,
@@ -221,7 +230,7 @@ def opened_end(python: Path, kind: str, models: Models, log: Path) -> Iterator[E
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Let it end in order, and then whatever of it is left: vLLM's own processes outlive one that is only killed."""
+    """Let it end in order, then kill what is left: vLLM's own processes outlive a parent that is only killed."""
     assert process.stdin is not None
     process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
@@ -235,7 +244,7 @@ Measured = TypeVar("Measured")
 
 
 async def measure_transformers(models: Models, repetitions: range, log: Path) -> Figures:
-    """Tokens per second by side, a figure for each repetition but the first, in which everything warms up."""
+    """Return tokens per second by side, one figure for each repetition but the first, which warms everything up."""
     found: Figures = {}
     config = TransformersConfig(python=Path(sys.executable), threads=JOB["threads"], compute_dtype="float32")
     with opened_end(Path(sys.executable), "transformers", models, log) as end:
@@ -244,14 +253,14 @@ async def measure_transformers(models: Models, repetitions: range, log: Path) ->
             await ours.install()
             for seed in repetitions:
                 taken = {OURS: await ours.generate(seed), GENERATE: await end.generate("generate", seed + 1)}
-                if seed in repetitions[:2]:  # ten times slower, and no bar is on it
+                if seed in repetitions[:2]:  # ten times slower, and no bar depends on it
                     taken[BATCH] = await end.generate("generate_batch", seed + 2)
                 _note(found, taken, counts=seed != repetitions[0])
     return found
 
 
 async def measure_vllm(python: Path, models: Models, repetitions: range, log: Path) -> Figures:
-    """Likewise, with seconds of swaps."""
+    """Return the same for vLLM, with seconds of swaps."""
     found: Figures = {}
     config = VllmConfig(python=python, threads=JOB["threads"], compute_dtype="float32")
     with opened_end(python, "vllm", models, log) as end:
@@ -272,7 +281,7 @@ async def measure_vllm(python: Path, models: Models, repetitions: range, log: Pa
 
 
 async def settled(measured: Awaitable[Measured]) -> Measured:
-    """What comes of `measured`, begun when nobody spins any more."""
+    """Return the result of `measured`, which begins once no worker spins any more."""
     await trio.sleep(SETTLE_S)
     return await measured
 
@@ -284,7 +293,7 @@ def _note(found: Figures, taken: dict[str, float], *, counts: bool) -> None:
 
 
 def ratio(found: Figures, left: str, right: str) -> float | None:
-    """The median of ratios within repetitions; None where a side was not measured."""
+    """Return the median of ratios within repetitions; None if a side was not measured."""
     pairs = list(zip(found.get(left, []), found.get(right, []), strict=True))
     return median([one / other for one, other in pairs]) if pairs else None
 
@@ -295,17 +304,17 @@ def worse(values: Sequence[float | None], *, highest: bool = False) -> float | N
 
 
 def vllm_python(named: Path | None) -> Path | None:
-    """The interpreter of the environment with vLLM; None, and a sentence, where there is none."""
+    """Return the interpreter of the environment with vLLM; print a notice and return None without one."""
     environment = os.environ.get("VOLERY_VLLM")
     python = named or (Path(environment) if environment else ROOT / ".venv-vllm" / "bin" / "python")
     if python.is_file():
         return python
-    say(f"{python} does not exist: what is of vLLM is left out, and missed. `make test-vllm` builds it.")
+    say(f"{python} does not exist: figures of vLLM are left out, so their bars are missed. `make test-vllm` builds it.")
     return None
 
 
 def shown(found: Mapping[str, Figures], sides: Sequence[str], unit: float) -> list[list[str]]:
-    """A row for each side, a column for each model."""
+    """Return a row for each side, with a column for each model."""
     return [[side, *(number(_middle(one, side, unit), 0) for one in found.values())] for side in sides]
 
 

@@ -1,10 +1,14 @@
-"""What the benchmarks share: the machine in words, programs run and measured, medians, tables, the last line.
+"""Run and measure benchmark programs, and print their machine, tables, bars and last line.
 
-A benchmark is a program of its own, `benchmarks/<claim>.py`, that `make bench-<claim>` runs. What always holds: every
-process that it started is ended, also after Ctrl-C or a failure; nothing is written outside its scratch directory; the
-last line it prints is one JSON object, `{"claim", "date", "machine", "bars": [{"name", "value", "at_most" | "at_least",
-"met", "why"}], "figures"}`, where `why` says why a value is null; it exits with 0 if every bar was met, 1 if one was
-missed or could not be measured, 130 after Ctrl-C.
+A benchmark is a program of its own, `benchmarks/<claim>.py`, that `make bench-<claim>` runs.
+
+Invariants:
+
+- Every process that it started is ended, also after Ctrl-C or a failure.
+- Nothing is written outside its scratch directory.
+- The last line that it prints is one JSON object, `{"claim", "date", "machine", "bars": [{"name", "value", "at_most" |
+  "at_least", "met", "why"}], "figures"}`, where `why` says why a value is null.
+- It exits with 0 if every bar was met, 1 if one was missed or could not be measured, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,18 +39,18 @@ from node.reports.summary import installed_software
 from node.runtime.shutdown import STOP_ON_EOF
 
 SAMPLE_S = 1.0
-"""How often memory is measured, as the demo does it. Reading smaps takes milliseconds of a core that is timed."""
+"""Seconds between memory measurements, as in the demo. Reading smaps takes milliseconds of a core that is timed."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class BenchmarkError(Exception):
-    """A run failed, so there is no figure. The message says which, and where its log is."""
+    """A run failed, so there is no figure. The message says which run, and where its log is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One promise. `value` None: it could not be measured, which is a miss; `why` then says what stood in the way."""
+    """One bar. `value` None: it could not be measured, which counts as missed, and `why` says why."""
 
     name: str
     value: float | None
@@ -69,10 +73,10 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A program that ended well: when it was started (`time.time()`), how long it took, its family's highest PSS.
+    """A program that ended well: its start (`time.time()`), its seconds, and the highest PSS of its process family.
 
-    `cores` is how many processor cores it and its descendants kept busy on average, `others_cores` those that somebody
-    else had meanwhile, another guest of the same host included: a figure taken beside much of that says little.
+    `cores` is how many processor cores it and its descendants used on average. `others_cores` is how many other
+    processes used, other guests of the same host included; if that is much, the figure is not reliable.
     """
 
     began: float
@@ -83,20 +87,20 @@ class Ran:
 
 
 def arguments(description: str, *, reps: int) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has."""
+    """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=description.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--reps", type=_positive, default=reps, help=f"repetitions, each with a seed (default {reps})")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first repetition (default 0)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all that was written, in this new directory")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="store all files that it writes in this new directory")
     return parser
 
 
 def main(claim: Callable[[], int]) -> NoReturn:
-    """Run a benchmark and exit: Ctrl-C, SIGTERM and failed runs leave through its scopes and end with one sentence."""
+    """Run a benchmark and exit. Ctrl-C, SIGTERM and failed runs leave through its scopes and print one sentence."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Some callers start their children with SIGINT ignored; then Python installs no handler of its own.
+    # Some callers start their children with SIGINT ignored; Python then installs no handler of its own.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = claim()
@@ -111,7 +115,7 @@ def main(claim: Callable[[], int]) -> NoReturn:
 
 @contextmanager
 def scratch(keep: Path | None) -> Iterator[Path]:
-    """A directory for everything that is written: a temporary one, or `keep`, which must be new or empty."""
+    """Yield a directory for all written files: a temporary one, or `keep`, which must be new or empty."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="volery-bench-") as directory:
             yield Path(directory)
@@ -123,10 +127,10 @@ def scratch(keep: Path | None) -> Iterator[Path]:
 
 
 def run(argv: Sequence[str], *, log: Path, caches: Path, measure_memory: bool) -> Ran:
-    """Run a Python program from its arguments to its end, output to `log`; it is ended if we are interrupted.
+    """Run a Python program to its end, with output to `log`. An interrupt ends it.
 
-    `caches` takes what libraries would write into the home directory. The program finds its stdin ended when we die.
-    Raises BenchmarkError when it fails.
+    `caches` receives the files that libraries would write into the home directory. The program's stdin ends if this
+    process dies. Raises BenchmarkError if the program fails.
     """
     began, clock, peak, before = time.time(), time.monotonic(), 0, _processor_seconds()
     with log.open("wb") as output:
@@ -161,7 +165,7 @@ def run(argv: Sequence[str], *, log: Path, caches: Path, measure_memory: bool) -
 
 @contextmanager
 def started_end(program: str, end: str, options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """One of the two ends that `program` is when called with `--end`, as a process that does not outlive the scope."""
+    """Start one end of `program`, by its `--end` option, as a process that does not outlive the scope."""
     argv = [sys.executable, program, "--end", end, *options]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
@@ -171,29 +175,29 @@ def started_end(program: str, end: str, options: Sequence[str]) -> Iterator[subp
 
 
 def heard(process: subprocess.Popen[str]) -> Any:
-    """The next line of an end, which is JSON."""
+    """Return the next line of an end, which is JSON."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise BenchmarkError("one of the two processes ended before its time; what it said is above.")
+        raise BenchmarkError("one of the two processes ended too early; its output is above.")
     return json.loads(line)
 
 
 def introduce(end: subprocess.Popen[str], to: subprocess.Popen[str]) -> None:
-    """Hand what `to` says of itself to `end`."""
+    """Pass the addresses that `to` prints on to `end`."""
     assert end.stdin is not None
     end.stdin.write(json.dumps(heard(to)) + "\n")
     end.stdin.flush()
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """The median, where None stands for never: more than any number."""
+    """Return the median; None stands for never, which is more than any number."""
     middle = statistics.median(float("inf") if value is None else value for value in values)
     return None if middle == float("inf") else middle
 
 
 def crossing(points: Sequence[tuple[float, float]], target: float) -> float | None:
-    """When a curve of (seconds, value) first reaches `target`, on straight lines between its points."""
+    """Return when a curve of (seconds, value) first reaches `target`, on straight lines between its points."""
     if points[0][1] >= target:
         return points[0][0]
     for (before_s, before), (after_s, after) in pairwise(points):
@@ -203,7 +207,7 @@ def crossing(points: Sequence[tuple[float, float]], target: float) -> float | No
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of JSON of a record of runs, but for one that a kill cut off; none where there is no such file."""
+    """Return the JSON lines of a record of runs, except one that a kill cut off; an empty list without a file."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with suppress(ValueError):
@@ -212,8 +216,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def add_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a line of JSON to a record of runs, on disk when this returns. After a line that was cut off it begins a
-    new one."""
+    """Append a line of JSON to a record of runs; it is on disk when this returns. It begins a new line if the last line
+    was cut off."""
     cut_off = path.exists() and path.read_bytes()[-1:] not in (b"\n", b"")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
@@ -223,7 +227,7 @@ def add_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Cells in columns, as Markdown, so that it can go into docs/benchmarks.md as it is."""
+    """Return the cells in columns, as Markdown that fits into docs/benchmarks.md."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
@@ -232,12 +236,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A figure in a table; a dash for what was never reached."""
+    """Return a figure for a table; a dash if it was never reached."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def say(text: str) -> None:
-    """Print a line now, also into a pipe."""
+    """Print a line immediately, also into a pipe."""
     print(text, flush=True)
 
 
@@ -259,15 +263,15 @@ def conclude(claim: str, bars: Sequence[Bar], figures: Mapping[str, Any]) -> int
 
 
 def machine_seconds() -> float:
-    """Processor time so far of everybody on this machine, all cores added up, other guests of its host included."""
+    """Return the processor time of all processes on this machine so far, all cores and other guests of the host."""
     total = psutil.cpu_times()
-    # `guest` is part of `user`; what was stolen from us was used by somebody.
+    # `guest` is part of `user`; other guests used the stolen time.
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     return float(sum(getattr(total, name, 0.0) for name in names))
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, beside our own code."""
+    """Return the facts that the figures depend on, apart from our own code."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
@@ -302,13 +306,13 @@ def _processor() -> str:
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """Processor time so far: of our descendants that have ended and were waited for, and of everybody."""
+    """Return processor time so far: of our ended children that were waited for, and of the whole machine."""
     ours = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ours.ru_utime + ours.ru_stime, machine_seconds()
 
 
 def _private_caches(directory: Path) -> dict[str, str]:
-    """Where Hugging Face's libraries and matplotlib keep their caches; and they are to ask nobody anything."""
+    """Return where Hugging Face's libraries and matplotlib keep their caches, with their network access disabled."""
     return {
         "HF_HOME": str(directory / "huggingface"),
         "HF_HUB_OFFLINE": "1",
@@ -325,7 +329,8 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it: politely, then not. Its stdin stays open meanwhile: told twice, a node does not wait for its children."""
+    """Terminate it, then kill it. Its stdin stays open meanwhile: after a second signal a node would not wait for its
+    children."""
     if process.poll() is None:
         process.terminate()
         _wait(process, 2 * GRACE_S)

@@ -1,17 +1,18 @@
 """Claim "hub": a learner with two thousand members spends its processor on training, and a restart stalls nothing.
 
-hub_2000_core_pct, at most 50: the share of a core that the learner's process takes while 2000 members are there that
-have nothing to do, and nobody trains.
-hub_join_cpu_ms, at most 15: what one join costs it, when the learner was killed and started again and all 2000 come
-back at once, training going on: its processor's time from when it listens until all are there, less what it takes in as
-long a time at the rate of 20 s afterwards.
-hub_pause_s, at most 2: the longest time between two training steps while they come, beyond the usual one.
+Bars, medians of the repetitions, the pause included:
 
-The learner is the program that operators run, but for a trainer that sleeps (`benchmarks/live/trainer.py`). Members
-(`benchmarks/live/members.py`) live in other processes: real TLS, yamux, greetings and heartbeats at the default period,
-each from an address of its own. Three nodes with engines that sleep keep training going. All of them share this
-machine's cores with the learner; what is counted is the learner's process alone. Figures are medians of the
-repetitions, of the pause as well.
+- hub_2000_core_pct, at most 50: the share of a core that the learner's process uses with 2000 idle members and no
+  training.
+- hub_join_cpu_ms, at most 15: the learner's processor time for one join, when the learner was killed and started again
+  and all 2000 return at once during training. It is the processor time from when the learner listens until all have
+  joined, minus what it uses in the same time at the rate of the 20 s afterwards.
+- hub_pause_s, at most 2: the longest time between two training steps while they join, beyond the usual one.
+
+The learner is the program that operators run, except that its trainer sleeps (`benchmarks/live/trainer.py`). Members
+(`benchmarks/live/members.py`) run in other processes: real TLS, yamux, greetings and heartbeats at the default period,
+each from its own address. Three nodes with engines that sleep keep training going. All of them share this machine's
+cores with the learner; only the learner's process is counted.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ MEMBERS, PROCESSES = 2000, 4
 NODES = 3
 
 JOINING_S = 240.0
-"""For all to join: at first they are unknown, and let in no faster than 50 a second."""
+"""Timeout until all have joined. At first they are unknown, and admitted no faster than 50 a second."""
 
 QUIET_S = 15.0
-"""Before anything is counted: introductions and searches for addresses are over by then."""
+"""Wait before anything is counted: introductions and searches for addresses end within it."""
 
 SPAN_S = 20.0
 USUAL_STEPS = 8
@@ -53,7 +54,7 @@ PLANT = Plant(train_s=1.0, prompts=4, group=4, generation_s=0.3, size_bytes=1 <<
 
 @dataclass(kw_only=True)
 class Tail:
-    """Events in a file that grows, of which every line is read once."""
+    """Events in a growing file; reads each line once."""
 
     path: Path
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Tail:
         return len(self.seconds(event))
 
     def seconds(self, event: str) -> list[float]:
-        """When each of these was written, in seconds since 1970."""
+        """Return when each event of this name was written, in seconds since 1970."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -78,7 +79,7 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
-    """One restart: what a join cost, the longest pause beyond the usual, and until when all were back."""
+    """One restart: what a join cost, the longest pause beyond the usual, and the time until all were back."""
 
     join_ms: float
     pause_s: float
@@ -86,7 +87,7 @@ class Return:
 
 
 class Hub:
-    """One learner, killed and started again, with all its members."""
+    """One learner with all its members; it is killed and started again."""
 
     def __init__(self, out: Path, members: int) -> None:
         self.swarm = LoopbackSwarm(name="hub", out=out, plant=PLANT, kappa=3)
@@ -95,7 +96,7 @@ class Hub:
         self.events, self.recording = Tail(path=state / EVENTS_FILE), Tail(path=state / FILE)
 
     def run(self, reps: int) -> tuple[list[float], list[Return], float]:
-        """Return the shares of a core in percent, what restarts showed, and the MiB that the process held."""
+        """Return the shares of a core in percent, the results of the restarts, and the MiB that the process held."""
         with ExitStack() as everything:
             learner = ExitStack()
             everything.callback(lambda: learner.close())
@@ -124,7 +125,7 @@ class Hub:
             return shares, returns, rss_mib
 
     def _watch_return(self, process: psutil.Process) -> Return:
-        """Wait until all are back, and then as long again."""
+        """Wait until all are back, and then for the steps and the span that show the usual pace."""
         before, everybody = self.events.count("peer_joined"), self.members + NODES
         while not listens(process):
             time.sleep(POLL_S / 10)
@@ -146,7 +147,7 @@ class Hub:
         return 100 * (_used(process) - used) / (time.monotonic() - began)
 
     def _wait_steps(self) -> None:
-        """Wait for as many steps as tell what is usual."""
+        """Wait for as many steps as are needed to know the usual pace."""
         steps = self.recording.count("stepped")
         self._wait("training", lambda: self.recording.count("stepped") > steps + USUAL_STEPS)
 
@@ -154,7 +155,7 @@ class Hub:
         ends = time.monotonic() + JOINING_S
         while not condition():
             if time.monotonic() > ends:
-                raise BenchmarkError(f"After {JOINING_S:.0f} s there was not {what}: see the logs in {self.out}.")
+                raise BenchmarkError(f"Timed out after {JOINING_S:.0f} s waiting for {what}: see logs in {self.out}.")
             time.sleep(POLL_S)
 
     @contextmanager
@@ -166,7 +167,7 @@ class Hub:
 
 
 def _used(process: psutil.Process) -> float:
-    """Seconds of the processor that it took so far, its children not among them."""
+    """Return the processor seconds that it has used so far, without its children."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -174,12 +175,12 @@ def _used(process: psutil.Process) -> float:
 def benchmark() -> int:
     """Measure, print the table and the verdict."""
     parser = arguments(__doc__ or "", reps=REPS)
-    parser.add_argument("--members", type=int, default=MEMBERS, help="fewer for a short look, a multiple of 4")
+    parser.add_argument("--members", type=int, default=MEMBERS, help="fewer for a short run; a multiple of 4")
     options = parser.parse_args()
     with scratch(options.keep) as out:
         shares, returns, rss_mib = Hub(out, options.members).run(options.reps)
     rows = [[number(one.join_ms), number(one.pause_s), number(one.back_s)] for one in returns]
-    say(table(["ms of the processor a join", "pause s", "all back after s"], rows))
+    say(table(["processor ms a join", "pause s", "all back after s"], rows))
     bars = [
         Bar(name=f"hub_{options.members}_core_pct", value=median(shares), at_most=CORE_PCT_AT_MOST),
         Bar(name="hub_join_cpu_ms", value=median([one.join_ms for one in returns]), at_most=JOIN_MS_AT_MOST),

@@ -1,11 +1,18 @@
 """Claim "intake": a learner judges what thousands of peers bring on one core.
 
-Records of 512 tokens, in groups of 8, signed by peers of their own, each under a lease of its own. Timed is all that is
-asked of every record before anything costs a forward pass: parsing, size and shape, lease, version and manifest,
-signature, sampler settings and vocabulary, completeness, the sketch of each completion and its comparison with those
-that others brought of late; and beside it, not in the bar, writing verdicts and envelopes to the ledger. Bars:
-records_per_s, of one process with one thread. What always holds: every record is judged as it would be in a run, by the
-same functions, and is admitted; none is judged twice; seconds are those of one core's time.
+The records have 512 tokens, in groups of 8, each group under its own lease and signed by one of the peers. The
+benchmark times all checks of a record that come before any forward pass: parsing, size and shape, lease, version and
+manifest, signature, sampler settings and vocabulary, and completeness. The time includes the sketch of each completion
+and its comparison with recent ones of other peers. It also times writing verdicts and envelopes to the ledger,
+outside of the bar.
+
+Bar: records_per_s, of one process with one thread.
+
+Invariants:
+
+- Every record is judged by the functions of a real run, and is admitted.
+- No record is judged twice.
+- Seconds are those of one core's time.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ TOKENS = 512
 PROMPT = 128
 GROUP = 8
 GROUPS = 128
-"""In one repetition: 1024 records, half a second."""
+"""Groups in one repetition: 1024 records, half a second."""
 PEERS = 16
 VOCABULARY = 152_000
 NOW_MS = 1_700_000_000_000
@@ -47,7 +54,7 @@ SWARM = SwarmId(digest_of(b"the swarm"))
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
-    """One delivery, and the lease that it answers."""
+    """One delivery with the lease that it answers."""
 
     granted: GrantedLease
     envelope: bytes
@@ -55,7 +62,7 @@ class Brought:
 
 
 def brought(seed: int, learner: Keypair, peers: Sequence[Keypair]) -> list[Brought]:
-    """Deliveries of one repetition."""
+    """Return the deliveries of one repetition."""
     chance = random.Random(seed)
     found = []
     for place in range(GROUPS):
@@ -94,7 +101,7 @@ def _record(lease: Lease, index: int, author: Keypair, chance: random.Random) ->
 
 
 def judge(deliveries: Sequence[Brought], terms: Terms, copies: NearCopies) -> list[JudgedDelivery]:
-    """What every record is asked before anything else."""
+    """Return the judged deliveries, after all checks that precede a forward pass."""
     judged = []
     for one in deliveries:
         granted = one.granted
@@ -109,7 +116,7 @@ def judge(deliveries: Sequence[Brought], terms: Terms, copies: NearCopies) -> li
 
 
 def write(ledger: Ledger, deliveries: Sequence[Brought], judged: Sequence[JudgedDelivery]) -> None:
-    """As intake writes verdicts: those of 32 deliveries together."""
+    """Write verdicts as intake does: those of 32 deliveries together."""
     for first in range(0, len(judged), 32):
         rows = [
             RecordRow(
@@ -150,14 +157,14 @@ def claim() -> int:
         tempfile.TemporaryDirectory(prefix="volery-bench-") as directory,
         Ledger(Path(directory) / "ledger.sqlite", swarm=SWARM) as ledger,
     ):
-        for repetition in range(options.reps + 1):  # the first is not counted: imports, caches
+        for repetition in range(options.reps + 1):  # the first warms up imports and caches, and is not counted
             deliveries = brought(options.seed + repetition, learner, peers)
             ledger.work.leases_issued([_row(one) for one in deliveries])
-            began = time.thread_time()  # of one core: nothing of it waits
+            began = time.thread_time()  # time of one core: nothing here waits
             judged = judge(deliveries, terms, copies)
             took_s = time.thread_time() - began
             if any(verdict.rule is not Rule.ADMITTED for one in judged for verdict in one.verdicts):
-                raise BenchmarkError("a record was refused, so the figure would be of something else.")
+                raise BenchmarkError("a record was rejected, so the figure would be of something else.")
             began = time.perf_counter()
             write(ledger, deliveries, judged)
             write_s = time.perf_counter() - began

@@ -1,12 +1,12 @@
 """Claim "ledger": a million rollouts take less of a disk than the signatures that they are proved by would suggest.
 
-ledger_bytes_per_rollout, at most 300: bytes of a learner's ledger, all of its tables, for each of a million rollouts of
-8 tokens, once they are older than `[swarm] keep_days` and `volery compact` was run. Rollouts are in groups of 8, so
-one receipt is about eight; a step takes 256; a tenth of the groups is audited.
+Bar: ledger_bytes_per_rollout, at most 300: bytes of a learner's ledger, all tables included, for each of a million
+rollouts of 8 tokens, once they are older than `[swarm] keep_days` and `volery compact` was run. Rollouts are in groups
+of 8, so one receipt covers about eight. A step uses 256 rollouts, and a tenth of the groups is audited.
 
-The ledger is written by the functions that a learner calls, with receipts that are signed and payloads as large as real
-ones (their bytes are random). No model runs. Beside the bar: how large the file was before, how long packing, `report`
-and `why` of one record take, and that every receipt reads as it was signed (or the benchmark fails).
+The ledger is written by the functions that a learner calls, with signed receipts and payloads as large as real ones
+(their bytes are random). No model runs. The figures beside the bar are the file's size before, and the time of packing,
+of `report`, and of `why` for one record. If a receipt no longer reads as it was signed, the benchmark fails.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ GROUP, TOKENS, PER_STEP, PEERS = 8, 8, 256, 24
 AUDITED = 0.1
 CHECKPOINT_EVERY, CHECKPOINTS_KEPT = 10, 3
 LEASE_BYTES, RECORD_BYTES = 420, 380
-"""Of the envelopes of a lease with a short prompt, and of a record of 8 tokens."""
+"""Bytes of the envelopes of a lease with a short prompt, and of a record of 8 tokens."""
 
 START_MS = 1_760_000_000_000
 STEP_MS = 3_000
 SAMPLED = 997
-"""Every so many receipts are compared before and after."""
+"""Every 997th receipt is compared before and after."""
 
 
 @dataclass(kw_only=True)
 class Writer:
-    """A run that is written down, step by step."""
+    """Writes a run to the ledger, step by step."""
 
     ledger: Ledger
     rng: random.Random
@@ -127,7 +127,7 @@ class Writer:
 
 
 def written(path: Path, rollouts: int, seed: int) -> bytes:
-    """Write a run of so many rollouts; return the swarm's id."""
+    """Write a run of this many rollouts; return the swarm's id."""
     operator, learner = Keypair(bytes([1]) * 32), Keypair(bytes([2]) * 32)
     _, authority = found_swarm(operator, name="ledger", created_ms=0, nonce=bytes(16))
     certificate = certify_learner(
@@ -152,15 +152,15 @@ def written(path: Path, rollouts: int, seed: int) -> bytes:
 
 
 def sampled(path: Path, swarm: bytes) -> list[bytes]:
-    """Some of the receipts, as they were signed."""
+    """Return a sample of the receipts, as they were signed."""
     with Ledger(path, swarm=swarm) as ledger:
         return [one.receipt for place, one in enumerate(ledger.evidence.receipts()) if place % SAMPLED == 0]
 
 
 def benchmark() -> int:
-    """Write, compact, look; print the table and the verdict."""
+    """Write, compact and measure a ledger; print the table and the verdict."""
     parser = arguments(__doc__ or "", reps=1)
-    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="fewer for a short look")
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="fewer for a short run")
     options = parser.parse_args()
     with scratch(options.keep) as out:
         path = out / "ledger.sqlite"
@@ -176,7 +176,7 @@ def benchmark() -> int:
             ledger.compaction.shrink()
         after = size_of(path)
         if sampled(path, swarm) != receipts:
-            raise BenchmarkError("A receipt does not read as it was signed.")
+            raise BenchmarkError("A receipt no longer reads as it was signed.")
         began = time.monotonic()
         swarm_report(path)
         report_s = time.monotonic() - began

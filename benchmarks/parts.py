@@ -1,13 +1,13 @@
 """Claim "parts": when a tenth of the nodes leave in the middle of their leases, what they had made is not lost.
 
-A learner and ten nodes, processes of their own on this machine. The engines are the fake one, at `TOKEN_S` a token, and
-the trainer sleeps, so that the machine is not what is measured. Again and again a node is stopped by Ctrl-C when it has
-made a random share of what it is at, and another takes its place: in turn one of today's, which hands back what it has
-begun, and one that gives its leases back, as all did before.
+A learner and ten nodes run as processes of their own on this machine. The engines are the fake one, at `TOKEN_S` a
+token, and the trainer sleeps, so that the machine's speed does not count. Repeatedly a node is stopped by Ctrl-C when
+it has generated a random share of its current call, and another takes its place. It is in turn a current node, which
+delivers its partial completions, and one that returns its leases, as all nodes did before.
 
-lost_tokens_pct, at most 1: of the tokens that a leaving node's engine had generated in the call that was under way,
-those that no training step took. The engine itself counts the former (`benchmarks.live.leaving_node`), the ledger the
-latter, once nothing of it waits any more. `lost_tokens_pct_before` among the figures is the same of the other nodes.
+Bar: lost_tokens_pct, at most 1: the percentage of tokens of a leaving node's last engine call that no training step
+used. The engine itself counts the generated tokens (`benchmarks.live.leaving_node`); the ledger counts the trained
+ones, once none of them waits any more. `lost_tokens_pct_before` among the figures is the same for the other nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOKEN_S = 0.02
 TRAIN_S = 0.5
 SIZE_BYTES = 1 << 20
 SETTLE_S = 180.0
-"""Until all that a node handed back is trained on, or dropped."""
+"""Timeout until every token that a node delivered is trained on or dropped."""
 
 LOST_PCT_AT_MOST = 1.0
 
@@ -76,7 +76,7 @@ audits = false
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """A node that left: the tokens that it had `made` in its last call, and those of them that were `trained` on."""
+    """A node that left: the tokens `made` in its last call, and how many of them were `trained` on."""
 
     way: str
     made: int
@@ -89,7 +89,7 @@ class Left:
 
 @dataclass(kw_only=True)
 class Stage:
-    """A swarm that runs. `out` has everything; `started` are the programs that must go on."""
+    """A running swarm. `out` holds all its files; `started` are the programs that must keep running."""
 
     out: Path
     invite: str
@@ -112,7 +112,7 @@ class Stage:
         return self.out / f"{name}.jsonl"
 
     def ask(self, sql: str, *values: object) -> tuple[int, ...]:
-        """A row of numbers of the learner's ledger."""
+        """Return a row of numbers from the learner's ledger."""
         with closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as db:
             return tuple(one or 0 for one in db.execute(sql, values).fetchone())
 
@@ -145,14 +145,14 @@ def claim() -> int:
 
 
 def lost_pct(found: Sequence[Left], way: str) -> float | None:
-    """Of all that nodes of this way had made, in percent."""
+    """Return the percentage lost of all tokens that nodes of this way had generated."""
     mine = [one for one in found if one.way == way]
     made = sum(one.made for one in mine)
     return 100 * (made - sum(one.trained for one in mine)) / made if made else None
 
 
 def open_stage(out: Path, stack: ExitStack, nodes: int, seed: int) -> Stage:
-    """A learner and so many nodes that stay, at work."""
+    """Start a learner and this many nodes that stay; return when they work."""
     write_character_tokenizer(out / "model")
     (out / "model" / "config.json").write_text("{}", encoding="ascii")
     write_payload(out / "model", 1 << 16, seed=0)
@@ -175,7 +175,7 @@ def open_stage(out: Path, stack: ExitStack, nodes: int, seed: int) -> Stage:
 
 
 def leave(stage: Stage, name: str, way: str, share: float) -> Left:
-    """Let one more node come, and leave when it has made about that share of what it is at."""
+    """Start one more node, and stop it when it has generated about this share of its current call."""
     with ExitStack() as stack:
         node = stage.join(name, way, stack)
         events = stage.out / name / "events.jsonl"
@@ -187,30 +187,30 @@ def leave(stage: Stage, name: str, way: str, share: float) -> Left:
         node.process.wait()
     made = made_last(stage.account(name))
     if not made:
-        raise BenchmarkError(f"{name} was between two calls when it left, or had made nothing; choose another --seed.")
+        raise BenchmarkError(f"{name} left between two calls, or had generated nothing; choose another --seed.")
     return Left(way=way, made=made, trained=trained_of(stage, name))
 
 
 def begun(account: Path) -> int:
-    """How many calls of its engine a node has begun."""
+    """Return the number of calls of its engine that a node has begun."""
     return sum("began" in line for line in lines_of(account))
 
 
 def made_last(account: Path) -> int:
-    """Tokens that its engine had generated in its last call."""
+    """Return the tokens that its engine had generated in its last call."""
     lines = lines_of(account)
     return int(lines[-1].get("made", 0)) if lines else 0
 
 
 def lines_of(account: Path) -> list[dict[str, int]]:
-    """A line may be cut in the middle while it is written."""
+    """Return the complete lines. A line may be cut while it is being written."""
     if not account.exists():
         return []
     return [json.loads(line) for line in account.read_text(encoding="ascii").splitlines(keepends=True) if "\n" in line]
 
 
 def trained_of(stage: Stage, name: str) -> int:
-    """Tokens of the leases that the node did not finish that were trained on, once no others of them wait."""
+    """Return the trained tokens of the node's unfinished leases, once none of their tokens waits."""
     mine = (
         "FROM records r JOIN leases l USING (lease) JOIN peers p ON p.peer = r.peer"
         " LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"
@@ -219,7 +219,7 @@ def trained_of(stage: Stage, name: str) -> int:
     ends = time.monotonic() + SETTLE_S
     while stage.ask(f"SELECT count(*) {mine} AND r.step IS NULL AND d.lease IS NULL", name)[0]:
         if time.monotonic() > ends:
-            raise BenchmarkError(f"What {name} handed back still waits after {SETTLE_S:.0f} s.")
+            raise BenchmarkError(f"Tokens that {name} delivered on leaving still wait after {SETTLE_S:.0f} s.")
         time.sleep(POLL_S)
     return stage.ask(f"SELECT sum(r.tokens) {mine} AND r.step IS NOT NULL", name)[0]
 

@@ -1,22 +1,31 @@
 """Claim "patch": one copy of an update is about a hundredth of the model, made and applied faster than disks read.
 
-A Qwen3 of 42 million parameters, initialised with a deviation of 0.02, is trained on random tokens: AdamW on fp32
-masters, exported as bf16, WARM_STEPS steps so that its moments are filled (its first steps move every weight by the
-whole learning rate), then 16 more, at three learning rates. For the versions k = 1, 4, 16 steps apart the table says
-which share of the values changed, and how long the patch is beside the full bf16 weights. Beside it, each under zstd-3
-tensor by tensor: the XOR of old and new by byte planes; gaps and raw new values, as PULSE sends them; and the full
-tensor. The last row is an fp32 export, which has no bar. What always holds: every patch is applied and compared byte
-for byte; times are processor seconds of one thread, from bytes in memory to bytes in memory, so that a shared machine
-changes them little; encoding, decoding and the others alternate, and figures are medians over the repetitions.
+A Qwen3 of 42 million parameters, initialised with a deviation of 0.02, is trained on random tokens with AdamW on fp32
+masters and exported as bf16. WARM_STEPS steps fill its moments, since its first steps move every weight by the whole
+learning rate; 16 more follow, at three learning rates. For versions k = 1, 4, 16 steps apart, the table shows the share
+of changed values, and the length of the patch compared with the full bf16 weights. It compares three other encodings,
+each under zstd-3 tensor by tensor: the XOR of old and new by byte planes; gaps and raw new values, as PULSE sends them;
+and the full tensor. The last row is an fp32 export, which has no bar.
 
-What a second thread gains is wall-clock time, so it is believed only on a machine that has nothing else to do: one
-thread and two alternate PAIRS times at learning rate 1e-6 and k = 1, and each bar is a ratio of medians.
+The gain of a second thread is wall-clock time, so it is valid only on an otherwise idle machine. One thread and two
+alternate PAIRS times at learning rate 1e-6 and k = 1, and each bar is a ratio of medians.
 
-Bars: pct_1e6_k1, percent of the weights' bytes at learning rate 1e-6 and k = 1, at most 0.95; encode_mb_s_1e6_k1 and
-decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; encode_two_cores and
-decode_two_cores, speed of two threads over that of one there, at least 1.6 each; slowest_mb_s, of both at all nine
-points, at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors, the
-most that was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
+Bars:
+
+- pct_1e6_k1: percent of the weights' bytes at learning rate 1e-6 and k = 1, at most 0.95.
+- encode_mb_s_1e6_k1 and decode_mb_s_1e6_k1: megabytes of model per second and core there, at least 400 and 800.
+- encode_two_cores and decode_two_cores: speed of two threads over that of one there, at least 1.6 each.
+- slowest_mb_s: the slowest of both at all nine points, at least 150.
+- of_zstd_full: the worst ratio of the patch to the full tensors under zstd, at most 1.
+- memory_tensors: the most memory allocated besides the two models and the patch, in sizes of the largest tensor, at
+  most 2.
+
+Invariants:
+
+- Every patch is applied, and the result compared byte for byte.
+- Times are processor seconds of one thread, from bytes in memory to bytes in memory, so a shared machine changes them
+  little.
+- Encoding, decoding and the other encodings alternate, and figures are medians over the repetitions.
 """
 
 from __future__ import annotations
@@ -55,7 +64,7 @@ QWEN3 = {
 }  # fmt: skip
 DTYPES = {"BF16": np.uint16, "F32": np.uint32}
 SHARED = 0.8
-"""Share of a core below which somebody else slowed us down, and the table should not be believed."""
+"""Share of a core below which other processes slowed the benchmark, so that the table is not reliable."""
 
 Bits = NDArray[Any]
 T = TypeVar("T")
@@ -63,10 +72,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What was measured between two versions; speeds in megabytes of model per processor second.
+    """Measurements between two versions; speeds in megabytes of model per processor second.
 
-    `percent` is of the model's bytes: the patch's and the others' by name. `core` is the share of a core that we had
-    while the patch was made and applied: the speeds by the clock on the wall are those, times it.
+    `percent` is of the model's bytes: the patch's and the other encodings', by name. `core` is the share of a core that
+    the process had while the patch was made and applied; wall-clock speeds are these speeds times it.
     """
 
     rate: float
@@ -81,7 +90,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoCores:
-    """What two threads gain over one, in wall-clock time. `cores` is how many cores the two had on average."""
+    """Gain of two threads over one, in wall-clock time. `cores` is how many cores the two had on average."""
 
     encode: float
     decode: float
@@ -105,7 +114,7 @@ def benchmark() -> int:
 
 
 def version_file(out: Path, rate: float, apart: int, dtype: str) -> Path:
-    """The weights `apart` steps after the warm-up."""
+    """Return the file with the weights `apart` steps after the warm-up."""
     return out / f"{rate:g}-{apart}-{dtype}.safetensors"
 
 
@@ -130,7 +139,7 @@ def train(out: Path, rate: float, seed: int) -> None:
 
 
 def measure(out: Path, rate: float, apart: int, dtype: str, reps: int) -> Point:
-    """Time everything `reps` times between two versions, and look at memory once."""
+    """Time everything `reps` times between two versions, and measure memory once."""
     base, target = (version_file(out, rate, steps, dtype).read_bytes() for steps in (0, apart))
     old, new = tensors(base), tensors(target)
     size = sum(tensor.nbytes for tensor in new)
@@ -138,14 +147,14 @@ def measure(out: Path, rate: float, apart: int, dtype: str, reps: int) -> Point:
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     busy = passed = 0.0
     for _ in range(reps):
-        rebuilt = bytearray(b"\xff") * len(target)  # touched: the time to be given memory is not ours
+        rebuilt = bytearray(b"\xff") * len(target)  # touched, so that page allocation is not timed
         began = time.perf_counter()
         made, parts = timed(lambda: list(encode_patch(sources(base), sources(target))))
         patch = b"".join(parts)
         applied, _ = timed(lambda patch=patch, rebuilt=rebuilt: rebuild(base, patch, rebuilt))
         busy, passed = busy + made + applied, passed + time.perf_counter() - began
         if rebuilt != target:
-            raise BenchmarkError(f"the patch at {rate:g}, k = {apart} does not make the version that it should.")
+            raise BenchmarkError(f"the patch at {rate:g}, k = {apart} does not rebuild its target version.")
         lengths["patch"] = len(patch)
         seconds["encode"].append(made)
         seconds["decode"].append(applied)
@@ -165,7 +174,7 @@ def measure(out: Path, rate: float, apart: int, dtype: str, reps: int) -> Point:
 
 
 def measure_two_cores(out: Path) -> TwoCores | None:
-    """Time one thread and two in turn, at the lowest learning rate; None where there is one core alone."""
+    """Time one thread and two in turn, at the lowest learning rate; return None on a machine with a single core."""
     if (os.cpu_count() or 1) < 2:
         return None
     base, target = (version_file(out, LEARNING_RATES[0], steps, "BF16").read_bytes() for steps in (0, 1))
@@ -183,7 +192,7 @@ def measure_two_cores(out: Path) -> TwoCores | None:
             seconds["encode", num_threads].append(made - began)
             seconds["decode", num_threads].append(applied - made)
             if rebuilt != target:
-                raise BenchmarkError(f"the patch of {num_threads} threads does not make the version that it should.")
+                raise BenchmarkError(f"the patch of {num_threads} threads does not rebuild its target version.")
         cores.append((time.process_time() - busy) / (applied - began))
     gain = {
         way: (median(seconds[way, 1]) or 0.0) / (median(seconds[way, 2]) or math.inf) for way in ("encode", "decode")
@@ -192,9 +201,9 @@ def measure_two_cores(out: Path) -> TwoCores | None:
 
 
 def most_memory(base: bytes, target: bytes, patch: bytes) -> int:
-    """Bytes allocated at most while a patch is made and while it is applied, beside what goes in and comes out.
+    """Return the most bytes allocated while a patch is made and while it is applied, besides the inputs and outputs.
 
-    What numpy and Python allocate; libzstd's own tables, 7 MiB whatever the model, are not seen.
+    It counts allocations of numpy and Python. It does not see libzstd's own tables, 7 MiB for every model.
     """
     rebuilt = bytearray(len(target))
     tracemalloc.start()
@@ -207,7 +216,7 @@ def most_memory(base: bytes, target: bytes, patch: bytes) -> int:
 
 
 def sources(data: bytes) -> list[Source]:
-    """The one file of a version."""
+    """Return the one file of a version."""
     view = memoryview(data)
     return [Source(name="model.safetensors", size=len(data), read=lambda start, size: view[start : start + size])]
 
@@ -222,7 +231,7 @@ def rebuild(base: bytes, patch: bytes, into: bytearray, pool: WorkerPool | None 
 
 
 def tensors(data: bytes) -> list[Bits]:
-    """The bits of all tensors of a version, in the order of their file."""
+    """Return the bits of all tensors of a version, in the order of their file."""
     found = read_table("model.safetensors", len(data), lambda start, size: data[start : start + size])
     return [np.frombuffer(data[span.start : span.end], DTYPES[span.dtype]) for span in found.spans]
 
@@ -232,13 +241,13 @@ def num_changed(old: Bits, new: Bits) -> int:
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """Processor seconds that `work` took, and what it returned."""
+    """Return the processor seconds that `work` took, and its result."""
     began = time.process_time()
     done = work()
     return time.process_time() - began, done
 
 
-# The others: length of what one tensor takes.
+# The other encodings: each returns the length of one encoded tensor.
 
 
 def zstd_full(old: Bits, new: Bits) -> int:
@@ -272,13 +281,13 @@ OTHERS: dict[str, Callable[[Bits, Bits], int]] = {
 
 
 def report(points: Sequence[Point], in_full_width: Point, gain: TwoCores | None) -> int:
-    """Print every point, the bars; return the exit code."""
+    """Print every point and the bars; return the exit code."""
     say("\n" + table(HEADER, [cells(point) for point in (*points, in_full_width)]))
     if min(point.core for point in points) < SHARED:
-        say("\nWe did not have a core to ourselves: repeat this on an idle machine before believing the speeds.")
+        say("\nThe process did not have a whole core: repeat this on an idle machine before trusting the speeds.")
     if gain is None or gain.cores < 2 * SHARED:
         had = "one core alone" if gain is None else f"{gain.cores:.2f} cores"
-        say(f"\nTwo threads had {had}: repeat this where two cores are idle before believing what they gain.")
+        say(f"\nTwo threads had {had}: repeat this with two idle cores before trusting their gain.")
     first = points[0]
     bars = [
         Bar(name="pct_1e6_k1", value=first.percent["patch"], at_most=0.95),
@@ -309,7 +318,7 @@ HEADER = [
 
 
 def cells(point: Point) -> list[str]:
-    """A point's row under HEADER."""
+    """Return a point's row under HEADER."""
     return [
         f"{point.rate:g}",
         str(point.apart),

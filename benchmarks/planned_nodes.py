@@ -1,22 +1,29 @@
 """Claim "planned_nodes": with the nodes that our model plans the learner hardly waits; with fewer, as it predicts.
 
-The trainer sleeps (`benchmarks/live/trainer.py`), and every version that it publishes is 2 MiB of random bytes. So this
-says nothing of how long training or a real publication takes, nor which share of its time a learner trains: it holds
-the plan's waits against those that really come.
+The trainer sleeps (`benchmarks/live/trainer.py`), and every version that it publishes is 2 MiB of random bytes. So the
+benchmark does not measure training or a real publication, nor the share of time in which a learner trains. It compares
+the plan's waits with those that really occur.
 
 A learner and its rollout nodes run as processes of their own, each in a network namespace behind a link of its own.
-Short runs are recorded first; for each window S, what one shows of T_train, T_bcast, T_gen and rates is planned with as
-`volery plan` does it, which says how many nodes and which publication period. With these the swarm runs, and once more
-with about three fifths of the nodes. All figures are read from the learners' recordings; a prediction is made from the
-recording of its own run and held against the same training steps, as `volery plan --from` does.
+Short runs are recorded first. For each window S, the T_train, T_bcast, T_gen and rates of such a run are planned with
+as `volery plan` does it, which gives the number of nodes and the publication period. The swarm runs with these, and
+once more with about three fifths of the nodes. All figures are read from the learners' recordings. A prediction is made
+from the recording of its own run and compared with the same training steps, as `volery plan --from` does.
 
-Real are the learner, nodes, their libp2p connections, leases, deliveries, verdicts, ledger, signing, publication,
-distribution, disks and clocks. The engine sleeps as the trainer does (kind "fake"), since two cores could not do all
-nodes' work at the same time. So T_train hardly varies, completions are made up and rewarded with 0, and a group takes
-its time whatever it says. Since weights are random no patch is smaller, and every version travels whole. Bars: for each
-window, the share of its time in which the learner did not wait for rollouts (1 - bubble); the largest difference
-between predicted and measured bubble with too few nodes, in points. Invariants: with more than one repetition, shares
-and differences are medians over them; a run that fails ends the benchmark. Needs Linux and root.
+The learner, nodes, their libp2p connections, leases, deliveries, verdicts, ledger, signing, publication, distribution,
+disks and clocks are real. The engine sleeps as the trainer does (kind "fake"), since two cores could not do the work of
+all nodes at the same time. So T_train hardly varies, completions are made up and rewarded with 0, and a group's time
+does not depend on its content. Since weights are random, no patch is smaller, and every version is sent whole.
+
+Bars: for each window, the share of its time in which the learner did not wait for rollouts (1 - bubble); and the
+largest difference between predicted and measured bubble with too few nodes, in points.
+
+Invariants:
+
+- With more than one repetition, shares and differences are medians over them.
+- A run that fails ends the benchmark.
+
+Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -38,31 +45,31 @@ from node.commands.plan.measured_run import Fitted, Measured, read_run
 
 WINDOWS = (1, 3, 6)
 REPS = 1
-"""All of it takes a quarter of an hour, and what varies from step to step is averaged over STEPS of them."""
+"""One repetition takes a quarter of an hour, and averages the variation between steps over STEPS of them."""
 
 STEPS = 40
-"""Training steps of a run with enough nodes. Judged are the last 32
+"""Training steps of a run with enough nodes. The last 32 are judged
 (`learner.provisioning.estimation.estimates.WINDOW`).
 """
 
 FEWER_STEPS = 36
-"""Of a run with too few, which takes longer."""
+"""Training steps of a run with too few nodes, which takes longer."""
 
 FIRST = 8
 """Training steps before which the processor's use is not counted."""
 
 SMALL_WINDOW, WIDE_WINDOW = Plant(learner_mbit=22.0), Plant(learner_mbit=17.0)
-"""For S = 1, and for more. A version takes longer to reach more nodes, and S = 1 takes three times as many: with these
-uplinks of the learner T_bcast is about half of T_train either way."""
+"""Setups for S = 1, and for larger S. A version takes longer to reach more nodes, and S = 1 needs three times as many.
+With these uplinks of the learner, T_bcast is about half of T_train in both."""
 
 TRIALS = {
     SMALL_WINDOW: Run(staleness=3, nodes=10, steps=14, first=4),
     WIDE_WINDOW: Run(staleness=3, nodes=3, steps=14, first=4),
 }
-"""The runs that are planned from, with about as many nodes as will be planned."""
+"""The runs from which the plans are made, with about as many nodes as will be planned."""
 
 MOST_NODES = 24
-"""That the plan may choose from. More would be short of the processor."""
+"""Most nodes that the plan may choose from. More would exceed the processor."""
 
 FEWER = 0.6
 
@@ -71,7 +78,7 @@ NOT_WAITING_AT_LEAST, ERROR_POINTS_AT_MOST = 0.95, 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run: what was tried, what was seen, and the share of all cores in use meanwhile. `planned`: with as many
+    """One run: its settings, its measurements, and the share of all cores in use during it. `planned`: with as many
     nodes as planned, else with fewer."""
 
     run: Run
@@ -86,12 +93,12 @@ class Result:
 
     @property
     def predicted(self) -> float | None:
-        """The bubble that our model expects of what the run showed."""
+        """The bubble that our model predicts from the run's measurements."""
         return None if self.measured.predicted is None else max(0.0, self.measured.predicted.bubble)
 
     @property
     def error_points(self) -> float | None:
-        """How far the prediction is from what happened, in hundredths."""
+        """The difference between prediction and measurement, in hundredths."""
         return None if self.predicted is None else 100 * abs(self.predicted - self.measured.late.bubble)
 
     @property
@@ -128,23 +135,23 @@ def benchmark() -> int:
 
 
 def parser() -> ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = arguments(__doc__ or "", reps=REPS)
     parser.add_argument("--staleness", type=int, action="append", metavar="S", help=f"only this; else {WINDOWS}")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"training steps of a run ({STEPS})")
     return parser
 
 
-# What is run.
+# The runs.
 
 
 def plant_of(staleness: int) -> Plant:
-    """Where the window S = `staleness` is tried."""
+    """Return the setup in which the window S = `staleness` runs."""
     return SMALL_WINDOW if staleness == 1 else WIDE_WINDOW
 
 
 def plan_all(windows: Sequence[int], out: Path) -> list[Outcome]:
-    """The plan of each window, from a trial run where it will be tried."""
+    """Return the plan of each window, from a trial run in the same setup."""
     trials: dict[Plant, Fitted] = {}
     plans = []
     for staleness in windows:
@@ -157,11 +164,11 @@ def plan_all(windows: Sequence[int], out: Path) -> list[Outcome]:
 
 
 def planned(trial: Fitted, staleness: int) -> Outcome:
-    """The fewest nodes, alike and like those of the trial in the mean, that our rule asks for, with its margin."""
+    """Return the fewest nodes that our rule asks for, with its margin, all like the trial's average node."""
     pool, settings = trial.pool, trial.settings
     known = trial.measured
     if pool is None or known.train_s is None or known.broadcast_s is None or known.generation_s is None:
-        raise BenchmarkError("The trial run showed too little to plan from. Look at its log with --keep.")
+        raise BenchmarkError("The trial run recorded too little to plan from. Look at its log with --keep.")
     like = Candidate(
         name="",
         price=1.0,
@@ -179,13 +186,13 @@ def planned(trial: Fitted, staleness: int) -> Outcome:
     outcome = Windows(setting).ours(staleness)
     if not isinstance(outcome, Outcome):
         raise BenchmarkError(
-            f"{MOST_NODES} nodes are too few for S = {staleness}: they give {outcome.share:.2f} of it."
+            f"{MOST_NODES} nodes are too few for S = {staleness}: they supply {outcome.share:.2f} of the demand."
         )
     return outcome
 
 
 def alike(one: Candidate, count: int) -> tuple[Candidate, ...]:
-    """So many of a kind."""
+    """Return this many equal candidates."""
     return tuple(
         Candidate(
             name=f"n{index}",
@@ -199,12 +206,12 @@ def alike(one: Candidate, count: int) -> tuple[Candidate, ...]:
 
 
 def fewer(nodes: int) -> int:
-    """About three fifths of them, and not all."""
+    """Return about three fifths of the nodes, but not all."""
     return min(nodes - 1, max(1, round(FEWER * nodes)))
 
 
 def both(outcome: Outcome, options: Namespace, seed: int, out: Path) -> list[Result]:
-    """The run with as many nodes as planned, and the one with fewer."""
+    """Run with as many nodes as planned, and with fewer; return both results."""
     enough = len(outcome.choice.chosen)
     few_steps = min(options.steps, FEWER_STEPS)
     results = []
@@ -217,23 +224,23 @@ def both(outcome: Outcome, options: Namespace, seed: int, out: Path) -> list[Res
 
 
 def attempt(plant: Plant, run: Run, out: Path) -> tuple[Fitted, float]:
-    """One run: what its recording shows, and the share of the cores in use. Keeps logs, and the learner's state."""
+    """Run once; return what the recording shows and the share of the cores in use. Keeps logs and learner state."""
     ran = run_swarm(plant, run, out)
     for node in out.glob("n*/"):
         shutil.rmtree(node)
     return read_run(ran.state), ran.cores
 
 
-# What is said of it.
+# The report.
 
 
 def tell_plan(outcome: Outcome) -> None:
-    """What will be run."""
+    """Print the plan."""
     say(f"S = {outcome.staleness}: {len(outcome.choice.chosen)} nodes and kappa = {outcome.kappa} are planned")
 
 
 def tell(result: Result) -> None:
-    """Progress, for whoever watches."""
+    """Print the progress."""
     run = result.run
     said = "-" if result.predicted is None else f"{result.predicted:.1%}"
     say(
@@ -244,12 +251,12 @@ def tell(result: Result) -> None:
 
 HEADER = [
     "S", "kappa", "nodes", "", "T_train [s]", "T_bcast [T_train]", "T_gen [T_train]", "not waiting [%]", "bubble [%]",
-    "predicted [%]", "lag, mean", "max", "too old", "cores [%]",
+    "predicted [%]", "lag, mean", "max", "stale", "cores [%]",
 ]  # fmt: skip
 
 
 def row(result: Result) -> list[str]:
-    """A run's line under HEADER."""
+    """Return a run's line under HEADER."""
     run, late = result.run, result.measured.late
     return [
         str(run.staleness),
@@ -270,12 +277,12 @@ def row(result: Result) -> list[str]:
 
 
 def of_window(results: Sequence[Result], staleness: int, *, planned: bool) -> list[Result]:
-    """The repetitions of one run."""
+    """Return the repetitions of one run."""
     return [one for one in results if one.run.staleness == staleness and one.planned == planned]
 
 
 def bars(results: Sequence[Result]) -> list[Bar]:
-    """The bars of what was run."""
+    """Return the bars of all runs."""
     found = []
     errors: list[float | None] = []
     for staleness in dict.fromkeys(one.run.staleness for one in results):
@@ -288,7 +295,7 @@ def bars(results: Sequence[Result]) -> list[Bar]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, Any]:
-    """What stands around the bars."""
+    """Return the figures beside the bars."""
     found: dict[str, Any] = {"rollouts": WIDE_WINDOW.rollouts, "size_mib": WIDE_WINDOW.size_bytes / 2**20}
     for staleness in dict.fromkeys(one.run.staleness for one in results):
         for is_planned, word in ((True, "planned"), (False, "fewer")):

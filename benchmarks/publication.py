@@ -1,14 +1,22 @@
 """Claim "publication": a learner trains on while versions and checkpoints are made of what it has learnt.
 
-blocked_pct_demo, blocked_pct_50m: of the learner's time, how much publication or a checkpoint kept it from training, as
-reports have it (`learner.provisioning.estimation.learner_time`): in `volery demo`, and for a model of 50 M parameters
-that is published with every step. pace_of_alone: training steps a second of that learner over those of its trainer
-alone, with the same batches ready. publish_cpu_s_per_gib and publish_of_write: processor seconds from the snapshot of a
-model of 1 GiB to its announcement, patches from two versions included, and seconds over those of a plain write of as
-many bytes. apply_s_per_gib: from the last chunk of a patch of 0.5 % of a model of 1 GiB until an engine may load it.
-What always holds: trainer, learner, node, store and patches are real; nodes beside the learner of 50 M parameters make
-no rollouts, which would take the cores that are timed (`benchmarks/publishing/beside.py`); runs alternate, and a ratio
-is taken within a repetition; bars are on medians.
+Bars, each a median:
+
+- blocked_pct_demo and blocked_pct_50m: the percentage of the learner's time in which publication or a checkpoint kept
+  it from training, as reports show it (`learner.provisioning.estimation.learner_time`). The first is of `volery demo`,
+  the second of a model of 50 M parameters that is published with every step.
+- pace_of_alone: training steps a second of that learner over those of its trainer alone, with the same batches ready.
+- publish_cpu_s_per_gib: processor seconds from the snapshot of a model of 1 GiB to its announcement, patches from two
+  versions included.
+- publish_of_write: seconds of that publication over those of a plain write of as many bytes.
+- apply_s_per_gib: seconds from the last chunk of a patch of 0.5 % of a model of 1 GiB until an engine may load it.
+
+Invariants:
+
+- Trainer, learner, node, store and patches are real.
+- Nodes beside the learner of 50 M parameters generate no rollouts, which would take the cores that are timed
+  (`benchmarks/publishing/beside.py`).
+- Runs alternate, and a ratio is taken within a repetition.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ from benchmarks.publishing.beside import Beside, prepare, run_alone, run_beside,
 REPS = 3
 
 TENSORS = 32
-"""Of 32 MiB each, in the model that patches are applied to: 1 GiB."""
+"""Number of tensors of 32 MiB each in the model that patches are applied to: 1 GiB."""
 
 APPLICATIONS = 5
 
@@ -77,7 +85,7 @@ def claim() -> int:
 
 
 def run_demo(out: Path, seed: int) -> dict[str, Any]:
-    """What the learner of `volery demo` did with its time."""
+    """Return how the learner of `volery demo` spent its time."""
     directory = out / "demo"
     argv = ["-m", "node", "demo", "--out", str(directory), "--seed", str(seed), "--plain"]
     run(argv, log=out / "demo.log", caches=out / "caches", measure_memory=False)
@@ -91,7 +99,7 @@ def tell_demo(time: dict[str, Any]) -> None:
 
 
 def run_pairs(out: Path, reps: int) -> list[tuple[float, Beside]]:
-    """Training steps a second of the trainer alone, and the swarm's run: by turns."""
+    """Return, for each repetition, the training steps a second of the trainer alone, and the swarm's run."""
     place = out / "50m"
     place.mkdir()
     prepare(place)
@@ -121,7 +129,7 @@ def tell_pairs(pairs: list[tuple[float, Beside]]) -> None:
 
 
 def run_gibibyte(out: Path, reps: int) -> dict[str, Any]:
-    """In a process of its own, since what it needs of memory is given back only then."""
+    """Return the figures of publishing 1 GiB. A process of its own runs it, since only its end frees the memory."""
     place, log = out / "gibibyte", out / "gibibyte.log"
     place.mkdir()
     argv = ["-m", "benchmarks.publishing.gibibyte", str(place), str(reps)]
@@ -131,7 +139,7 @@ def run_gibibyte(out: Path, reps: int) -> dict[str, Any]:
 
 
 def run_applications(out: Path) -> list[Applied]:
-    """Patches applied in a node's store, the first not counted: it warms up."""
+    """Return the times of patches applied in a node's store. The first warms up and is not counted."""
     update = publish_update(out / "update", TENSORS)
     return list(islice(applications(update, out / "applied"), 1 + APPLICATIONS))[1:]
 

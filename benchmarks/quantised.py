@@ -1,19 +1,21 @@
 """Claim "quantised": a policy learns from int8 and int4 rollouts what it learns from those of published weights.
 
-Two tasks on a model of 0.2 M parameters that was taught by example until a fifth (a half) of its answers are right:
-reversal of six letters, and reasoning-gym's basic_arithmetic, sums of two numbers, the harder one: it ends at 0.85
-where reversal ends at 0.98, since carries are learned late, so that a loss would show. Each step's weights are
-published in bfloat16 and installed by the product's engine, whose seeded sampler draws eight completions of a prompt;
-the product's trainer takes the step, with the default objective, whose ratio corrects what the formats differ by
-(`benchmarks/cards/laboratory.py`). Ten paired seeds; the policy is evaluated in full on 2048 held-out prompts, the mean
-of the last five evaluations.
+Two tasks train a model of 0.2 M parameters that was taught by example until a fifth (a half) of its completions are
+right: reversal of six letters, and reasoning-gym's basic_arithmetic, sums of two numbers. The second is harder: it ends
+at 0.85 where reversal ends at 0.98, since carries are learned late, so a loss would show. Each step's weights are
+published in bfloat16 and installed by the product's engine, whose seeded sampler draws eight completions of a prompt.
+The product's trainer takes the step with the default objective, whose ratio corrects the difference of the formats
+(`benchmarks/cards/laboratory.py`). Ten paired seeds; the policy is evaluated in full on 2048 held-out problems, and the
+mean of the last five evaluations counts.
 
-loss_points_int8 and loss_points_int4, at most 2: by how many points of accuracy a policy ends below that of the same
-seed with published weights, the upper end of the 95 % interval of the mean, the worse task of the two.
-bytes_of_bf16_int8, at most 0.6, and bytes_of_bf16_int4, at most 0.35: what the weights take in an engine's process
-that has installed a model of Qwen3-0.6B's shapes, embeddings and all, over two bytes a parameter.
+Bars:
 
-Runs that are done are kept in --record, so that seeds can be run a few at a time (--seeds 10 11).
+- loss_points_int8 and loss_points_int4, at most 2: points of accuracy by which a policy ends below that of the same
+  seed with published weights. It is the upper end of the 95 % interval of the mean, for the worse of the two tasks.
+- bytes_of_bf16_int8, at most 0.6, and bytes_of_bf16_int4, at most 0.35: the memory of the weights, embeddings included,
+  in an engine's process that has installed a model of Qwen3-0.6B's shapes, over two bytes a parameter.
+
+Finished runs are stored in --record, so that seeds can be run a few at a time (--seeds 10 11).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 
 RECORDED = ROOT / "benchmarks" / "recorded" / "quantised.jsonl"
 RATES = {"reversal": 1.8e-3, "arithmetic": 1.35e-3}
-"""The best of the study of staleness at S = 0."""
+"""The best rates of the study of staleness at S = 0."""
 
 FORMS = ("int8", "int4")
 BESIDE = "stored"
@@ -51,11 +53,11 @@ BYTES_AT_MOST = {"int8": 0.6, "int4": 0.35}
 MEASURES = ("mismatch_kl", "entropy", "ess", "clip_share", "max_log_ratio")
 
 Finished = Mapping[FormatCell, Mapping[str, float]]
-"""Of each run what is concluded from."""
+"""By run: the figures from which the verdict is computed."""
 
 
 def run_cell(cell: FormatCell, models: Path) -> dict[str, float]:
-    """One run, on one thread; `models` keeps what runs of one seed begin with."""
+    """Run one cell on one thread; `models` stores the models that runs of one seed begin with."""
     recipe = RECIPES[cell.recipe]
     asked = Cell(recipe=cell.recipe, objective=DEFAULT, staleness=0, learning_rate=RATES[cell.recipe], seed=cell.seed)
     model = prepare(recipe, cell.seed, models / f"{cell.recipe}-{cell.seed}")
@@ -65,7 +67,7 @@ def run_cell(cell: FormatCell, models: Path) -> dict[str, float]:
 
 
 def figures_of(outcome: Outcome) -> dict[str, float]:
-    """The accuracy in the end and at its best, and means over all steps."""
+    """Return the final and the best accuracy, and means over all steps."""
     told = {"final": outcome.final, "greedy": outcome.greedy, "best": max(value for _, value in outcome.curve)}
     for name in MEASURES:
         if found := [step[name] for step in outcome.steps if name in step]:
@@ -74,7 +76,7 @@ def figures_of(outcome: Outcome) -> dict[str, float]:
 
 
 def upper_end(points: Sequence[float]) -> float | None:
-    """Of the 95 % interval of the mean; None of fewer than two."""
+    """Return the upper end of the 95 % interval of the mean; None for fewer than two points."""
     if len(points) < 2:
         return None
     spread = statistics.stdev(points) / math.sqrt(len(points))
@@ -82,7 +84,7 @@ def upper_end(points: Sequence[float]) -> float | None:
 
 
 def lost(finished: Finished, recipe: str, form: str) -> list[float]:
-    """Points that each seed lost against published weights."""
+    """Return the points that each seed lost against published weights."""
     pairs = [
         (finished[FormatCell(recipe=recipe, form=BESIDE, seed=cell.seed)], told)
         for cell, told in sorted(finished.items())
@@ -93,12 +95,12 @@ def lost(finished: Finished, recipe: str, form: str) -> list[float]:
 
 
 def read_record(path: Path) -> dict[FormatCell, Mapping[str, float]]:
-    """What was run."""
+    """Return the recorded runs."""
     return {FormatCell(**row["cell"]): row["told"] for row in read_rows(path)}
 
 
 def study(options: Namespace) -> dict[FormatCell, Mapping[str, float]]:
-    """Run what is not recorded."""
+    """Run the cells that are not recorded."""
     be_quiet()
     finished = read_record(options.record)
     cells = [
@@ -120,7 +122,7 @@ def study(options: Namespace) -> dict[FormatCell, Mapping[str, float]]:
 
 
 async def weights_of_bf16(directory: Path, form: str, parameters: int) -> tuple[float, float]:
-    """What the weights take over two bytes a parameter: as the engine tells, and as its process grew."""
+    """Return the size of the weights over two bytes a parameter: as the engine reports it, and as its process grew."""
     version = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
     async with open_worker_engine(TransformersConfig(device="cpu", quantization=form)) as engine:
         before = _anonymous_bytes(engine.pid)
@@ -140,7 +142,7 @@ def claim() -> int:
     parser = arguments(__doc__ or "", reps=len(SEEDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="only these (default: all ten)")
     parser.add_argument("--recipe", choices=sorted(RATES), action="append", help="only this task; may be repeated")
-    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of runs that are done")
+    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of finished runs")
     parser.add_argument("--no-memory", action="store_true", help="measure no engine's memory")
     options = parser.parse_args()
     finished = study(options)
@@ -177,7 +179,7 @@ def memory_bars(figures: dict[str, float | None]) -> list[Bar]:
 
 
 def mean_of(finished: Finished, recipe: str, form: str, name: str) -> float | None:
-    """Over the seeds."""
+    """Return the mean over the seeds."""
     found = [told[name] for cell, told in finished.items() if (cell.recipe, cell.form) == (recipe, form)]
     return statistics.fmean(found) if found else None
 

@@ -1,18 +1,27 @@
 """Claim "reach": whoever can meet behind home routers does, at the first try, and nobody is taken for met who is not.
 
-Every pair of the laboratory's kinds of router (`benchmarks/network/routers.py`), introduced again and again by a relay
-on the open internet of the laboratory, with round trips to the relay of 10 and 80 ms. Bars: of the introductions of
-pairs that can be connected at all, how many were (`punchable_pct`), and how many at the first try of both ends
-(`first_try_pct`); from the introduction to an encrypted, direct connection, in round trips over the relay
-(`direct_rtts`, the median); connections that one end takes for direct, and that are not (`false_direct`).
+Every pair of the laboratory's kinds of router (`benchmarks/network/routers.py`) is introduced repeatedly by a relay on
+the laboratory's open internet, with round trips to the relay of 10 and 80 ms. The same relays introduce two peers of
+go-libp2p, in turn with ours, for the pairs that can connect, if it is installed
+(`benchmarks/network/go_introduction.py`). Like our nodes here, it assumes that it cannot be dialled, knows its outside
+address, and asks no router for a port. Its time ends when the first of the two reports the connection.
 
-The same relays introduce two peers of go-libp2p in turns with ours, in the pairs that can meet, where it is installed
-(`benchmarks/network/go_introduction.py`). It believes that it cannot be dialled, knows where it is seen, and asks no
-router for a port, as ours here. Its time ends when the first of both says that they have met.
+Bars:
 
-What always holds: every router is probed first, with TCP alone, and whether each pair can meet is what was seen then;
-each attempt is between nodes that nobody has met; a connection counts when both ends got a ping back over it. A pair
-that cannot meet is tried once, to see that it is not said to. Needs Linux and root.
+- `punchable_pct`: the percentage of introductions that connected, among pairs that can connect at all.
+- `first_try_pct`: the percentage that connected at the first try of both ends.
+- `direct_rtts`: the median time from the introduction to an encrypted, direct connection, in round trips over the
+  relay.
+- `false_direct`: connections that one end wrongly takes for direct.
+
+Invariants:
+
+- Every router is probed first, with TCP alone; the probe decides whether a pair can connect.
+- Each attempt is between nodes that have never been connected.
+- A connection counts when both ends got a ping back over it.
+- A pair that cannot connect is tried once, to check that neither end reports a connection.
+
+Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -35,24 +44,24 @@ from benchmarks.network.router_probe import ProbeFailed, check
 from benchmarks.network.routers import KINDS, Kind, can_meet
 
 REPS = 10
-"""Introductions of each pair and round trip, half of them each way round."""
+"""Introductions of each pair and round trip; in half of them the ends swap roles."""
 
 GO_REPS = 2
-"""The same with go-libp2p, which needs seven seconds to know where it is seen."""
+"""The same for go-libp2p, which needs seven seconds to learn its outside address."""
 
 ROUND_TRIPS_MS = (10.0, 80.0)
-"""From a home to the relay and back."""
+"""Milliseconds from a home to the relay and back."""
 
 LEFT_OUT = frozenset({"hairpin"})
-"""It differs from `port` for two nodes of one home alone."""
+"""It differs from `port` only for two nodes of one home."""
 
 LANES = 2
-"""Introductions at a time, each by a relay of its own: most of the time is waiting."""
+"""Simultaneous introductions, each by its own relay: most of the time is waiting."""
 
 PORTS_A_LANE = 20_000
 
 OBSERVERS = "observers"
-"""The public host where go-libp2p is told where it is seen."""
+"""The public host that tells go-libp2p its outside address."""
 
 PUNCHABLE_PCT_AT_LEAST = 99.0
 FIRST_TRY_PCT_AT_LEAST = 97.0
@@ -82,17 +91,17 @@ class Attempt:
 
     @property
     def at_first_try(self) -> bool:
-        """Without a second knock: also where one dialled the other back."""
+        """Whether one attempt was enough; also true if one end dialled the other back."""
         return self.met and self.introduction.tries <= 1
 
     @property
     def round_trips(self) -> float:
-        """Over the relay: to it and on to the other end, and back."""
+        """The time in round trips over the relay: to it, on to the other end, and back."""
         return 1000 * self.introduction.seconds / (2 * self.round_trip_ms)
 
     @property
     def is_false(self) -> bool:
-        """Whether an end says that it is connected directly, and it is not; or both do, where no way leads."""
+        """Whether an end wrongly reports a direct connection, or both report one where none is possible."""
         introduction = self.introduction
         told_false = isinstance(introduction, Introduction) and introduction.is_false
         return told_false or (self.met and not self.is_possible)
@@ -100,7 +109,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """An introduction that is to be made."""
+    """An introduction to make."""
 
     one: Kind
     other: Kind
@@ -109,7 +118,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What came of some introductions of pairs that can meet; None where there were none, or nobody met."""
+    """The result of introductions of pairs that can connect; None where there were none, or none connected."""
 
     met_pct: float | None
     first_try_pct: float | None
@@ -133,7 +142,7 @@ def claim() -> int:
     kinds = [KINDS[name] for name in (options.kinds.split(",") if options.kinds else KINDS) if name not in LEFT_OUT]
     go_reps = options.go_reps if LIBRARY.is_file() else 0
     if go_reps < options.go_reps:
-        say("go-libp2p is not installed, and is left out; `sh tools/partners.sh .venv` installs it.")
+        say("go-libp2p is not installed and is left out; `sh tools/partners.sh .venv` installs it.")
     try:
         found = [one for round_trip_ms in ROUND_TRIPS_MS for one in run(kinds, round_trip_ms, options.reps, go_reps)]
     except (NetworkUnavailable, ProbeFailed, IntroductionFailed) as error:
@@ -148,7 +157,7 @@ def claim() -> int:
             name="direct_rtts",
             value=ours.round_trips,
             at_most=DIRECT_RTTS_AT_MOST,
-            why="" if ours.round_trips is not None else "nobody met",
+            why="" if ours.round_trips is not None else "no pair connected",
         ),
         Bar(name="false_direct", value=sum(one.is_false for one in found), at_most=0),
     ]
@@ -162,7 +171,7 @@ def claim() -> int:
 
 
 def run(kinds: Sequence[Kind], round_trip_ms: float, reps: int, go_reps: int) -> list[Attempt]:
-    """All introductions at one round trip."""
+    """Run all introductions at one round trip, and return the attempts."""
     delay_ms = round_trip_ms / 4  # into the switch and out of it, at both ends
     homes = [Home(name=f"{kind.name}{side}", kind=kind, delay_ms=delay_ms) for kind in kinds for side in "ab"]
     relays = [Node(name=f"relay{lane}", delay_ms=delay_ms) for lane in range(LANES)]
@@ -199,7 +208,7 @@ def _work(
     found: list[Attempt],
     failed: list[Exception],
 ) -> None:
-    """Introduce until nothing is left, or an introduction could not be made."""
+    """Make introductions until none is left or one fails."""
     try:
         with open_programs(lab, f"relay{lane}", first_port=4001 + PORTS_A_LANE * lane) as programs:
             go_programs = GoPrograms(programs, observers)
@@ -222,7 +231,7 @@ def _work(
 
 
 def pairs_of(found: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """By pair and round trip: how many met, at the first try, and in how many round trips."""
+    """Return, by pair and round trip, how many connected, at the first try, and in how many round trips."""
     by_pair: dict[tuple[float, str, str], list[Attempt]] = {}
     for one in found:
         first, second = sorted([one.one.name, one.other.name])
@@ -245,19 +254,19 @@ def _counts(some: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _percent(some: Iterable[bool]) -> float | None:
-    """How many of them hold; None where there are none."""
+    """Return the percentage of true values; None without any values."""
     all_of_them = list(some)
     return 100 * sum(all_of_them) / len(all_of_them) if all_of_them else None
 
 
 def _median_round_trips(some: Sequence[Attempt]) -> float | None:
-    """Of those that met; None where nobody did."""
+    """Return the median over the attempts that connected; None if none did."""
     met = [one.round_trips for one in some if one.met]
     return median(met) if met else None
 
 
 def tell(found: Sequence[Attempt]) -> None:
-    """A row for each pair and round trip."""
+    """Print a row for each pair and round trip."""
     rows = [
         [
             number(pair["round_trip_ms"], 0),
@@ -274,7 +283,7 @@ def tell(found: Sequence[Attempt]) -> None:
 
 
 def _told(pair: dict[str, Any], whose: str = "") -> list[str]:
-    """The cells of one side."""
+    """Return the cells of one side."""
     attempts, round_trips = pair[f"{whose}attempts"], pair[f"{whose}round_trips"]
     if not attempts:
         return ["-", "-", "-"]

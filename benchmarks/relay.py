@@ -1,25 +1,36 @@
 """Claim "relay": a new version reaches every peer in little more time than one copy takes to leave the learner.
 
-A source and its peers, each in a network namespace with links of its own (`benchmarks/network/`); nodes of ours with
-the real transport, store and distribution (encrypted, verified, written to disk and synced) take turns with libtorrent
-on the same links and bytes. Bars: last peer's time over the lower bound, by scenario; the mean peer's seconds in mix4;
-bytes received beyond the payload; processor seconds of all nodes for each GiB delivered, and the same over libtorrent's
-(the worse of n4 and n8, at full rates); and our time over libtorrent's where no downlink is the bound.
+A source and its peers run in a network namespace each, with links of their own (`benchmarks/network/`). Our nodes, with
+the real transport, store and distribution (encrypted, verified, written to disk and synced), take turns with libtorrent
+on the same links and bytes. Bars:
 
-In large there is one peer and no link: a version of 3 GiB, as fast as the machine is, in turns with a bare copy (TCP,
-SHA-256, a file, nothing encrypted, nothing synced). Bars: processor seconds of both ends for each GiB, and bytes a
-second over those of the bare copy.
+- the last peer's time over the lower bound, by scenario;
+- the mean peer's seconds in mix4;
+- bytes received beyond the payload;
+- processor seconds of all nodes for each GiB delivered, and the same over libtorrent's (the worse of n4 and n8, at full
+  rates);
+- our time over libtorrent's where no downlink is the bound.
 
-In nat8 and nat8mix peers sit behind home routers (`benchmarks/network/homes.py`), know nobody but the source, and are
-introduced to each other. The bound is that of the pairs that can meet. Ours take turns with ours where nobody says how
-it is reached (`unpunched`): then peers meet only those in the open, and where there are none each fetches from the
-source. Bars there: bytes that relays carry so that peers can meet, of all bytes (`circuits_pct`), and what a node of a
-whole swarm that has nothing to do sends and receives (`idle_bytes_per_s`, see `benchmarks/live/idle.py`).
+Scenario large has one peer and no link: a version of 3 GiB is sent as fast as the machine can, in turn with a bare copy
+(TCP, SHA-256, a file, nothing encrypted, nothing synced). Bars: processor seconds of both ends for each GiB, and bytes
+a second over those of the bare copy.
 
-What always holds: times are medians, and count only after every received file was compared byte for byte; a run that
-failed counts as one that never ended; every router is probed before each run, and one that does not behave as its kind
-ends the benchmark; processes on one machine share its cores, so where these and not the links were the limit, the same
-is run with slower links as well, and judged there. Needs Linux and root.
+In nat8 and nat8mix, peers sit behind home routers (`benchmarks/network/homes.py`), know only the source, and are
+introduced to each other. The bound is that of the pairs that can connect. Our nodes take turns with our nodes that do
+not say how they can be reached (`unpunched`): these connect only to peers in the open, and where there are none each
+peer fetches from the source. Bars there: the share of all bytes that relays carry so that peers can connect
+(`circuits_pct`), and what a node of a complete idle swarm sends and receives (`idle_bytes_per_s`, see
+`benchmarks/live/idle.py`).
+
+Needs Linux and root.
+
+Invariants:
+
+- Times are medians, and count only after every received file was compared byte for byte.
+- A run that failed counts as one that never ended.
+- Every router is probed before each run. If one does not behave as its kind, the benchmark ends.
+- Processes on one machine share its cores. Where these and not the links were the limit, the scenario runs again with
+  slower links, and is judged there.
 """
 
 from __future__ import annotations
@@ -61,7 +72,7 @@ OURS, THEIRS = "volery", "libtorrent"
 REPS = 3
 MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4", "nat8", "nat8mix", LARGE)
 IDLE = "idle"
-"""The swarm that has nothing to do, by the name under which it is asked for."""
+"""Option name of the swarm that has nothing to do."""
 
 RATIO_AT_MOST = {"n4": 1.08, "n8": 1.08, "n8rtt30": 1.12, "up8": 1.12, "nat8": 1.15, "nat8mix": 1.30}
 MIX4_MEAN_S_AT_MOST = 13.6
@@ -72,16 +83,17 @@ CPU_S_PER_GIB_LARGE_AT_MOST, LARGE_OF_RAW_AT_LEAST = 4.5, 0.5
 VS_LIBTORRENT_AT_MOST = 0.85
 CIRCUITS_PCT_AT_MOST = 0.1
 IDLE_BYTES_PER_S_AT_MOST = 1024
-"""Both ways, as a router counts them: headers of Ethernet, IP and TCP included."""
+"""Bytes sent and received, as a router counts them: headers of Ethernet, IP and TCP included."""
 
 CORES_BUSY, NODES_BUSY = 0.7, 0.3
-"""Parts of the cores in use, by all and by the nodes, from which the processor was the limit. With two cores that busy,
-whoever wants one waits for it as long as he then keeps it (M/M/2: part^2 / (1 - part^2)), and links are idle meanwhile.
-Unless the nodes used little: then others filled what was left, and nine processes get more than 0.3 if they want it.
+"""Used shares of the cores, in total and by the nodes, above which the processor was the limit. When two cores are that
+busy, a process waits for a core as long as it then uses it (M/M/2: part^2 / (1 - part^2)), and links are idle
+meanwhile. If the nodes used little, other processes filled the rest; nine processes get more than 0.3 if they want it.
 """
 
 SLOWER = 0.4
-"""What rates are multiplied by then: 50 becomes 20 Mbit/s, and a core has two and a half times as long for a byte."""
+"""Factor of the rates in the second run: 50 becomes 20 Mbit/s, and a core has two and a half times as long for a
+byte."""
 
 PROFILE_LINES = 25
 
@@ -156,7 +168,7 @@ class Cell:
 
 
 def benchmark() -> int:
-    """Run everything that was asked for, print the table and the verdict."""
+    """Run everything that the options ask for, print the table and the verdict."""
     options = parser().parse_args()
     names = options.scenario or (["n8"] if options.profile else [*MEASURED, IDLE])
     scenarios = [SCENARIOS[name] for name in names if name != IDLE]
@@ -180,19 +192,19 @@ def benchmark() -> int:
 
 
 def systems_in(scenario: Scenario, systems: Sequence[str]) -> list[str]:
-    """Those of the systems that can be run there."""
+    """Return the systems that can run in this scenario."""
     return [system for system in systems if system in programs_in(scenario)]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = arguments(__doc__ or "", reps=REPS)
     choices = [*SCENARIOS, IDLE]
     parser.add_argument("--scenario", action="append", choices=choices, help=f"only this one; else {MEASURED}, {IDLE}")
     choices = [*PROGRAMS, UNPUNCHED, RAW]
     parser.add_argument("--system", action="append", choices=choices, help="only this one; else all")
     parser.add_argument("--scale", type=float, metavar="X", help="all rates times X, and no second run")
-    parser.add_argument("--mib", type=float, metavar="N", help="size of what is sent, else that of the scenario")
+    parser.add_argument("--mib", type=float, metavar="N", help="size of the payload; else that of the scenario")
     parser.add_argument(
         "--profile", type=Path, metavar="DIR", help="run ours once (n8, or --scenario), sample every node, keep in DIR"
     )
@@ -200,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepare(scenarios: Sequence[Scenario], systems: Iterable[str], *, with_homes: bool = False) -> None:
-    """Raise BenchmarkError unless everything is here."""
+    """Raise BenchmarkError unless the machine has everything that the scenarios need."""
     with_homes = with_homes or any(scenario.kinds for scenario in scenarios)
     try:
         require_network(
@@ -217,12 +229,12 @@ def prepare(scenarios: Sequence[Scenario], systems: Iterable[str], *, with_homes
 
 
 def measure(scenario: Scenario, systems: Sequence[str], options: argparse.Namespace, out: Path) -> list[Cell]:
-    """Run a scenario with all systems, and once more with slower links where the processor was the limit of ours."""
+    """Run a scenario with all systems, and once more with slower links if the processor limited our nodes."""
     cells = compare(scenario, options.scale or 1.0, systems, options, out)
     ours = next((cell for cell in cells if cell.system == OURS), None)
     if options.scale is None and not scenario.on_loopback and ours is not None and ours.processor_limited:
         say(f"{scenario.name}: the processor was the limit; again, with rates times {SLOWER}")
-        slow = [system for system in systems if system != UNPUNCHED]  # many times as long, and it is no contest
+        slow = [system for system in systems if system != UNPUNCHED]  # takes many times as long, and is no contest
         cells += compare(scenario, SLOWER, slow, options, out)
     return cells
 
@@ -230,7 +242,7 @@ def measure(scenario: Scenario, systems: Sequence[str], options: argparse.Namesp
 def compare(
     scenario: Scenario, factor: float, systems: Sequence[str], options: argparse.Namespace, out: Path
 ) -> list[Cell]:
-    """Let the systems take turns, so that whatever else the machine does meets all of them."""
+    """Let the systems take turns, so that other load on the machine affects all of them."""
     scaled = scenario.scaled(factor)
     runs: dict[str, list[Ran | None]] = {system: [] for system in systems}
     for rep in range(options.reps):
@@ -242,7 +254,7 @@ def compare(
 
 
 def attempt(scenario: Scenario, system: str, directory: Path, *, seed: int, profile: Path | None = None) -> Ran | None:
-    """Run once; None, with the reason printed, when it failed. Keeps what nodes wrote to their logs."""
+    """Run once; if it fails, print the reason and return None. Keeps what nodes wrote to their logs."""
     try:
         return run_once(scenario, system, directory, seed=seed, profile=profile)
     except RunFailed as failed:
@@ -255,7 +267,7 @@ def attempt(scenario: Scenario, system: str, directory: Path, *, seed: int, prof
 
 
 def tell(scenario: Scenario, factor: float, system: str, ran: Ran | None) -> None:
-    """Progress, for whoever watches."""
+    """Print the progress."""
     if ran is not None:
         mb_per_s = scenario.size_bytes / ran.last_s / 1e6
         how_fast = f"{mb_per_s:.0f} MB/s" if scenario.on_loopback else f"{ran.over_bound:.3f} of the bound"
@@ -270,12 +282,12 @@ HEADER = [
     "CPU [s/GiB]", "nodes [%]", "others [%]",
 ]  # fmt: skip
 """Last and mean peer; copies that the source sent; bytes received beyond the payload; processor seconds of all nodes
-for each GiB delivered; shares of all cores from GO to the last DONE, the emulation's own work among the others'.
+for each GiB delivered; shares of all cores from GO to the last DONE. The emulation's own work counts as others'.
 """
 
 
 def row(cell: Cell) -> list[str]:
-    """A cell's line under HEADER."""
+    """Return a cell's line under HEADER."""
     return [
         cell.scenario.name,
         f"x{cell.factor:g}",
@@ -312,17 +324,17 @@ def report(cells: Sequence[Cell], idle: Idle | None = None) -> int:
 
 
 def judged(cells: Iterable[Cell], system: str) -> dict[str, Cell]:
-    """The cell of each scenario that its bar is held against: the last one measured."""
+    """Return the cell by which each scenario's bar is judged: the last one measured."""
     return {cell.scenario.name: cell for cell in cells if cell.system == system}
 
 
 def first_measured(cells: Sequence[Cell], system: str) -> dict[str, Cell]:
-    """The cell of each scenario before any with slower links."""
+    """Return the cell of each scenario before any with slower links."""
     return judged(reversed(cells), system)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:
-    """The bars of what was measured."""
+    """Return the bars of the measured cells."""
     ours, theirs = judged(cells, OURS), judged(cells, THEIRS)
     found = [
         Bar(name=name, value=ours[name].over_bound, at_most=at_most)
@@ -358,7 +370,7 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
 
 
 def idle_bars(idle: Idle | None) -> list[Bar]:
-    """The bar of a swarm that has nothing to do; it says nothing where nodes have too few neighbours."""
+    """Return the bar of an idle swarm. It has no value if nodes have too few neighbours."""
     if idle is None:
         return []
     why = "" if idle.met_pct >= FEWEST_MET_PCT else f"only {idle.met_pct:.0f} % of its pairs had met"
@@ -367,36 +379,36 @@ def idle_bars(idle: Idle | None) -> list[Bar]:
 
 
 def versus(ours: Cell, theirs: Cell) -> float | None:
-    """Our time over theirs; 0 when only they never ended."""
+    """Return our time over theirs; 0 if only theirs never ended."""
     if ours.last_s is None:
         return None
     return 0.0 if theirs.last_s is None else ours.last_s / theirs.last_s
 
 
 def cost_over(ours: Cell, theirs: Cell) -> float | None:
-    """Our processor seconds over theirs, run by run: the median."""
+    """Return the median over the runs of our processor seconds over theirs."""
     return median([mine.cpu_s_per_gib / other.cpu_s_per_gib for mine, other in pairs(ours, theirs)] or [None])
 
 
 def rate_over(ours: Cell, theirs: Cell) -> float | None:
-    """Our bytes a second over theirs, run by run: the median."""
+    """Return the median over the runs of our bytes a second over theirs."""
     return median([other.last_s / mine.last_s for mine, other in pairs(ours, theirs)] or [None])
 
 
 def pairs(ours: Cell, theirs: Cell) -> list[tuple[Ran, Ran]]:
-    """Runs of one repetition, one after the other, of which none failed."""
+    """Return pairs of successive runs of one repetition that both succeeded."""
     return [(mine, other) for mine, other in zip(ours.runs, theirs.runs, strict=True) if mine and other]
 
 
 def worst(values: Iterable[float | None]) -> float | None:
-    """The largest, where None stands for never."""
+    """Return the largest value; None, which stands for never, if any is None."""
     found = list(values)
     known = [value for value in found if value is not None]
     return max(known) if len(known) == len(found) else None
 
 
 def figures(cells: Iterable[Cell]) -> Mapping[str, Any]:
-    """What stands around the bars."""
+    """Return the figures beside the bars."""
     found: dict[str, Any] = {}
     for cell in cells:
         name = f"{cell.scenario.name}_{cell.system}" + ("" if cell.factor == 1 else f"_x{cell.factor:g}")
@@ -415,11 +427,11 @@ def figures(cells: Iterable[Cell]) -> Mapping[str, Any]:
     return found
 
 
-# Where the time goes.
+# The profile.
 
 
 def profile(scenarios: Sequence[Scenario], options: argparse.Namespace, out: Path) -> int:
-    """Run ours once in each scenario, all nodes sampled; print who used the processor. No bars: sampling costs time."""
+    """Run ours once in each scenario with sampling, and print the processor time. No bars: sampling costs time."""
     for scenario in scenarios:
         factor = options.scale or 1.0
         samples = options.profile.resolve() / f"{scenario.name}-x{factor:g}"
@@ -433,7 +445,7 @@ def profile(scenarios: Sequence[Scenario], options: argparse.Namespace, out: Pat
 
 
 def print_profile(ran: Ran, samples: Path) -> None:
-    """Own time by function and by module, time within each module, as shares of all samples."""
+    """Print own time by function and by module, and time within each module, as shares of all samples."""
     stacks = read_samples(samples)
     total = stacks.total()
     say(

@@ -2,19 +2,24 @@
 that the engine chose.
 
 A small Qwen3-MoE learns the documentation of this project, byte by byte, until its routers are sure of most tokens.
-Engines (transformers and vLLM, each in a process of its own) continue passages of it. The trainer scores the very same
-tokens, once with its own routers' choices and once with the engine's (`[trainer] router_replay`). What is compared is
-`mismatch_kl` as a training step tells it (k3, the mean over tokens of r - 1 - log r).
+Engines (transformers and vLLM, each in its own process) continue passages of it. The trainer scores the very same
+tokens, once with its own routers' choices and once with the engine's (`[trainer] router_replay`). The benchmark
+compares `mismatch_kl` as a training step reports it (k3, the mean over tokens of r - 1 - log r).
 
-with_of_without (transformers) and with_of_without_vllm, at most 0.1: `mismatch_kl` with replay over without. The engine
-computes in bfloat16 with weights in bfloat16, as published by default, and the trainer in float32, without lag; the
-median of the seeds.
+Bars: with_of_without (transformers) and with_of_without_vllm, at most 0.1: `mismatch_kl` with replay over that without.
+The engine computes in bfloat16 with weights in bfloat16, as published by default, and the trainer in float32, without
+lag; the median of the seeds.
 
-Among the figures: the same after `LAG` training steps, when what is left is the policy's own change; the same with an
-engine in float32, where routers hardly ever differ on one machine; how many choices differ at all; `replayed`, the
-least share of the engine's choices that the trainer found likely enough to follow, and `replayed_of_forged`, that of
-choices drawn at random; bytes that experts add to a token, and what is left of them when a record's are packed with
-zstd. vLLM is that of `--vllm`, by default the one which `make test-vllm` builds.
+Among the figures:
+
+- the same after `LAG` training steps, when only the policy's own change remains;
+- the same with an engine in float32, where routers hardly ever differ on one machine;
+- the share of tokens that replay changes;
+- `replayed`, the least share of the engine's choices that the trainer found likely enough to follow, and
+  `replayed_of_forged`, the same for choices drawn at random;
+- the bytes that experts add to a token, and the share that remains after a record's are packed with zstd.
+
+vLLM is that of `--vllm`, by default the one that `make test-vllm` builds.
 """
 
 from __future__ import annotations
@@ -47,9 +52,9 @@ MODEL: dict[str, Any] = {
     "num_experts": EXPERTS, "num_experts_per_tok": TOP_K, "norm_topk_prob": True, "tie_word_embeddings": True,
     "max_position_embeddings": 256, "initializer_range": 0.05,
 }  # fmt: skip
-"""Heads of 32, of those that vLLM can do on a CPU."""
+"""Heads of size 32, which vLLM supports on a CPU."""
 TAUGHT = 400
-"""Steps of 16 passages: enough for routers that are sure, at a loss of about 1.6 nats a byte."""
+"""Steps of 16 passages: enough to make the routers sure, at a loss of about 1.6 nats a byte."""
 PASSAGE, PROMPT, COMPLETION = 64, 32, 64
 GROUPS, GROUP = 32, 4
 LAG = 4
@@ -59,13 +64,13 @@ WITH_OF_WITHOUT_AT_MOST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What one engine and the trainer say of the same tokens."""
+    """The mismatch of one engine and the trainer on the same tokens."""
 
     without: float
     with_replay: float
     differ: float
-    """Of the engine's choices, one a layer and token, those that the trainer would make otherwise, as far as its
-    score changes: tokens whose log probability moves with replay, as a share."""
+    """Share of tokens whose log probability moves with replay. It stands for the engine's choices, one for each layer
+    and token, that the trainer would make otherwise, as far as they change its score."""
 
     @property
     def ratio(self) -> float:
@@ -74,7 +79,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """What one model showed."""
+    """Results of one model."""
 
     rounded: Shown
     on_vllm: Shown | None
@@ -108,7 +113,7 @@ def claim() -> int:
             name="with_of_without_vllm",
             value=median([one.ratio for one in on_vllm]) if on_vllm else None,
             at_most=WITH_OF_WITHOUT_AT_MOST,
-            why="" if on_vllm else f"{options.vllm} is not there",
+            why="" if on_vllm else f"{options.vllm} does not exist",
         ),
     ]
     figures = {
@@ -147,7 +152,7 @@ def tell(found: Sequence[Seed]) -> None:
 
 
 def measure(out: Path, seed: int, vllm: Path | None) -> Seed:
-    """Teach a model, have engines continue passages, and score what they said."""
+    """Teach a model, let engines continue passages, and score their tokens."""
     out.mkdir(parents=True)
     trainer, dice = Trainer(), np.random.default_rng(seed)
     text = corpus()
@@ -192,13 +197,13 @@ DTYPES = ("bfloat16", "float32")
 
 
 def corpus() -> np.ndarray[Any, Any]:
-    """The documentation as bytes below 128, the model's vocabulary."""
+    """Return the documentation as bytes below 128, the model's vocabulary."""
     whole = b"\n".join(file.read_bytes() for file in sorted((ROOT / "docs").glob("*.md")))
     return np.minimum(np.frombuffer(whole, np.uint8), 127).astype(np.int32)
 
 
 def passages(text: np.ndarray[Any, Any], dice: np.random.Generator) -> Arrays:
-    """Sixteen passages, of which every byte but the first is learnt."""
+    """Return sixteen passages; the model learns every byte of them but the first."""
     starts = dice.integers(0, len(text) - PASSAGE, 16)
     return {
         "tokens": np.concatenate([text[start : start + PASSAGE] for start in starts]),
@@ -208,7 +213,7 @@ def passages(text: np.ndarray[Any, Any], dice: np.random.Generator) -> Arrays:
 
 
 async def generate(config: WorkerConfig, directory: Path, prompts: Sequence[tuple[int, ...]]) -> list[Generation]:
-    """What an engine says after each prompt, GROUP times."""
+    """Return the completions that an engine generates for each prompt, GROUP of each."""
     requests = [
         GenerationRequest(
             prompt=prompt, seed=seed, temperature=1.0, max_new_tokens=COMPLETION, stop_ids=frozenset(), experts=True
@@ -223,7 +228,7 @@ async def generate(config: WorkerConfig, directory: Path, prompts: Sequence[tupl
 
 
 def compare(trainer: Trainer, prompts: Sequence[tuple[int, ...]], said: Sequence[Generation]) -> Shown:
-    """Score what was said with and without the engine's experts."""
+    """Score the completions with and without the engine's experts."""
     arrays, routes = sequences(prompts, said), experts_of(said)
     behaviour = np.concatenate([one.logprobs for one in said])
     plain, replayed = (answer(trainer, "logprobs", sent)[1]["logprobs"] for sent in (arrays, arrays | routes))
@@ -232,13 +237,13 @@ def compare(trainer: Trainer, prompts: Sequence[tuple[int, ...]], said: Sequence
 
 
 def k3(trained: np.ndarray[Any, Any], behaviour: np.ndarray[Any, Any]) -> float:
-    """The mean of r - 1 - log r, in nats."""
+    """Return the mean of r - 1 - log r, in nats."""
     apart = trained.astype(np.float64) - behaviour
     return float(np.mean(np.expm1(apart) - apart))
 
 
 def sequences(prompts: Sequence[tuple[int, ...]], said: Sequence[Generation]) -> Arrays:
-    """Prompts and what follows them, as the trainer takes them."""
+    """Return prompts and their completions in the trainer's format."""
     whole = [(prompts[number // GROUP], one.tokens) for number, one in enumerate(said)]
     return {
         "tokens": np.concatenate([np.array((*prompt, *tokens), np.int32) for prompt, tokens in whole]),
@@ -250,13 +255,13 @@ def sequences(prompts: Sequence[tuple[int, ...]], said: Sequence[Generation]) ->
 
 
 def experts_of(said: Sequence[Generation]) -> Arrays:
-    """The engine's choices for every token."""
+    """Return the engine's choices for every token."""
     experts = np.concatenate([one.experts for one in said if one.experts is not None])
     return {"experts": experts, "routed": np.ones(len(experts), np.uint8)}
 
 
 def rollouts(prompts: Sequence[tuple[int, ...]], said: Sequence[Generation], dice: np.random.Generator) -> Arrays:
-    """A training batch with rewards by chance, so that every sequence teaches something."""
+    """Return a training batch with random rewards, so that every sequence teaches something."""
     behaviour = np.concatenate([one.logprobs for one in said]).astype(np.float32)
     return {
         **sequences(prompts, said),
@@ -270,7 +275,7 @@ def rollouts(prompts: Sequence[tuple[int, ...]], said: Sequence[Generation], dic
 
 
 def packed(said: Sequence[Generation]) -> float:
-    """What zstd leaves of a record's experts, as a share; the choices of a layer in order, which is free."""
+    """Return the share of a record's expert bytes that zstd leaves. A layer's choices are sorted first, at no loss."""
     raws = [experts_bytes(np.sort(one.experts, axis=-1)) for one in said if one.experts is not None]
     packer = zstandard.ZstdCompressor(level=3)
     return sum(len(packer.compress(raw)) for raw in raws) / sum(map(len, raws))

@@ -1,17 +1,26 @@
 """Claim "scale": a thousand peers take little longer than ten, and no more of the source.
 
-The very cores that nodes run (`chunk_picker`, `super_seeding` and `upload_queue` of `swarm/transfer`,
+The benchmark runs the same cores as nodes (`chunk_picker`, `super_seeding` and `upload_queue` of `swarm/transfer`,
 `swarm/work/neighbour_graph.py`) in virtual time (`benchmarks/swarms/chunk_simulation.py`), with 10, 100 and 1000 peers.
-A source behind 50/50 Mbit/s publishes a model of SIZE_MIB in the chunks that `protocol/versions/chunking.py` cuts it
-into; peers sit behind the home lines of LINES, busy routers and latencies of LATENCY_S; of them JOINING come while it
-travels, LEAVING go, half of these without a word. Bars: last_over_bound_1000, when the last of a thousand that stay is
-done, over the bound that no schedule of any kind could beat; control_pct, bytes of all messages beside the chunks, the
-worst of the sizes; source_copies_1000_over_10, what the source sends to a thousand, its messages included, over what it
-sends to ten; homes_over_bound and homes_mixed_over_bound, a hundred peers that stay, behind home routers that can all
-be punched, or that cannot all meet (`benchmarks/swarms/homes.py`), over the bound of the pairs that can. What always
-holds: the same seed gives the same figures on every machine, since no clock but the simulated
-one is read; the mix of lines is the same at every size; figures are medians over the seeds; a run in which somebody who
-stays is never done counts as one that never ended.
+A source behind 50/50 Mbit/s publishes a model of SIZE_MIB, in the chunks that `protocol/versions/chunking.py` cuts it
+into. Peers have the home links of LINES, busy routers and latencies of LATENCY_S. A share JOINING of them arrives
+during the broadcast; a share LEAVING departs, half of these without notice.
+
+Bars:
+
+- last_over_bound_1000: the time when the last of a thousand staying peers is done, over the bound of any schedule.
+- control_pct: bytes of all messages other than chunks; the worst of the sizes.
+- source_copies_1000_over_10: what the source sends to a thousand peers, its messages included, over what it sends to
+  ten.
+- homes_over_bound and homes_mixed_over_bound: for a hundred peers that stay behind home routers, the time over the
+  bound of the pairs that can connect. In the first mix every router can be punched; in the second some pairs cannot
+  connect (`benchmarks/swarms/homes.py`).
+
+Invariants:
+
+- A seed gives the same figures on every machine, since only the simulated clock is read.
+- The mix of links is the same at every size.
+- Figures are medians over the seeds. A run in which a staying peer is never done counts as one that never ended.
 """
 
 from __future__ import annotations
@@ -43,8 +52,8 @@ REPS = 3
 SIZES = (10, 100, 1000)
 
 SIZE_MIB = 942
-"""The weights of 0.49 billion parameters in bf16 (Qwen2.5-0.5B), 1884 chunks of 512 KiB. The more, the nearer the
-bound: what it takes to fill the swarm, and the tail, are a number of chunks each, whatever there is to send."""
+"""The weights of 0.49 billion parameters in bf16 (Qwen2.5-0.5B): 1884 chunks of 512 KiB. A larger model comes nearer to
+the bound: filling the swarm, and the tail, take a fixed number of chunks each, whatever the size."""
 
 SOURCE = Link(up=50, down=50, latency_s=0.01)
 
@@ -56,30 +65,30 @@ LINES = (
     (100, 100, 3),  # fibre, symmetric
     (300, 300, 2),
 )
-"""(Mbit/s up, Mbit/s down, how many of twenty). Together they could send 67 Mbit/s each, and 50 are needed."""
+"""(Mbit/s up, Mbit/s down, how many of twenty). On average a peer could send 67 Mbit/s; 50 are needed."""
 
 LATENCY_S = (0.003, 0.02)
-"""One way to the middle of the network: round trips of 12 to 80 ms between two homes."""
+"""Seconds one way to the middle of the network: round trips of 12 to 80 ms between two homes."""
 
 ROUTER = Router(queue_bytes=100_000, queue_s=0.05)
-"""Busy links have full queues before them, behind which messages wait."""
+"""Busy links have full queues, in which messages wait."""
 
 JOINING, LEAVING = 0.1, 0.1
-"""Shares of the peers: a tenth each within a few minutes is far more than volunteers with machines of their own do."""
+"""Shares of the peers. A tenth each within a few minutes is far more than volunteers with their own machines do."""
 
 LAST_OVER_BOUND_AT_MOST, CONTROL_PCT_AT_MOST, COPIES_AT_MOST = 1.10, 1.0, 1.25
-"""Flat: a quarter more is what a source sends that serves until the end, when the last is done a quarter later."""
+"""Nearly flat: a source that serves until the end sends a quarter more when the last peer is done a quarter later."""
 
 HOMES_OVER_BOUND_AT_MOST = {"homes": 1.10, "homes_mixed": 1.25}
-"""As for a thousand; and as eight peers behind routers of all kinds have it, of which the open ones are the bound."""
+"""The first as for a thousand; the second as eight peers behind mixed routers need, where open peers set the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one simulation said. `done_s` are the times of those who stayed, ascending; `all_done` if all have one.
+    """The outcome of one simulation. `done_s`: times of the peers that stayed, ascending; `all_done`: all have one.
 
-    `copies` is what the source sent, messages included, in sizes of the version; percentages are of what was delivered,
-    but `source_control_pct`, which is of the version. `took_s` is processor time.
+    `copies` is what the source sent, messages included, in sizes of the version. Percentages are of the delivered
+    bytes, except `source_control_pct`, which is of the version. `took_s` is processor time.
     """
 
     num_peers: int
@@ -119,19 +128,19 @@ def benchmark() -> int:
 
 
 def parser() -> ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = arguments(__doc__ or "", reps=REPS)
-    parser.add_argument("--peers", type=int, action="append", metavar="N", help=f"only so many peers; else {SIZES}")
+    parser.add_argument("--peers", type=int, action="append", metavar="N", help=f"only this many peers; else {SIZES}")
     parser.add_argument("--mib", type=int, default=SIZE_MIB, metavar="N", help=f"size of the version ({SIZE_MIB})")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it there; else in the directory of --keep")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it here; else in the directory of --keep")
     return parser
 
 
-# Who is there.
+# The scenario.
 
 
 def scenario(num_peers: int, seed: int, size_mib: int = SIZE_MIB) -> Scenario:
-    """A swarm of so many peers that are there from the start, come or go, all drawn with `seed`."""
+    """Return a swarm of this many peers that stay, join or leave, all drawn with `seed`."""
     rng = random.Random(f"scale {num_peers} {seed}")
     lines = [(up, down) for up, down, count in LINES for _ in range(count)]
     rng.shuffle(lines)
@@ -148,8 +157,10 @@ def scenario(num_peers: int, seed: int, size_mib: int = SIZE_MIB) -> Scenario:
 
 
 def peer(up: float, down: float, size_bytes: int, rng: random.Random) -> Peer:
-    """One behind such a line. Who joins does so early enough that its own downlink does not become everybody's bound,
-    which would hide all the rest; who leaves, at any time until the source can have sent one copy.
+    """Return a peer with such a link.
+
+    A joining peer arrives early enough that its own downlink does not become the bound of all, which would hide
+    everything else. A leaving peer departs at any time until the source can have sent one copy.
     """
     link = Link(up=up, down=down, latency_s=rng.uniform(*LATENCY_S))
     one_copy_s, alone_s = (size_bytes * 8e-6 / rate for rate in (SOURCE.up, down))
@@ -162,7 +173,7 @@ def peer(up: float, down: float, size_bytes: int, rng: random.Random) -> Peer:
 
 
 def simulate(scenario: Scenario) -> Run:
-    """Let it happen."""
+    """Run a scenario, and return its outcome."""
     began = time.process_time()
     simulation = Simulation(scenario)
     outcome = simulation.run()
@@ -182,7 +193,7 @@ def simulate(scenario: Scenario) -> Run:
 
 
 def simulate_mix(name: str, options: Namespace) -> list[HomesRun]:
-    """A hundred homes, with every seed."""
+    """Simulate a hundred homes with every seed."""
     found = []
     for seed in range(options.seed, options.seed + options.reps):
         rng = random.Random(f"{name} {seed}")
@@ -202,11 +213,11 @@ def simulate_mix(name: str, options: Namespace) -> list[HomesRun]:
     return found
 
 
-# What is said of it.
+# The report.
 
 
 def tell(run: Run, seed: int) -> None:
-    """Progress, for whoever watches."""
+    """Print the progress."""
     say(
         f"{run.num_peers} peers, seed {seed}: last after {number(run.last_over_bound, 3)} of the bound, "
         f"{run.copies:.3f} copies from the source, simulated in {run.took_s:.0f} s"
@@ -220,7 +231,7 @@ HEADER = [
 
 
 def row(runs: Sequence[Run]) -> list[str]:
-    """The line of one size under HEADER."""
+    """Return the line of one size under HEADER."""
     lasts = [run.last_over_bound for run in runs]
     return [
         str(runs[0].num_peers),
@@ -241,17 +252,17 @@ def _rank(value: float | None) -> float:
 
 
 def typical(runs: Sequence[Run], figure: Callable[[Run], float | None]) -> float | None:
-    """The median over the seeds; None counts as more than any number."""
+    """Return the median over the seeds; None counts as more than any number."""
     return median([figure(run) for run in runs])
 
 
 def by_size(runs: Sequence[Run]) -> dict[int, list[Run]]:
-    """The runs of each number of peers, fewest first."""
+    """Return the runs of each number of peers, fewest first."""
     return {size: [run for run in runs if run.num_peers == size] for size in sorted({run.num_peers for run in runs})}
 
 
 def bars(runs: Sequence[Run]) -> list[Bar]:
-    """The bars of what was simulated."""
+    """Return the bars of the simulated sizes."""
     sizes = by_size(runs)
     few, many = (sizes.get(size) for size in (min(SIZES), max(SIZES)))
     found = []
@@ -267,7 +278,7 @@ def bars(runs: Sequence[Run]) -> list[Bar]:
 
 
 def homes_bars(homes: Mapping[str, Sequence[HomesRun]]) -> list[Bar]:
-    """The bars of the hundred homes."""
+    """Return the bars of the hundred homes."""
     return [
         Bar(
             name=f"{name}_over_bound",
@@ -314,7 +325,7 @@ def _draw(figure: Figure, runs: Sequence[Run]) -> None:
 
 
 def _draw_growth(axes: Axes, runs: Sequence[Run]) -> None:
-    """Each run as a point, medians as lines."""
+    """Draw each run as a point, and medians as lines."""
     sizes = by_size(runs)
     counts = list(sizes)
     for name, marker, color, figure in (
@@ -334,7 +345,7 @@ def _draw_growth(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _draw_times(axes: Axes, runs: Sequence[Run]) -> None:
-    """Which share of the peers was done by when, all seeds of a size together."""
+    """Draw the share of the peers that was done by each time, all seeds of a size together."""
     for (size, of_size), (color, style) in zip(by_size(runs).items(), STYLES * len(runs), strict=False):
         done = sorted(moment / run.bound_s for run in of_size for moment in run.done_s)
         shares = [100 * (rank + 1) / len(done) for rank in range(len(done))]

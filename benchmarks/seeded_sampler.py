@@ -1,11 +1,17 @@
 """Claim "seeded_sampler": a token that anybody can check costs next to nothing more than one that nobody can.
 
-A decoding step of a Qwen3 of about 50 M parameters, 64 rows behind 64 tokens each, on one thread of a CPU, at
-vocabularies of 512, 32 k and 152 k. Timed by turns: the forward pass, plain sampling at a temperature with the logprob
-of what was drawn, and the seeded sampler (`protocol.sampling`). Plain is whichever is faster, `multinomial` as in
-transformers' `generate` or the race of exponentials as in vLLM. Bars: sampler_pct_32k and sampler_pct_152k, what the
-seeded sampler takes more than plain, in percent of a step with plain sampling. What always holds: all three see the
-same logits, and the seeded sampler's tokens are those that it says can be verified.
+The benchmark times a decoding step of a Qwen3 of about 50 M parameters, 64 rows behind 64 tokens each, on one thread of
+a CPU, at vocabularies of 512, 32 k and 152 k. It times in turn the forward pass, plain sampling at a temperature with
+the log probability of the drawn token, and the seeded sampler (`protocol.sampling`). Plain sampling is the faster of
+`multinomial`, as in transformers' `generate`, and the race of exponentials, as in vLLM.
+
+Bars: sampler_pct_32k and sampler_pct_152k, the extra time of the seeded sampler over plain sampling, in percent of a
+step with plain sampling.
+
+Invariants:
+
+- All three see the same logits.
+- The seeded sampler's tokens pass its own verification.
 """
 
 from __future__ import annotations
@@ -23,11 +29,11 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, m
 
 ROWS = 64
 BEHIND = 64
-"""Tokens behind each row."""
+"""Tokens before each row."""
 TEMPERATURE = 0.8
 PCT_AT_MOST = 10.0
 STEPS = 5
-"""Steps timed in one repetition, after one that is not."""
+"""Steps timed in one repetition, after one that is not timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +55,7 @@ SHAPES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Of one step."""
+    """Times of one step."""
 
     forward: float
     multinomial: float
@@ -62,7 +68,7 @@ class Seconds:
 
     @property
     def pct(self) -> float:
-        """What the seeded sampler takes more, of a step with plain sampling."""
+        """The extra time of the seeded sampler, in percent of a step with plain sampling."""
         return 100 * (self.seeded - self.plain) / (self.forward + self.plain)
 
 
@@ -83,14 +89,14 @@ def make_model(shape: Shape) -> Qwen3ForCausalLM:
 
 
 def multinomial(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B] and their logprobs [B], as `generate` draws them."""
+    """Return tokens [B] and their log probabilities [B], as `generate` draws them."""
     probabilities = torch.softmax(logits / TEMPERATURE, -1)
     tokens = torch.multinomial(probabilities, 1)
     return tokens[:, 0], probabilities.gather(1, tokens)[:, 0].log()
 
 
 def exponential(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B] and their logprobs [B], as vLLM draws them without a seed."""
+    """Return tokens [B] and their log probabilities [B], as vLLM draws them without a seed."""
     probabilities = torch.softmax(logits / TEMPERATURE, -1)
     tokens = (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1, keepdim=True)
     return tokens[:, 0], probabilities.gather(1, tokens)[:, 0].log()
@@ -98,7 +104,7 @@ def exponential(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.inference_mode()
 def measured(model: Qwen3ForCausalLM, seed: int) -> Seconds:
-    """Medians over STEPS steps of one batch."""
+    """Return medians over STEPS steps of one batch."""
     generator = torch.Generator().manual_seed(seed)
     vocab_size: int = model.config.vocab_size
     cache = DynamicCache(config=model.config)
@@ -118,7 +124,7 @@ def measured(model: Qwen3ForCausalLM, seed: int) -> Seconds:
             ("seeded", lambda logits=logits, at=positions: seeded(logits, seeds, at)),
         ]
         drawn = {}
-        # Who comes first finds the logits in no cache: by turns.
+        # The first sampler finds the logits in no cache, so they take turns.
         for name, draw in draws[step % 3 :] + draws[: step % 3]:
             begun = time.perf_counter()
             drawn[name] = draw()
@@ -141,7 +147,7 @@ def require_verifiable(
 ) -> None:
     gaps = protocol.sampling.verify_tokens(torch, logits, seeds, positions, tokens, TEMPERATURE)
     if bool((gaps.worst > 1e-4).any()):
-        raise BenchmarkError("what was sampled cannot be verified, so its speed says nothing.")
+        raise BenchmarkError("the sampled tokens cannot be verified, so their speed is not a valid figure.")
 
 
 def middle(found: Sequence[Seconds]) -> Seconds:

@@ -1,14 +1,16 @@
 """Claim "siege": what strangers do costs members little: who was here is soon back, memory is bounded, work goes on.
 
-member_back_s, at most 30: a learner is killed and started again while 300 idle connections of one stranger, each made
-again as soon as it is closed, wait for it; how long after it listens all its nodes have joined.
-learner_rss_mib, at most 300: the most that the learner's process holds while 40 strangers open 256 streams each, fill
-every window and read nothing.
-pace_of_quiet, at least 0.5: training steps a minute meanwhile, against those of the time before.
+Bars, medians over the repetitions:
 
-A learner with a trainer that sleeps (`benchmarks/live/trainer.py`) and nodes with engines that do run as processes on
-loopback; strangers (`benchmarks/live/besieger.py`) are one more process, and have a share of the same cores. Quiet and
-besieged times follow each other; figures are medians over the repetitions.
+- member_back_s, at most 30: seconds from when a restarted learner listens until all its nodes have joined. It is killed
+  and started again while 300 idle connections of one stranger wait for it, each opened again as soon as it is closed.
+- learner_rss_mib, at most 300: the most memory that the learner's process holds while 40 strangers open 256 streams
+  each, fill every window and read nothing.
+- pace_of_quiet, at least 0.5: training steps a minute during that siege, over those of the quiet time before.
+
+A learner with a trainer that sleeps (`benchmarks/live/trainer.py`) and nodes with engines that sleep run as processes
+on loopback. Strangers (`benchmarks/live/besieger.py`) run in one more process on the same cores. Quiet and besieged
+times alternate.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ MEMBER_BACK_AT_MOST_S, RSS_AT_MOST_MIB, PACE_AT_LEAST = 30.0, 300.0, 0.5
 REPS = 3
 NODES = 3
 PHASE_S = 20.0
-"""Of quiet, and of siege: some twenty steps."""
+"""Seconds of a quiet and of a besieged phase: some twenty steps."""
 
 PLANT = Plant(train_s=0.5, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 20)
 MANY = 200
-"""Connections of the learner with which the idle strangers are there."""
+"""Number of the learner's connections from which the idle strangers count as connected."""
 
 POLL_S = 0.1
 MIB = 1 << 20
@@ -47,7 +49,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What a stretch of time showed: steps a minute, the most that the learner's process held, its share of a core."""
+    """What one phase showed: steps a minute, the most memory of the learner's process, its share of a core."""
 
     pace: float
     rss_mib: float
@@ -55,7 +57,7 @@ class Phase:
 
 
 class Siege:
-    """One learner, killed and started again now and then, and its nodes."""
+    """One learner, killed and started again several times, and its nodes."""
 
     def __init__(self, out: Path) -> None:
         self.swarm = LoopbackSwarm(name="siege", out=out, plant=PLANT)
@@ -63,7 +65,7 @@ class Siege:
         self.swarm.begin.touch()
 
     def run(self, reps: int) -> tuple[list[Phase], list[Phase], list[float]]:
-        """Return what quiet and besieged times showed, and after how long members were back."""
+        """Return the quiet phases, the besieged phases, and the seconds until members were back."""
         quiet, besieged, back = list[Phase](), list[Phase](), list[float]()
         with ExitStack() as everything:
             learner = ExitStack()

@@ -3,8 +3,8 @@
 Lengths are those of a recorded run of our own with a long tail, of some 2000 groups of eight completions. Volery
 trained a small model to write out Collatz sequences (`benchmarks/lengths/record.py`). A simulated swarm is leased those
 prompts in the order in which they come (today's order, `[learn] longest_first = false`), and longest first. The swarm
-runs the learner's own scheduler and buffer (`learner/simulation`). The scheduler foretells lengths from what it
-admitted before, as in a run, so the first pass over the problems counts, too.
+runs the learner's own scheduler and buffer (`learner/simulation`). The scheduler predicts lengths from the rollouts
+that it admitted before, as in a run, so the first pass over the problems counts, too.
 
 tail_of_today, at most 0.7: seconds from the first lease of a batch until its last completion has come, longest first
 over today's order. Each side's figure is the mean over all steps, in the setting MAIN. Each repetition draws other
@@ -51,8 +51,8 @@ OTHERS: Sequence[Setting] = (
     replace(LARGE, name="512, S = 0, nodes equally fast", staleness=0, rate_spread=0.0),
     replace(LARGE, name="512, S = 0, problems never repeat", staleness=0, repeat=False),
 )
-"""What differs from MAIN is in the name. With S = 0 the learner waits for all of a batch, and nothing else is made
-meanwhile; with a window a batch is formed of what has come."""
+"""Each name says what differs from MAIN. With S = 0 the learner waits for all of a batch, and nothing else is generated
+meanwhile; with a window, a batch is formed of the completions that have arrived."""
 
 
 def claim() -> int:
@@ -90,7 +90,7 @@ def gathered_s(ran: Ran) -> float:
 
 
 def late_s(ran: Ran) -> float:
-    """Return the same of the second half of the steps."""
+    """Return the same for the second half of the steps."""
     return ran.late_s
 
 

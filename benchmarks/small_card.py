@@ -1,15 +1,18 @@
 """Claim "small_card": a node limited to 0.6 GB of memory works in a swarm whose policy takes 1 GB in bfloat16.
 
-One learner and one node on this machine. The node runs in a memory cgroup (version 1, which wants root) of 0.6 GB:
-all of it, `volery join`, the engine's process, the verifier's gate, and the pages of files that they have read, which
-the kernel drops when it wants to. The node says quantization = "auto", and comes to int4, whose weights then lie in a
-mapped file. The policy has 511 M parameters with Qwen3's shapes, which nobody trained; the trainer computes nothing
-(`benchmarks/episodes/trainer.py`), so each version is the same weights under another name, fetched and installed.
-The learner's own engine audits in int4, outside of the cgroup.
+One learner and one node run on this machine. The node runs in a memory cgroup (version 1, which needs root) of 0.6 GB.
+The cgroup holds `volery join`, the engine's process, the verifier's gate, and the pages of the files that they have
+read, which the kernel can drop at any time. The node is configured with quantization = "auto" and chooses int4, whose
+weights then lie in a mapped file. The policy is an untrained model of 511 M parameters with Qwen3's shapes. The trainer
+computes nothing (`benchmarks/episodes/trainer.py`), so each version has the same weights under another name, which the
+node fetches and installs. The learner's own engine audits in int4, outside of the cgroup.
 
-rollouts, at least 16: completions of the node's that were admitted. installs, at least 2: versions that it installed,
-the second in place of the first. killed, at most 0: processes that the kernel ended in the cgroup, and crashes of the
-engine. peak_gb, at most 0.6, is what the cgroup held at most, which the kernel sees to.
+Bars:
+
+- rollouts, at least 16: admitted completions of the node.
+- installs, at least 2: versions that it installed, the second in place of the first.
+- killed, at most 0: processes that the kernel ended in the cgroup, and crashes of the engine.
+- peak_gb, at most 0.6: the most memory that the cgroup held; the kernel enforces it.
 """
 
 from __future__ import annotations
@@ -83,13 +86,13 @@ quantization = "auto"
 
 @contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
-    """A cgroup of version 1 with this limit. Raises BenchmarkError where none can be made."""
+    """Yield a cgroup of version 1 with this limit. Raises BenchmarkError if it cannot be made."""
     folder = CGROUPS / f"volery-bench-{os.getpid()}"
     try:
         folder.mkdir()
         (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
     except OSError as error:
-        raise BenchmarkError(f"{folder}: {error.strerror}. This wants root, and cgroups of version 1.") from error
+        raise BenchmarkError(f"{folder}: {error.strerror}. This needs root, and cgroups of version 1.") from error
     try:
         yield folder
     finally:
@@ -97,7 +100,7 @@ def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Its processes have been ended; the kernel may take a moment to see it."""
+    """Remove the cgroup. Its processes have ended, but the kernel may take a moment to notice."""
     for _ in range(50):
         try:
             folder.rmdir()
@@ -107,13 +110,13 @@ def _remove(folder: Path) -> None:
 
 
 def killed_in(folder: Path) -> int:
-    """How many processes the kernel has ended there."""
+    """Return the number of processes that the kernel has ended in the cgroup."""
     lines = (folder / "memory.oom_control").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def run_once(out: Path, seed: int, limit_bytes: int) -> dict[str, float]:
-    """One swarm, until the node has done what is asked. Raises BenchmarkError."""
+    """Run one swarm until the node has made the rollouts and installs. Raises BenchmarkError."""
     out.mkdir(parents=True)
     model, begin = out / "model", out / "begin"
     model.mkdir()
@@ -167,7 +170,7 @@ def _wait(events: Path, of_node: Path, programs: list[Program]) -> None:
 
 
 def admitted(events: Path) -> int:
-    """Completions of deliveries that were admitted."""
+    """Return the number of completions that were admitted."""
     if not events.exists():
         return 0
     rows = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
@@ -180,7 +183,7 @@ def _statistics(group: Path) -> dict[str, int]:
 
 
 def claim() -> int:
-    """Run it, and tell."""
+    """Run the benchmark; return its exit code."""
     parser = arguments(__doc__ or "", reps=1)
     parser.add_argument("--limit", type=int, default=LIMIT_BYTES, metavar="BYTES", help="of the node, 600000000")
     options = parser.parse_args()

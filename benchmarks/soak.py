@@ -1,12 +1,12 @@
 """Claim "soak": after a day nothing has grown but the ledger: memory, handles, tasks and files stay as they are.
 
-A day of a learner and four nodes in one process (`benchmarks/soaks/day.py`), in virtual time: versions, leases,
-deliveries, nodes that come and go, a learner that is started again every hour. And thousands of joins over real
-connections (`benchmarks/soaks/joins.py`), whose time cannot run faster.
+A learner and four nodes live for a day of virtual time in one process (`benchmarks/soaks/day.py`): versions, leases,
+deliveries, nodes that come and go, and a learner that is started again every hour. Besides, thousands of nodes join
+over real connections (`benchmarks/soaks/joins.py`), whose time cannot run faster.
 
-Bars: of each, the slope through what was used, by its 95 % interval (`benchmarks/soaks/trend.py`): that of memory
-ends under 1 MiB an hour, or under 1 MiB a thousand joins (`*_mib`), and none lies wholly above 0 (`*_grow`: the lower
-end). The first WARM_UP_H hours do not count: caches fill, and all nodes have to come once.
+The bars are on the slope of each kind of usage, by its 95 % interval (`benchmarks/soaks/trend.py`). That of memory ends
+under 1 MiB an hour, or under 1 MiB a thousand joins (`*_mib`). No slope lies wholly above 0 (`*_grow`: the lower end).
+The first WARM_UP_H hours do not count: caches fill, and all nodes have to come once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADER = ["at", "memory [MiB]", "handles", "tasks", "files", "disk [MiB]"]
 
 
 def benchmark() -> int:
-    """Run both, print what was used and the verdict."""
+    """Run both parts, print the usage and the verdict."""
     options = parser().parse_args()
     prepare_process()
     with scratch(options.keep) as out:
@@ -68,15 +68,15 @@ def benchmark() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = arguments(__doc__ or "", reps=1)
     parser.add_argument("--hours", type=float, default=HOURS, help=f"how long the day is (default {HOURS:g})")
-    parser.add_argument("--joins", type=int, default=JOINS, help=f"joins that are looked at (default {JOINS})")
+    parser.add_argument("--joins", type=int, default=JOINS, help=f"number of joins (default {JOINS})")
     return parser
 
 
 def tell(usage: Usage) -> None:
-    """A line for whoever watches."""
+    """Print one line of progress."""
     say(
         f"{usage.at:6.2f}  {usage.memory_mib:7.1f} MiB  {usage.handles:4} handles  {usage.tasks:4} tasks  "
         f"{usage.files:5} files  {usage.disk_mib:7.1f} MiB on the disk"
@@ -84,7 +84,7 @@ def tell(usage: Usage) -> None:
 
 
 def trends(looks: Sequence[Usage]) -> dict[str, Trend]:
-    """Of all that is looked at."""
+    """Return the trend of each kind of usage."""
     at = [usage.at for usage in looks]
     return {
         "memory": trend(at, [usage.memory_mib for usage in looks]),
@@ -96,7 +96,7 @@ def trends(looks: Sequence[Usage]) -> dict[str, Trend]:
 
 
 def bars(prefix: str, looks: Sequence[Usage]) -> list[Bar]:
-    """Of one of both. The disk is left out: a ledger grows by what it remembers (`make bench-ledger`)."""
+    """Return the bars of one part. The disk is left out, since a ledger grows by its content (`make bench-ledger`)."""
     found = trends(looks)
     return [
         Bar(name=f"{prefix}memory_mib", value=found["memory"].high, at_most=MIB_AT_MOST),

@@ -1,13 +1,21 @@
 """Claim "staleness": the default objective loses next to nothing at S = 6, and does not collapse at S = 11.
 
-Small models taught by example, then trained on rollouts that are exactly S steps old (`benchmarks/lagged/`): string
-reversal and reasoning-gym's basic_arithmetic, S in 0, 1, 3, 6, 11, ten paired seeds, the current policy evaluated on
-2048 held-out prompts by one draw at T = 1 each, the mean of the last five evaluations. S = 0 counts with the best of
-several learning rates; the same rate is used at every other S, without any tuning. Beside our default: plain GRPO,
-truncated importance sampling, no correction. Bars, each the worst of the recipes: loss_s6_bound and loss_s11_bound,
-points lost against S = 0, the one-sided 95 % bound over the seeds; collapses of the default at any S; steps_to_08_s6,
-steps to 0.8 at S = 6 over those at S = 0. What always holds: a cell that is recorded is not run again, so the study may
-be stopped and started at any time; the same cell gives the same figures on the same machine.
+Small models are taught by example, then trained on rollouts that are exactly S steps old (`benchmarks/lagged/`). The
+tasks are string reversal and reasoning-gym's basic_arithmetic, with S in 0, 1, 3, 6, 11 and ten paired seeds. The
+current policy is evaluated on 2048 held-out problems by one draw at T = 1 each; the mean of the last five evaluations
+counts. S = 0 has the best of several learning rates, and every other S uses the same rate, without any tuning. Our
+default is compared with plain GRPO, truncated importance sampling, and no correction.
+
+Bars, each the worst of the recipes:
+
+- loss_s6_bound and loss_s11_bound: points lost against S = 0, as the one-sided 95 % bound over the seeds.
+- collapses: collapses of the default at any S.
+- steps_to_08_s6: steps to 0.8 at S = 6 over those at S = 0.
+
+Invariants:
+
+- A recorded cell is not run again, so the study may be stopped and started at any time.
+- A cell gives the same figures each time on the same machine.
 """
 
 from __future__ import annotations
@@ -39,31 +47,31 @@ STEPS_AT_MOST = 1.25
 
 
 def run_cell(cell: Cell, models: Path) -> Outcome:
-    """One cell, on one thread; `models` keeps what cells of one seed begin with."""
+    """Run one cell on one thread; `models` stores the models that cells of one seed begin with."""
     recipe = RECIPES[cell.recipe]
     return Laboratory(cell, recipe, prepare(recipe, cell.seed, _model_of(cell, models))).run()
 
 
 def study(record: Record, recipes: Sequence[str], workers: int) -> None:
-    """Run what is not recorded yet: S = 0 at every rate first, since the others go by the best of them."""
+    """Run the cells that are not recorded yet: S = 0 at every rate first, since the others use the best of these."""
     with tempfile.TemporaryDirectory(prefix="volery-bench-") as scratch:
         models = Path(scratch)
-        # Leaving the pool ends its processes, also in the middle of a cell: nothing is lost but that cell.
+        # Leaving the pool ends its processes, also in the middle of a cell: only that cell is lost.
         with multiprocessing.get_context("spawn").Pool(workers, initializer=_begin_worker) as pool:
             _run_all(pool, record, [cell for recipe in recipes for cell in fresh_cells(recipe)], models)
             rates = {recipe: best_rate(record.read(), recipe) for recipe in recipes}
             stale = [cell for recipe in recipes for cell in stale_cells(recipe, rates[recipe])]
-            stale.sort(key=_is_beside)  # what the bars rest on first
+            stale.sort(key=_is_beside)  # the cells that bars depend on come first
             _run_all(pool, record, stale, models)
 
 
 def _is_beside(cell: Cell) -> bool:
-    """Whether a cell is there to be compared with, and no bar rests on it."""
+    """Return whether a cell is only a comparison that no bar depends on."""
     return cell.objective != DEFAULT or cell.constant
 
 
 def be_quiet() -> None:
-    """What a process is told before it computes: one thread, no bars."""
+    """Prepare a process for computing: one thread, no progress bars."""
     import torch
 
     from learner.training.model.loading import quiet_transformers
@@ -73,7 +81,7 @@ def be_quiet() -> None:
 
 
 def _begin_worker() -> None:
-    """Ctrl-C reaches the whole terminal; it is for the parent to end its workers."""
+    """Prepare a worker. Ctrl-C reaches the whole terminal, but only the parent may end its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_quiet()
 
@@ -83,7 +91,7 @@ def _run_all(pool: Pool, record: Record, cells: Sequence[Cell], models: Path) ->
     if not left:
         return
     say(f"{len(left)} of {len(cells)} cells to run")
-    # Models first: two workers would make the same one at the same time.
+    # Make the models first: otherwise two workers would make the same one at the same time.
     pool.map(_make_model, [(cell, models) for cell in _first_of_each_model(left)], chunksize=1)
     began = time.monotonic()
     for done, (cell, outcome) in enumerate(pool.imap_unordered(_run, [(cell, models) for cell in left]), 1):
@@ -126,8 +134,10 @@ def judge(records: Records, recipes: Sequence[str]) -> tuple[list[Bar], dict[str
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
-    """Of one recipe: bounds on the loss by S, None where seeds are missing; collapses; and `slower`, steps to 0.8 over
-    those at S = 0.
+    """The verdict on one recipe.
+
+    `bounds`: bounds on the loss by S, None where seeds are missing. `slower`: steps to 0.8 at S = 6 over those at
+    S = 0.
     """
 
     bounds: dict[int, float | None]
@@ -181,7 +191,7 @@ def _row(records: Records, recipe: str, rate: float, objective: str, staleness: 
 
 
 def _worst(values: Sequence[float | None]) -> float | None:
-    """The largest; None where one could not be measured."""
+    """Return the largest value; None if one could not be measured."""
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) and known else None
 

@@ -1,10 +1,14 @@
 """Claim "staleness_report": the recorded study of staleness says what it says, and one of its cells can be had again.
 
-Judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running anything, then
-runs one recorded cell anew, the default objective at S = 6 with the study's first seed (or --seed more), and compares.
-Bars: those of the study; rerun_points, how many points of accuracy the cell ends away from its record. What always
-holds: the record is only read; on the machine and the software that it was made with, the cell's curve is the recorded
-one to the last digit.
+The benchmark judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running
+anything. Then it runs one recorded cell again, the default objective at S = 6 with the study's first seed (or --seed
+more), and compares. Bars: those of the study; and rerun_points, the points of accuracy between the cell's end and its
+record.
+
+Invariants:
+
+- The record is only read.
+- On the same machine and software, the cell's curve equals the recorded one to the last digit.
 """
 
 from __future__ import annotations
@@ -20,15 +24,15 @@ from benchmarks.lagged.verdict import best_rate
 from benchmarks.staleness import RECORDED, be_quiet, judge, run_cell
 
 RERUN_POINTS_AT_MOST = 3.0
-"""Another processor rounds otherwise, which makes another run of the same seed: those end closer than that."""
+"""Another processor rounds differently, which makes another run of the same seed. Such runs end closer than this."""
 
 
 def rerun(records: Records, seed: int) -> float:
-    """Run the default at S = 6 anew and return the points between its end and the recorded one."""
+    """Run the default at S = 6 again, and return the points between its end and the recorded one."""
     recipe = "reversal"
     cell = Cell(recipe=recipe, objective=DEFAULT, staleness=6, learning_rate=best_rate(records, recipe), seed=seed)
     if cell not in records:
-        raise BenchmarkError(f"{cell} is not recorded; run `make bench-staleness` to the end, it goes on where it was.")
+        raise BenchmarkError(f"{cell} is not recorded; run `make bench-staleness` to the end, it resumes where it was.")
     be_quiet()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="volery-bench-") as scratch:

@@ -1,17 +1,21 @@
 """Claim "stream": one libp2p stream, encrypted and multiplexed, carries half of what a bare TCP connection carries.
 
-ratio_to_raw, at least 0.45: bytes a second of one stream between two processes on loopback, over TLS and yamux, divided
-by those of a plain trio TCP connection between the same two processes. Both write 256 KiB at a time and read up to as
-much; the sender's clock runs from its first write to the receiver's word that all has come. Noise, which the host keeps
-for those who do not speak TLS, is measured beside it. CPU seconds are those of one process meanwhile, in user and
-system.
+Bar: ratio_to_raw, at least 0.45: bytes a second of one stream between two processes on loopback, over TLS and yamux,
+divided by those of a plain trio TCP connection between the same two processes. Both write 256 KiB at a time and read at
+most as much. The sender's clock runs from its first write to the receiver's message that everything has arrived. Noise,
+which the host supports for peers that do not speak TLS, is measured beside it. CPU seconds are those of one process in
+that time, user and system.
 
-What always holds: the kinds take turns, so that what else the machine does meets all; a ratio is taken within a
-repetition, and the bar is on their median. Each repetition is a pair of processes of its own, since the same program
-can be a third slower in one pair than in the next for as long as they live; a first transfer of each kind is not
-counted, so that windows have opened.
-What is sent lies in more memory than a core caches, as weights do, and each end keeps to a core of its own, as two
-machines would: two ends that share one core hand bytes over in its cache, and a bare copy is three times as fast then.
+Invariants:
+
+- The kinds take turns, so that other load on the machine affects all of them.
+- A ratio is taken within a repetition, and the bar is on their median.
+- Each repetition is a pair of processes of its own: in one pair the same program can stay a third slower than in the
+  next.
+- The first transfer of each kind is not counted, so that windows have opened.
+- The payload is larger than a core's cache, as weights are.
+- Each end keeps to a core of its own, as on two machines. Two ends on one core would pass bytes in its cache, and a
+  bare copy would be three times as fast.
 """
 
 from __future__ import annotations
@@ -51,13 +55,13 @@ from swarm.transport.interface import Stream
 RATIO_AT_LEAST = 0.45
 REPS = 7
 TRANSFERS = 2
-"""Of each kind by one pair of processes: the first opens the windows and is not counted."""
+"""Transfers of each kind by one pair of processes; the first opens the windows and is not counted."""
 MIB = 1024 * 1024
 SIZE_MIB = 256
 PIECE_BYTES = 256 * 1024
-"""Of a write, and of a read at most: as the node's own framing reads."""
+"""Bytes of a write, and of a read at most, as the node's own framing reads."""
 SOURCE_PIECES = 256
-"""Different pieces that are sent in turn: 64 MiB, twice what the last level caches of large servers hold for a core."""
+"""Different pieces sent in turn: 64 MiB, twice what the last level caches of large servers hold for a core."""
 
 RAW = "raw"
 KINDS = {RAW: "trio TCP", TLS: "TLS, yamux", NOISE: "noise, yamux"}
@@ -66,14 +70,14 @@ LOOPBACK = "127.0.0.1"
 DONE = b"!"
 
 SHARED = 0.3
-"""Cores of others from which a warning is due: two processes that exchange bytes as fast as they can need two."""
+"""Cores used by other processes above which a warning is printed: two processes at full speed need two cores."""
 
 PATIENCE_S = 600.0
-"""An end that waits longer for the other one gives up; a transfer takes seconds."""
+"""Timeout of an end that waits for the other one; a transfer takes seconds."""
 
 
 class Pipe(Protocol):
-    """What a TCP connection and a stream of ours have in common."""
+    """The interface that a TCP connection and a stream of ours share."""
 
     async def send_all(self, data: bytes) -> None: ...
 
@@ -82,7 +86,7 @@ class Pipe(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Copied:
-    """One transfer. `others_cores` is how many cores were busy with something else meanwhile."""
+    """One transfer. `others_cores` is how many cores other processes used meanwhile."""
 
     kind: str
     mib_per_s: float
@@ -105,7 +109,7 @@ def benchmark() -> int:
 
 
 def copies(reps: int, size_mib: int) -> Iterator[Copied]:
-    """Yield what each repetition measured."""
+    """Yield the measurements of each repetition."""
     for repetition in range(1, reps + 1):
         for copied in repeat(size_mib):
             say(f"{repetition}: {KINDS[copied.kind]:12} {copied.mib_per_s:6.0f} MiB/s")
@@ -113,7 +117,7 @@ def copies(reps: int, size_mib: int) -> Iterator[Copied]:
 
 
 def repeat(size_mib: int) -> Iterator[Copied]:
-    """Start both ends, introduce them, and yield what they measured once warm."""
+    """Start both ends, introduce them, and yield their measurements once warm."""
     options = ["--mib", str(size_mib)]
     with (
         started_end(__file__, "receiver", options) as receiving,
@@ -144,13 +148,13 @@ def report(copied: Sequence[Copied]) -> int:
     say("\n" + table(header, [row(kind, runs[kind], ratios[kind]) for kind in KINDS]))
     others = median([one.others_cores for one in copied]) or 0.0
     if others > SHARED:
-        say(f"\nOthers kept {others:.1f} of {os.cpu_count()} cores busy meanwhile: the figures say little.")
+        say(f"\nOther processes used {others:.1f} of {os.cpu_count()} cores meanwhile: the figures are not reliable.")
     bars = [Bar(name="ratio_to_raw", value=median(ratios[TLS]), at_least=RATIO_AT_LEAST)]
     return conclude("stream", bars, figures(runs, ratios) | {"others_cores": others})
 
 
 def row(kind: str, runs: Sequence[Copied], ratios: Sequence[float]) -> list[str]:
-    """A line of the table: medians, and the range of the ratio."""
+    """Return a line of the table: medians, and the range of the ratio."""
     return [
         KINDS[kind],
         number(median([one.mib_per_s for one in runs]), 0),
@@ -161,7 +165,7 @@ def row(kind: str, runs: Sequence[Copied], ratios: Sequence[float]) -> list[str]
 
 
 def figures(runs: Mapping[str, Sequence[Copied]], ratios: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """Medians for the JSON line."""
+    """Return medians for the JSON line."""
     found: dict[str, float | None] = {}
     for kind, name in ((RAW, "raw"), (TLS, "tls"), (NOISE, "noise")):
         found[f"{name}_mib_s"] = median([one.mib_per_s for one in runs[kind]])
@@ -172,11 +176,11 @@ def figures(runs: Mapping[str, Sequence[Copied]], ratios: Mapping[str, Sequence[
     return found
 
 
-# The two ends. Each says one line of JSON per transfer.
+# The two ends. Each prints one line of JSON per transfer.
 
 
 async def receiver(size: int) -> None:
-    """Say where we listen, take every transfer, say what it cost."""
+    """Print the listening addresses, receive every transfer, and print its cost."""
     with trio.fail_after(PATIENCE_S):
         async with AsyncExitStack() as stack:
             (listener,) = await trio.open_tcp_listeners(0, host=LOOPBACK)
@@ -196,7 +200,7 @@ async def receiver(size: int) -> None:
 
 
 async def sender(size: int) -> None:
-    """Read where the receiver listens, connect once for each kind, send, and say how long it took."""
+    """Read the receiver's addresses, connect once for each kind, send, and print the time taken."""
     addresses = json.loads(sys.stdin.readline())
     with trio.fail_after(PATIENCE_S):
         async with AsyncExitStack() as stack:
@@ -215,7 +219,7 @@ async def sender(size: int) -> None:
 
 @asynccontextmanager
 async def listening(kind: str, streams: trio.MemorySendChannel[Stream]) -> AsyncIterator[str]:
-    """The address of a host that speaks `kind` and hands on the stream that is opened to it."""
+    """Yield the address of a host that speaks `kind`; it passes on the stream that is opened to it."""
 
     async def hand_on(stream: Stream) -> None:
         host.trust(stream.remote)
@@ -229,44 +233,44 @@ async def listening(kind: str, streams: trio.MemorySendChannel[Stream]) -> Async
 
 @asynccontextmanager
 async def connected(kind: str, address: str) -> AsyncIterator[Stream]:
-    """A stream to the receiver. It is open there before we go on, so streams arrive in the order of the kinds."""
+    """Yield a stream to the receiver, which already has it open, so streams arrive in the order of the kinds."""
     async with open_libp2p(os.urandom(32), [], security=[kind]) as host:
         yield await host.open_stream(await host.dial([address]), BULK)
 
 
 async def give(pipe: Pipe, source: Sequence[bytes], size: int) -> None:
-    """Send `size` bytes and wait for the receiver's word."""
+    """Send `size` bytes and wait for the receiver's confirmation."""
     for at in range(size // PIECE_BYTES):
         await pipe.send_all(source[at % len(source)])
     if await pipe.receive_some(1) != DONE:
-        raise BenchmarkError("the receiver went away")
+        raise BenchmarkError("the receiver closed the connection")
 
 
 async def take(pipe: Pipe, size: int) -> None:
-    """Receive `size` bytes and say so."""
+    """Receive `size` bytes and confirm them."""
     while size:
         data = await pipe.receive_some(PIECE_BYTES)
         if not data:
-            raise BenchmarkError("the sender went away")
+            raise BenchmarkError("the sender closed the connection")
         size -= len(data)
     await pipe.send_all(DONE)
 
 
 def keep_to_a_core(*, first: bool) -> None:
-    """Stay on the first or the last core that we may use, where the system knows how."""
+    """Stay on the first or the last available core, where the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[0] if first else cores[-1]})
 
 
 def cpu_s() -> float:
-    """Of this process so far."""
+    """Return the processor seconds of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def everybody_s() -> float:
-    """Processor time that anybody had so far; what was stolen from this machine was used by somebody."""
+    """Return the processor time of all processes so far. Stolen time counts, since another guest used it."""
     times = psutil.cpu_times()
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 

@@ -1,10 +1,14 @@
 """Claim "trainer_footprint": the trainer takes little memory beside its state.
 
-bytes_per_parameter: the highest peak of a trainer of 48 M parameters while it loads, steps, exports, checkpoints and
-restores (AdamW, float32 weights and moments, activations of next to nothing), on a CPU, each block of a MiB or more
-mapped for itself. beside_bytes_per_parameter: the same of a training step that is taken while a checkpoint is being
-written, and copies what the checkpoint has not read yet. What always holds: each repetition is a process of its own
-(`benchmarks/baselines/footprint.py`).
+Bars:
+
+- bytes_per_parameter: the highest peak of a trainer of 48 M parameters while it loads, steps, exports, checkpoints and
+  restores, on a CPU (AdamW, float32 weights and moments, almost no activations). Each block of a MiB or more is mapped
+  separately.
+- beside_bytes_per_parameter: the same for a training step that is taken while a checkpoint is being written. The step
+  copies the parts that the checkpoint has not read yet.
+
+Invariant: each repetition is a process of its own (`benchmarks/baselines/footprint.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ from benchmarks.baselines.footprint import BESIDE, measured
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, table
 
 BYTES_PER_PARAMETER_AT_MOST = 18.0
-"""Weights, gradients and two moments are 16."""
+"""Weights, gradients and two moments take 16."""
 
 BESIDE_AT_MOST = 30.0
-"""And as much again of weights and moments as the checkpoint has: 12."""
+"""The weights and moments that the checkpoint copies take 12 more."""
 
 REPS = 3
 

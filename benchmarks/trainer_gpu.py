@@ -1,20 +1,24 @@
 """Claim "trainer_gpu": the trainer keeps a GPU busy: a Qwen3 of 0.6 billion parameters, sequences of 2048, bfloat16.
 
-What is trained is a configuration of Qwen3-0.6B with random weights, by the trainer's own requests (make_model, load,
-step, export), one rank, on answers of random tokens, all of which but each sequence's first count. float32 weights and
-moments, layers in bfloat16, compiled, sequences end to end. What always holds: steps before the first figure are not
-counted; a step's seconds are all of it: packing, forward, backward, clipping and AdamW. `--no-compile` and `--tokens`
-(positions of a microbatch) change what is asked for.
+The benchmark trains a model of Qwen3-0.6B's configuration with random weights, by the trainer's own requests
+(make_model, load, step, export), on one rank. Completions are random tokens; all tokens of a sequence but the first
+count. Weights and moments are in float32, layers in bfloat16 and compiled, sequences packed end to end. `--no-compile`
+and `--tokens` (positions of a microbatch) change these settings.
 
     MFU = tokens/s x FLOP a token / the device's dense bfloat16 peak
     FLOP a token = 6 P + 6 L H D T
 
-It is PaLM's (arXiv 2204.02311, appendix B), whose 12 L H D T counts positions that a causal mask hides as well. P
-counts parameters that are multiplied with: all but the embedding, which is the head's matrix here and so counts once; L
-layers, H heads of D, T positions. What is computed again counts for nothing.
+The formula is PaLM's (arXiv 2204.02311, appendix B), whose 12 L H D T also counts positions that a causal mask hides. P
+counts the parameters that are multiplied with: all but the embedding, which is the head's matrix here and so counts
+once. L layers, H heads of D, T positions. Recomputation does not count.
 
-Bar: mfu, at least 0.45 on an H200. Without a GPU nothing can be measured: it says so and exits with 1. `--rehearse`
-takes the same steps with a tiny model on the CPU, to see that they can be taken; its bar has no value.
+Bar: mfu, at least 0.45 on an H200. Without a GPU nothing can be measured: the benchmark says so and exits with 1.
+`--rehearse` takes the same steps with a tiny model on the CPU, to check that they run; its bar has no value.
+
+Invariants:
+
+- Warm-up steps are not counted.
+- A step's seconds include all of it: packing, forward, backward, clipping and AdamW.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ QWEN3 = {
 }  # fmt: skip
 GROUP = 8
 WARM_STEPS = 3
-"""Compiling, and the first touch of memory for moments and buffers."""
+"""Steps for compiling, and for the first touch of memory for moments and buffers."""
 MFU_AT_LEAST = 0.45
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
 """FLOP/s of dense bfloat16 products, from NVIDIA's data sheets (SXM where there are several)."""
@@ -49,7 +53,7 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is trained: `sequences` of `length` positions a step, for a model of this configuration, on a device."""
+    """The training job: `sequences` of `length` positions a step, for a model of this configuration, on a device."""
 
     config: Mapping[str, Any]
     sequences: int
@@ -74,7 +78,7 @@ def claim() -> int:
         return conclude("trainer_gpu", [bar], figures | {"device": TINY.device})
     if not torch.cuda.is_available():
         raise BenchmarkError(
-            "no GPU here, so there is no figure; run it where there is an NVIDIA GPU, with CUDA's torch"
+            "no GPU here, so there is no figure; run it on a machine with an NVIDIA GPU and CUDA's torch"
         )
     device = torch.cuda.get_device_name()
     peak = peak_of(device)
@@ -98,7 +102,7 @@ def read_options() -> argparse.Namespace:
 
 
 def peak_of(device: str) -> float | None:
-    """FLOP/s of a GPU by the name that CUDA gives it; None where it is not in PEAKS."""
+    """Return the FLOP/s of a GPU by its CUDA name; None if it is not in PEAKS."""
     return next((flops for name, flops in PEAKS.items() if name in device), None)
 
 
@@ -139,7 +143,7 @@ def measure(place: Path, job: Job, options: argparse.Namespace) -> dict[str, Any
 
 
 def flop_per_token(config: Mapping[str, Any], length: float) -> float:
-    """See the module's paragraph; `length` is T, the positions of a sequence."""
+    """Return the FLOP of a token by the module's formula; `length` is T, the positions of a sequence."""
     heads = int(config["num_attention_heads"]) * int(config["head_dim"])
     cached = int(config["num_key_value_heads"]) * int(config["head_dim"])
     width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
@@ -149,7 +153,7 @@ def flop_per_token(config: Mapping[str, Any], length: float) -> float:
 
 
 def rollouts(job: Job, seed: int) -> Arrays:
-    """Groups of answers of random tokens, all but the first generated."""
+    """Return groups of random completions; all tokens but each sequence's first count as generated."""
     generator, sequences = np.random.default_rng(seed), job.sequences
     generated, words = sequences * (job.length - 1), int(job.config["vocab_size"])
     return {

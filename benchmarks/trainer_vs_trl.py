@@ -1,12 +1,17 @@
 """Claim "trainer_vs_trl": our trainer takes more steps per second than TRL's, and comes out at the same reward.
 
-steps_vs_trl_tiny and steps_vs_trl_50m: steps per second of our trainer over those of TRL's GRPOTrainer, in one process
-that has both take the same step by turns (`benchmarks/baselines/trl_duel.py`): a model of 0.2 M parameters with 128
-rollouts of 8 tokens a step, one of 50 M with 32 of up to 64, objective "grpo" in float32, one thread. reward_parity:
-five seeds of string reversal trained by either, TRL with its own generation; the mean difference of accuracy over the
-half width of its 95 % interval, so that 1 is the edge of what five seeds can tell apart. packing_gain: trained tokens
-per second of our microbatches over those of padded ones, for completions of skewed lengths. What always holds: a ratio
-is taken within one process, medians over its steps, and the bar is on the median of the repetitions.
+Bars:
+
+- steps_vs_trl_tiny and steps_vs_trl_50m: steps per second of our trainer over those of TRL's GRPOTrainer, in one
+  process where both take the same step in turn (`benchmarks/baselines/trl_duel.py`). The first: a model of 0.2 M
+  parameters, 128 rollouts of 8 tokens a step. The second: 50 M, 32 rollouts of up to 64 tokens. Both: objective "grpo"
+  in float32, one thread.
+- reward_parity: both train five seeds of string reversal, TRL with its own generation. The bar is the mean difference
+  of accuracy over the half width of its 95 % interval, so that 1 is the smallest difference that five seeds can show.
+- packing_gain: trained tokens per second of our microbatches over those of padded ones, for completions of skewed
+  lengths.
+
+Invariant: a ratio is taken within one process, from medians over its steps, and a bar is the median of the repetitions.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ PACKING_AT_LEAST = 1.5
 PARITY_AT_MOST = 1.0
 
 WARM_UP = 2
-"""Steps before any counts: TRL's first is twice as long as the others."""
+"""Steps that are not counted: TRL's first takes twice as long as the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,7 @@ PACKED_BUDGET = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Median seconds a step, and how far apart the weights were in the end as a share of the way that they went."""
+    """Median seconds a step; and the distance of the final weights, as a share of the way that they went."""
 
     theirs_s: float
     ours_s: float
@@ -103,7 +108,7 @@ class Speed:
 
 
 def duel(match: Match, model: Path, seed: int, out: Path) -> Speed:
-    """One repetition, in a process of its own."""
+    """Run one repetition in its own process, and return its speeds."""
     result = out / f"{match.name.replace(' ', '')}-{seed}.json"
     sizes = {
         "prompts": match.prompts,
@@ -122,7 +127,7 @@ def duel(match: Match, model: Path, seed: int, out: Path) -> Speed:
 
 
 def packing_gain(seed: int, out: Path) -> float:
-    """Tokens per second of our microbatches over those of padded ones, with a model of PACKED."""
+    """Return the tokens per second of our microbatches over those of padded ones, with a model of PACKED."""
     from benchmarks.baselines.padding import measure, skewed_batch
     from learner.trainer_api.requests import Hyperparameters
     from learner.training.model.loading import make_model
@@ -142,7 +147,7 @@ def packing_gain(seed: int, out: Path) -> float:
 
 
 def parity(seeds: Sequence[int], out: Path) -> list[tuple[float, float]]:
-    """Accuracy at the end, theirs and ours, for each seed."""
+    """Return the final accuracy of TRL and ours, for each seed."""
     from benchmarks.lagged.laboratory import Laboratory, prepare
     from benchmarks.lagged.recipe import RECIPES, Cell
 
@@ -162,14 +167,14 @@ def parity(seeds: Sequence[int], out: Path) -> list[tuple[float, float]]:
 
 
 def outside(pairs: Sequence[tuple[float, float]]) -> float:
-    """The mean difference as a share of half its 95 % interval; above 1 the two are told apart."""
+    """Return the mean difference as a share of half its 95 % interval; above 1 the two differ significantly."""
     differences = [ours - theirs for theirs, ours in pairs]
     half = float(student.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / sqrt(len(pairs))
     return abs(statistics.fmean(differences)) / half if half else 0.0
 
 
 def made(match: Match, out: Path) -> Path:
-    """A directory with a new model of that size and a tokenizer."""
+    """Make a directory with a new model of that size and a tokenizer, and return it."""
     from learner.training.model.loading import make_model
     from node.tasks.tokenizer import write_character_tokenizer
 

@@ -3,22 +3,25 @@
 Two swarms run in turn, each a learner and two nodes with the transformers engine on this machine, audits on. The
 trainer computes nothing, so that generation takes the time. In one swarm an episode has `TURNS` turns of `TOKENS`
 tokens. In each turn the policy calls a tool that takes `WAIT_S`, in an environment in a verifier's process. In the
-other a completion is one turn of as many tokens, without an environment. Prompts and shapes of the model are the same.
-The policy is made for this (`benchmarks/episodes/chain_model.py`): it says exactly so many tokens, and always a call.
+tokens. In each turn the policy calls a tool that takes `WAIT_S`, in an environment in a verifier's process. In the
+other, a completion is one turn of as many tokens, without an environment. Prompts and shapes of the model are the same.
+The policy is made for this (`benchmarks/episodes/chain_model.py`): it generates exactly that many tokens, and always a
+call.
 
-turns_of_plain, at least 0.8: tokens generated and admitted a second with the tool, over those without, of two runs one
-after the other; the median of the pairs. `core_turns_of_plain` among the figures is steadier where others keep the
-machine busy: tokens for each second of a core that the swarm's processes took. It does not know of waiting.
+Bars:
 
-env_loop_ms, at most 1: processor time of the learner's event loop, for each turn, spent on environments. These are all
-steps of trio tasks in which verifiers are asked, or their pipes read, on the loop's thread
-(`benchmarks/episodes/learner.py`): the problem, the prompt, the question, the answer, the reward. The lease of a turn
-is not among them (to grant it, to check its signature, to record and acknowledge it), since a completion without a
-tool has one, too. `turn_loop_ms` among the figures has everything: the loop's processor time a token with the tool,
-less that without, for each turn.
+- turns_of_plain, at least 0.8: tokens generated and admitted a second with the tool, over those without, for two runs
+  one after the other; the median of the pairs. `core_turns_of_plain` among the figures is steadier on a busy machine:
+  tokens for each core second of the swarm's processes. It does not include waiting.
+- env_loop_ms, at most 1: processor time that the learner's event loop spends on environments for each turn. It counts
+  all steps of trio tasks in which verifiers are asked, or their pipes read, on the loop's thread
+  (`benchmarks/episodes/learner.py`): the problem, the prompt, the question, the answer, the reward. The lease of a turn
+  (to grant it, to check its signature, to record and acknowledge it) does not count, since a completion without a tool
+  has one, too. `turn_loop_ms` among the figures includes everything: the loop's processor time a token with the tool,
+  minus that without, for each turn.
 
 A third swarm, with --instant, has a tool that takes no time (`waiting_of_instant`). Figures are medians; each
-repetition turns the order of the swarms round.
+repetition reverses the order of the swarms.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from benchmarks.harness import Bar, arguments, conclude, main, median, number, s
 REPS = 3
 WAIT_S = 0.2
 SPAN_S = 60.0
-"""Of each run, behind its start: some hundred turns and more."""
+"""Seconds of each run after its start: more than a hundred turns."""
 
 TURNS_OF_PLAIN_AT_LEAST = 0.8
 ENV_LOOP_MS_AT_MOST = 1.0
@@ -128,7 +131,7 @@ def _median(shown: Sequence[Shown], figure: Callable[[Shown], float]) -> float |
 
 
 def _turn_loop_ms(tool: Shown, plain: Shown) -> float:
-    """What a turn costs the loop beyond the same tokens without a tool, leases and receipts included."""
+    """Return the loop's time for a turn beyond the same tokens without a tool, leases and receipts included."""
     return 1000 * (tool.loop_s_per_token - plain.loop_s_per_token) * tool.tokens / max(1, tool.turns)
 
 

@@ -1,15 +1,21 @@
 """Claim "verifiers": rewards of mathematics and of sandboxed programs come from as many processes as one gives them.
 
-The same questions are put to pools of 1, 2 and 4 verifiers on this machine, of two tasks: `jsonl` with match=math,
-whose completions are short solutions with an answer in a box, and `code`, each of whose completions is a program that
-reads two numbers in three tests, each in a sandbox of its own. Half of the completions are right. What always holds:
-every reward is what it should be, or the figure does not count; pools are opened, and warmed by a few questions, before
-the clock starts; orders of pools alternate between repetitions, and figures are medians. A machine has no more to give
-than it has cores, so with fewer than four the last column says what oversubscription costs.
+Pools of 1, 2 and 4 verifiers on this machine get the same questions of two tasks. The first is `jsonl` with match=math,
+whose completions are short solutions with an answer in a box. The second is `code`, where each completion is a program
+that reads two numbers in three tests, each in a sandbox of its own. Half of the completions are right. With fewer than
+four cores, the last column shows the cost of oversubscription.
 
-Bars: wrong, rewards that are not what they should be, at most 0; scaling_math and scaling_code, rewards a second with
-two verifiers beside one, at least 1.3, judged where who asks and two verifiers have a core each that nobody else keeps
-busy: on four cores or more.
+Bars:
+
+- wrong, at most 0: rewards that differ from the right ones.
+- scaling_math and scaling_code, at least 1.3: rewards a second with two verifiers over those with one. They are judged
+  only if the asking process and two verifiers have a free core each, that is on four cores or more.
+
+Invariants:
+
+- Every reward is right, or the figure does not count.
+- Pools are opened, and warmed by a few questions, before the clock starts.
+- Orders of pools alternate between repetitions, and figures are medians.
 """
 
 from __future__ import annotations
@@ -34,23 +40,23 @@ from node.verifiers.pool import VERIFIER, PoolTerms, VerifierPool, open_pool
 REPS = 3
 WORKERS = (1, 2, 4)
 QUESTIONS = {"math": 400, "code": 40}
-"""So many that a pool of one takes seconds, and one of four has work for all."""
+"""Numbers of questions: a pool of one takes seconds, and all processes of a pool of four have work."""
 WARM = 8
 PROBLEMS = 512
-"""More than there are questions: the same mathematics twice would come from a cache."""
+"""More problems than questions: repeated mathematics would come from a cache."""
 INPUTS = ((1, 2), (3, 4), (5, 6))
 CORES = 4
-"""One for who asks, two for the verifiers, one for everything else."""
+"""One for the asking process, two for the verifiers, one for everything else."""
 MIN_SCALING = 1.3
-"""Two processes on two cores make nearly twice as much; beside the node's own part in it, at least this."""
+"""Two processes on two cores are nearly twice as fast; with the node's own part included, at least this."""
 BUSY = 0.25
-"""Of the machine, kept busy by others before we begin: from here on what two processes gain says nothing."""
+"""Share of the machine that others may use before the start; above it, the gain of two processes is not reliable."""
 SPECS = {"math": "jsonl:math.jsonl:match=math,held_out=0", "code": "code:code.jsonl:held_out=0"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One completion, and what it is worth."""
+    """One completion, and its right reward."""
 
     asked: Asked
     worth: float
@@ -58,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Rewards a second of one task from so many verifiers, and how many of them were wrong."""
+    """Rewards a second of one task with this many verifiers, and how many of them were wrong."""
 
     task: str
     workers: int
@@ -67,7 +73,7 @@ class Run:
 
 
 def write_files(directory: Path) -> None:
-    """The two data sets."""
+    """Write the two data sets."""
     math = [{"prompt": f"half of {n}?", "answer": f"\\frac{{{n}}}{{2}}"} for n in range(1, PROBLEMS + 1)]
     code = [
         {"prompt": f"a+{n}b", "tests": [{"input": f"{a} {b}\n", "output": str(a + n * b)} for a, b in INPUTS]}
@@ -78,7 +84,7 @@ def write_files(directory: Path) -> None:
 
 
 def said(task: str, index: int, *, right: bool) -> str:
-    """A completion to problem `index` of `task`."""
+    """Return a completion for problem `index` of `task`."""
     if task == "math":
         n = index % PROBLEMS + 1 + (0 if right else 1)
         return f"We divide by two, so that $x = {n} / 2$ and the answer is \\boxed{{{n / 2}}}."
@@ -87,7 +93,8 @@ def said(task: str, index: int, *, right: bool) -> str:
 
 
 def questions(task: str) -> list[Question]:
-    """Every other one is right."""
+    """Return the questions; every other completion is right."""
+    """Ask all questions, as a learner's intake does; return how many rewards were wrong."""
     return [
         Question(
             asked=Asked(
@@ -115,7 +122,7 @@ async def rewards(pool: VerifierPool, task: str, asked: Sequence[Question]) -> i
 
 
 async def measured(directory: Path, tasks: dict[str, Task], workers: int) -> list[Run]:
-    """Both tasks by a pool of `workers`."""
+    """Run both tasks with a pool of `workers`."""
     terms = PoolTerms(
         tasks={name: {"spec": spec, "directory": str(directory), "seed": 0} for name, spec in SPECS.items()},
         fingerprints={name: task.fingerprint for name, task in tasks.items()},
@@ -158,7 +165,7 @@ def benchmark() -> int:
     if (os.cpu_count() or 1) >= CORES and others < BUSY:
         bars += [Bar(name=f"scaling_{task}", value=value, at_least=MIN_SCALING) for task, value in scaling.items()]
     else:
-        say(f"scaling is not judged: {os.cpu_count()} cores, others kept {others:.0%} of them busy")
+        say(f"scaling is not judged: {os.cpu_count()} cores, of which others used {others:.0%}")
     figures: dict[str, Any] = {f"{task}_per_s_{workers}": round(value, 2) for (task, workers), value in per_s.items()}
     figures |= {f"scaling_{task}": round(value, 3) for task, value in scaling.items()} | {"others": round(others, 2)}
     return conclude("verifiers", bars, figures)

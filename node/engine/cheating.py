@@ -5,7 +5,7 @@ It does no more than anybody could do who changes the program.
 Invariants:
 
 - It cheats in one way and is honest in every other, so that only this cheat can be what the learner detects.
-- What it says of versions is true. Prompts, budgets and ends are those of the requests.
+- Its statements about versions are true. Prompts, budgets and ends are those of the requests.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Score = Callable[[Sequence[tuple[tuple[int, ...], tuple[int, ...]]], float], Awa
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the checks work on: directories, a way to crash the engine, a scorer.
+    """The inputs of the checks: directories, a way to crash the engine, a scorer.
 
     `first` and `second`: loadable directories with different weights. `bad`: directories that must be refused. The
     model has ids 0..vocab_size-1. `crash` ends the engine's process, or pretends to, during the calls in flight.

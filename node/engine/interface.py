@@ -108,7 +108,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What the engine found for each claimed token.
+    """The result of verifying claimed tokens. Each field has one value for each token.
 
     `gaps`: how far, in nats, the token falls short of the one that the installed weights draw. 0: it is that token.
     inf: the weights cannot draw it. NaN: the weights draw nothing at all. `logprobs`: its logprob under the weights.

@@ -29,7 +29,7 @@ NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """What this machine has: an NVIDIA GPU, transformers in the node's environment, an environment with vLLM."""
+    """The state of this machine: an NVIDIA GPU, transformers in the node's environment, an environment with vLLM."""
 
     gpu: bool
     transformers: bool

@@ -28,7 +28,7 @@ FIRST_TRIES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What to serve: the source, the named version ("" follows the newest), and the engine."""
+    """The request of what to serve: the source, the named version ("" follows the newest), and the engine."""
 
     source: Source
     version: str

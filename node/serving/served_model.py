@@ -35,7 +35,7 @@ FINISH_S = 30.0
 New completions also begin with the old version meanwhile."""
 
 FOLLOW_S = 2.0
-"""Seconds between looks at a store, each of which lists one directory."""
+"""Seconds between looks at a store. A look lists one directory."""
 
 MAX_CONTEXT = 131_072
 """Tokens of the longest sequence if the model does not say how long one may be."""

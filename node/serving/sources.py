@@ -43,7 +43,7 @@ class Candidate:
 
 
 class Source(Protocol):
-    """Where versions come from. `name`: the model's name. `keeps`: a directory for copies, or None."""
+    """The origin of versions. `name`: the model's name. `keeps`: a directory for copies, or None."""
 
     name: str
     ways: ModelWays

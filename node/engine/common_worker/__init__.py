@@ -10,8 +10,8 @@ folder off sys.path, where names such as `lora` would hide modules of other pack
 
 Invariants:
 
-- Of our code a worker loads these directories, and by their paths single files that stand alone: the sampler, the
-  pipe's frames, the bounds of a config.json, the routing of a mixture of experts, and the reasons of exits.
+- A worker loads these directories of our code, and by their paths a few files that stand alone. These are the sampler,
+  the pipe's frames, the bounds of a config.json, the routing of a mixture of experts, and the reasons of exits.
 
 - `errors`: the refusal of a request, and the error that ends the process
 - `generate_call`: a `generate` request, from its arrival to the reply

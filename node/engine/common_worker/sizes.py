@@ -29,7 +29,7 @@ MOST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Stored:
-    """What the weight files hold: how many tensors and bytes."""
+    """The content of the weight files: the number of tensors and bytes."""
 
     num_tensors: int
     num_bytes: int

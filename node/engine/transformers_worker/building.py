@@ -71,7 +71,7 @@ def bound_building(stored: Stored) -> Iterator[None]:
 
 
 class _Count:
-    """What was built so far, and how much is allowed."""
+    """The modules and elements that were built so far, and their bounds."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored

@@ -1,4 +1,4 @@
-"""Keep a batch's memory from one step to the next: a KV cache that a step appends to, or whatever the architecture has.
+"""Keep a batch's memory from one step to the next: a KV cache that a step appends to, or other states.
 
 Appending avoids copying all earlier tokens at every step. Recurrent layers have states instead of a KV cache.
 

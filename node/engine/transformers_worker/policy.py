@@ -231,7 +231,7 @@ class Policy:
                 targets[name].copy_(reader.get_tensor(name))
             if adapter is not None:
                 adapter.merge_into(self._model)
-        except Exception as error:  # whatever torch and safetensors raise, half of the weights may have been copied
+        except Exception as error:  # after any error of torch or safetensors, half of the weights may have been copied
             raise Broken(f"{directory} passed every check, but loading it failed: {error}") from error
 
     def describe(self) -> Header:

@@ -1,4 +1,4 @@
-"""Swap weights inside vLLM's workers, each of which is a process of its own.
+"""Swap weights inside vLLM's workers, which are separate processes.
 
 Invariants:
 

@@ -59,7 +59,7 @@ def peer_pages(report: SwarmReport) -> list[Fragment]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Among:
-    """What the pages of all peers need: the run, the peers' names, and when each was planned to be active."""
+    """The data that the pages of all peers need: the run, the peers' names, and when each was planned to be active."""
 
     report: SwarmReport
     history: History

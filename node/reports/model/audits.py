@@ -55,7 +55,7 @@ class Choosing:
 class PeerAudits:
     """The results of one peer's audits.
 
-    `audits`: audited leases, `failed` of which failed. `tokens`: regenerated tokens. `worst`: the largest gap among
+    `audits`: audited leases. `failed`: those that failed. `tokens`: regenerated tokens. `worst`: the largest gap among
     them, in nats. `evidence`: natural logarithm of the odds against its honesty. `banned`: the reason, "" if it is not;
     `banned_by`: the kind of reason; `banned_at_s`: when, on the report's clock. `unseen`: its rollouts that were
     trained on without an audit of their group.

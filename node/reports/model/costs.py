@@ -29,7 +29,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class CostTerms:
-    """What costs are compared with, in `currency`: the price of a kWh, and a reference; each None if not given."""
+    """The prices that costs are compared with, in `currency`: of a kWh, and of a reference; each None if not given."""
 
     currency: str = ""
     per_kwh: float | None = None
@@ -41,8 +41,8 @@ NO_TERMS = CostTerms()
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What fell between `began_s` and `ended_s`, in seconds since the run began. `costs`: of rollout peers and the
-    learner. `learners`: the learner's part of it. `joules`: plausible joules; None if none were reported.
+    """The costs and the work between `began_s` and `ended_s`, in seconds since the run began. `costs`: of rollout peers
+    and the learner. `learners`: the learner's part of it. `joules`: plausible joules; None if none were reported.
     """
 
     name: str

@@ -77,7 +77,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What one receiver signed to have received from a peer, as credited: bytes, and the number of versions."""
+    """The bytes that one receiver signed to have received from a peer, as credited, and the number of versions."""
 
     receiver: PeerId
     num_bytes: int

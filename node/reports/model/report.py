@@ -49,7 +49,7 @@ NO_REACH = ReachFigures(kinds={}, ways={})
 
 
 class Role(Enum):
-    """What a peer does in the swarm."""
+    """The role of a peer in the swarm."""
 
     ROLLOUT = "rollout"
     LEARNER = "learner"
@@ -87,7 +87,7 @@ class LeaseCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What a teacher node scored: groups with admitted scores, their tokens, and groups that were rejected."""
+    """The work of a teacher node: groups with admitted scores, their tokens, and groups that were rejected."""
 
     groups: int = 0
     tokens: int = 0
@@ -152,7 +152,7 @@ class PeerReport:
 
     @property
     def worked(self) -> str:
-        """What its engine did during `engine_s`, in words."""
+        """The work of its engine during `engine_s`, in words."""
         if self.scored is None:
             return "generated"
         return "generated and scored" if self.generates else "scored"

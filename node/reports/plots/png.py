@@ -43,7 +43,7 @@ MAX_MARKERS = 30
 """Markers of a line: more would touch each other and hide the line."""
 
 MAX_TICK_LINES = 60
-"""Lines across 900 pixels: more would look like a tint. Of more marks, every k-th is drawn."""
+"""Lines across 900 pixels: more would look like a tint. If there are more marks, every k-th is drawn."""
 
 MAX_TICK_NUMBERS = 10
 """Numbers that fit above a plot without touching."""

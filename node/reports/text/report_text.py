@@ -241,7 +241,7 @@ def _lags(report: SwarmReport) -> str:
 
 
 def _window(report: SwarmReport) -> str:
-    return "" if report.staleness is None else f" ({report.staleness} allowed)"
+    return "" if report.staleness is None else f" (at most {report.staleness} allowed)"
 
 
 def _pace(report: SwarmReport) -> str:

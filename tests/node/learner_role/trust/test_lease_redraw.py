@@ -82,7 +82,7 @@ def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, he
     assert counted.above > 0
     same = f"{counted.above} of {counted.trials}"
     assert found.lines[1 + clearest].endswith(
-        f"below the draw of its seed, lead {margin.leads}: {same} now, {same} then; {100 * margin.rate:g}% may be"
+        f"below the draw of its seed, lead {margin.leads}: {same} now, {same} then; {100 * margin.rate:g}% is allowed"
     )
     assert found.lines[-1] == "By itself the group fails, as it did in the audit."
     told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)

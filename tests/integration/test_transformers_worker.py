@@ -242,8 +242,8 @@ class TestInstall:
         (0, False, "auto", "cpu"), (0, True, "auto", "mps"), (2, True, "auto", "cuda"), (2, False, "cuda:1", "cuda:1"),
         (2, False, "cpu", "cpu"), (0, True, "mps", "mps"),
         (0, False, "cuda", 'device = "cuda" is not available: GPUs that torch finds: none'),
-        (2, False, "cuda:2", "torch finds 2 of CUDA, numbered from 0; name another"),
-        (1, False, "mps", "torch finds 1 of CUDA"), (0, True, "cuda:0", "one of Apple's, mps"),
+        (2, False, "cuda:2", "GPUs that torch finds: 2 of CUDA, numbered from 0. Use another"),
+        (1, False, "mps", "GPUs that torch finds: 1 of CUDA"), (0, True, "cuda:0", "one of Apple's, mps"),
     ],
 )  # fmt: skip
 def test_the_device_is_the_one_named_if_it_is_there(

@@ -115,7 +115,7 @@ def test_the_commands_name_one_peer_or_none(tmp_path: Path, capsys: pytest.Captu
     for name in (LEARNER, LEARNER[-6:]):
         with pytest.raises(UsageError, match="is the learner of this swarm"):
             ban(name, tmp_path)
-    with pytest.raises(UsageError, match="--reason has 513 characters; at most 512 are kept. Shorten it"):
+    with pytest.raises(UsageError, match=r"--reason has 513 characters; at most 512 are kept. Shorten it"):
         ban(ALPHA, tmp_path, "x" * 513)
     assert len(OperatorDecisions(tmp_path).waiting()) == 2
 

@@ -110,7 +110,7 @@ def waits(predictions: Sequence[Prediction]) -> Iterator[list[object]]:
         ("S = 1", lambda one: one.staleness == 1 and not one.overtaken),
         ("S = 2, 3", lambda one: one.staleness in (2, 3) and not one.overtaken),
         ("S > 3", lambda one: one.staleness > 3 and not one.overtaken),
-        ("published faster than versions can be sent", lambda one: one.overtaken),
+        ("published faster than they can be sent", lambda one: one.overtaken),
         ("all", lambda one: True),
     ]
     for name, belongs in kinds:

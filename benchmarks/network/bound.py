@@ -1,7 +1,7 @@
-"""How soon a file can reach everybody, whatever the method. Rates in Mbit/s, sizes in bytes, times in seconds.
+"""Compute how soon a file can reach all peers, by any method. Rates in Mbit/s, sizes in bytes, times in seconds.
 
-What always holds: no schedule beats these bounds. They leave out headers (our rates are payload), latency and disks, so
-nothing reaches them either. In the fluid model, where chunks are infinitely small, the first is attained (Kumar and
+Invariant: no schedule beats these bounds. They leave out headers (our rates are payload), latency and disks, so no real
+schedule reaches them either. In the fluid model, where chunks are infinitely small, the first is attained (Kumar and
 Ross, "Peer-assisted file distribution: the minimum distribution time", 2006).
 """
 
@@ -19,9 +19,9 @@ def megabits(size_bytes: float) -> float:
 
 
 def all_peers_bound_s(size_bytes: int, source_up: float, ups: Sequence[float], downs: Sequence[float]) -> float:
-    """The soonest that the last peer can have the file.
+    """Return the soonest time at which the last peer can have the file.
 
-    Every bit leaves the source once; the slowest receiver takes all of it in; and somebody uploads it for each peer.
+    Every bit leaves the source once; the slowest receiver receives all of it; and some node uploads it for each peer.
     """
     size = megabits(size_bytes)
     return max(size / source_up, size / min(downs), len(ups) * size / (source_up + sum(ups)))
@@ -34,17 +34,17 @@ def met_peers_bound_s(
     down: float,
     can_meet: Callable[[Group, Group], bool],
 ) -> float:
-    """The soonest that the last peer can have the file, where only some pairs exchange bytes at all.
+    """Return the soonest time at which the last peer can have the file, where only some pairs exchange bytes.
 
-    Peers come in groups: `ups` are their uplinks, `down` is the slowest downlink of all, and peers of two groups, or
-    two of one group, exchange bytes where these `can_meet`. The source reaches everybody. What the peers of some
-    groups G take in is |G| files, and only whoever meets one of G sends any of it:
+    Peers come in groups: `ups` are their uplinks, and `down` is the slowest downlink of all. Peers of two groups, or
+    two of one group, exchange bytes where these `can_meet`. The source reaches all peers. The peers of some groups G
+    receive |G| files, and only peers that can connect to one of G send any of it:
 
-        T >= size * |G| / (source_up + sum of the uplinks of all who can meet somebody in G)      for every such G
+        T >= size * |G| / (source_up + sum of the uplinks of all peers that can connect to one of G)   for every such G
         T >= size / source_up,  T >= size / down
 
-    Fewer peers of a group than all need less and have the same senders, so whole groups give the largest bound. Where
-    all can meet, the G of everybody is the only one that counts: `all_peers_bound_s`.
+    A part of a group needs less than the whole and has the same senders, so whole groups give the largest bound. Where
+    all can connect, only the G of all peers counts: `all_peers_bound_s`.
     """
     size = megabits(size_bytes)
     found = [size / source_up, size / down]
@@ -56,5 +56,5 @@ def met_peers_bound_s(
 
 
 def peer_bound_s(size_bytes: int, source_up: float, down: float) -> float:
-    """The soonest that one peer can have the file, if everybody worked for it."""
+    """Return the soonest time at which one peer can have the file, if all nodes worked for it."""
     return megabits(size_bytes) / min(source_up, down)

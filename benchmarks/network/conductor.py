@@ -1,8 +1,12 @@
-"""One run of one system in one scenario: start the nodes, wait until all are ready, say GO, collect, compare.
+"""Run one system once in one scenario: start the nodes, wait until all are ready, say GO, collect, compare.
 
-What always holds: the clock runs from GO to the last peer's DONE; what a peer received is compared with what was sent,
-byte for byte, before its time counts; a node that ends early, or a run that takes too long, is a RunFailed with the end
-of that node's output; routers are looked at before a node starts; when this returns, no process of the run is left.
+Invariants:
+
+- The clock runs from GO to the last peer's DONE.
+- What a peer received is compared with the payload, byte for byte, before its time counts.
+- If a node ends early or a run takes too long, RunFailed is raised with the end of that node's output.
+- Routers are probed before a node starts.
+- When this returns, no process of the run is left.
 """
 
 from __future__ import annotations
@@ -36,38 +40,38 @@ from benchmarks.network.scenarios import Scenario
 from swarm.transport.error_groups import first_cause
 
 PROGRAMS = {"volery": "benchmarks.network.node_volery", "libtorrent": "benchmarks.network.node_libtorrent"}
-"""The systems that are measured, and the modules that are their nodes."""
+"""The measured systems, with the modules of their nodes."""
 
 RAW = "raw"
 LOOPBACK_PROGRAMS = {"volery": PROGRAMS["volery"], RAW: "benchmarks.network.node_raw"}
-"""Those of one peer without links: ours, and a bare copy."""
+"""The systems of a scenario with one peer and no links: ours, and a bare copy."""
 
 UNPUNCHED = "unpunched"
 HOME_PROGRAMS = dict.fromkeys(["volery", UNPUNCHED], "benchmarks.network.node_member")
-"""Those behind routers: ours, and ours where nobody looks for a way through a router."""
+"""The systems behind routers: ours, and ours without hole punching."""
 
 READY_S = 150.0
-"""Nine interpreters that import a network stack each, on two busy cores, and a minute in which they meet."""
+"""Timeout for READY: nine interpreters import a network stack each, on two busy cores, and have a minute to connect."""
 
 SETTLE_S = 0.5
-"""From the last READY to GO: conversations open, and the machine is quiet again."""
+"""Pause from the last READY to GO: streams open, and the machine becomes idle again."""
 
 PATIENCE = 6.0
-"""Bounds after which a run has failed: libtorrent takes two."""
+"""Factor of the bound after which a run has failed; libtorrent takes two bounds."""
 
 REPORT_S = 30.0
 LOG_TAIL_LINES = 20
 
 
 class RunFailed(Exception):
-    """There is no figure. The message says which node failed, and how."""
+    """There is no figure. The message says which node failed, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One run. `seconds` are the peers', from GO; `reports` are everybody's, the source first.
+    """One run. `seconds` are the peers' times from GO; `reports` are those of all nodes, the source first.
 
-    `machine_cpu_s` is the processor time of everybody on this machine in the same time, the emulation among them.
+    `machine_cpu_s` is the processor time of all processes on this machine in that time, the emulation included.
     """
 
     scenario: Scenario
@@ -97,46 +101,46 @@ class Ran:
 
     @property
     def system_cpu_s(self) -> float:
-        """What of it the kernel spent: on files and sockets, and on carrying packets to the hub's ports."""
+        """The kernel's part of it: files and sockets, and carrying packets to the hub's ports."""
         return sum(report.system_s for report in self.reports)
 
     @property
     def cpu_s_per_gib(self) -> float:
-        """Processor seconds of all nodes, the sending ends too, per GiB delivered."""
+        """Processor seconds of all nodes, the senders included, for each GiB delivered."""
         return self.node_cpu_s / (self.delivered_bytes / 2**30)
 
     @property
     def duplicates_pct(self) -> float:
-        """Bytes that peers received beyond the payload, of it; so control messages and cut-off chunks count as well."""
+        """Bytes that peers received beyond the payload, in percent of it; control messages and cut-off chunks count."""
         received = sum(sum(report.down.values()) for report in self.reports[1:])
         return 100 * (received - self.delivered_bytes) / self.delivered_bytes
 
     @property
     def source_copies(self) -> float:
-        """How often the source sent all of it."""
+        """How many copies of the payload the source sent."""
         return sum(self.reports[0].up.values()) / self.scenario.size_bytes
 
     @property
     def met_pct(self) -> float:
-        """Of the pairs that can exchange bytes behind their routers, how many had met; all where there are none."""
+        """Percentage of the pairs able to exchange bytes behind their routers that had connected; 100 without pairs."""
         met = sum(len(report.met) for report in self.reports) / 2
         return 100 * met / self.scenario.num_bulk_pairs if self.scenario.num_bulk_pairs else 100.0
 
     @property
     def circuits_pct(self) -> float:
-        """Bytes that relays carried so that peers could meet, of all bytes, since the nodes started."""
+        """Bytes that relays carried so that peers could connect, in percent of all bytes, since the nodes started."""
         carried = sum(report.circuit_bytes for report in self.reports)
         received = sum(sum(report.down.values()) for report in self.reports)
         return 100 * carried / (carried + received)
 
     @property
     def nodes_share(self) -> float:
-        """The part of this machine's processor time, until the last peer was done, that the nodes had."""
+        """The nodes' share of this machine's processor time, until the last peer was done."""
         return self.node_cpu_s / self._available_s
 
     @property
     def others_share(self) -> float:
-        """What all others had, the emulation's packets among them."""
+        """The share of all other processes, the emulation's packets included."""
         return max(0.0, self.machine_cpu_s - self.node_cpu_s) / self._available_s
 
     @property
@@ -145,7 +149,7 @@ class Ran:
 
 
 class Place(Protocol):
-    """Where nodes run."""
+    """The interface to where nodes run."""
 
     def address(self, name: str) -> str: ...
 
@@ -167,9 +171,7 @@ class Loopback:
 
 @contextmanager
 def open_place(scenario: Scenario) -> Iterator[Place]:
-    """The links of a scenario, and its routers, each of which is looked at first. Raises NetworkUnavailable,
-    ProbeFailed.
-    """
+    """Build the links and routers of a scenario, and probe each router. Raises NetworkUnavailable, ProbeFailed."""
     if scenario.on_loopback:
         yield Loopback([node.name for node in scenario.nodes])
         return
@@ -187,10 +189,10 @@ def open_place(scenario: Scenario) -> Iterator[Place]:
 
 
 def run_once(scenario: Scenario, system: str, out: Path, *, seed: int, profile: Path | None = None) -> Ran:
-    """Run `system` in `scenario` once; `out`, a new directory, takes what is written.
+    """Run `system` in `scenario` once; `out`, a new directory, receives all written files.
 
-    With `profile`, a directory, nodes leave there samples of where their time went. Raises RunFailed,
-    NetworkUnavailable, or ProbeFailed when a router does not behave as its kind does.
+    With `profile`, a directory, nodes write samples of their processor time there. Raises RunFailed,
+    NetworkUnavailable, or ProbeFailed if a router does not behave as its kind does.
     """
     sent = out / "sent"
     sent.mkdir(parents=True)
@@ -204,15 +206,17 @@ def run_once(scenario: Scenario, system: str, out: Path, *, seed: int, profile: 
 
 
 def programs_in(scenario: Scenario) -> Mapping[str, str]:
-    """The systems that can be run there, and their modules."""
+    """Return the systems that can run in this scenario, with their modules."""
     if scenario.on_loopback:
         return LOOPBACK_PROGRAMS
     return HOME_PROGRAMS if scenario.kinds else PROGRAMS
 
 
 def touch_memory(size_bytes: int) -> None:
-    """Use so much memory for a moment, and give it back. A host that lends memory takes seconds to hand out what was
-    free for long, and whoever writes files first pays for it: up to two seconds of the processor a GiB.
+    """Use this much memory for a moment, and free it.
+
+    A host that lends memory takes seconds to hand out memory that was free for long, at up to two processor seconds a
+    GiB. Without this, the first program to write files would pay for it.
     """
     with mmap.mmap(-1, size_bytes) as memory:
         for start in range(0, size_bytes, mmap.PAGESIZE):
@@ -254,7 +258,7 @@ async def _conduct(
 
 
 async def _stop_when_told() -> None:
-    """End the run at SIGTERM, by trio's own means: its loop is no place to raise from a signal handler."""
+    """End the run at SIGTERM by trio's own means, since raising from a signal handler would break its loop."""
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async for _ in signals:
             raise KeyboardInterrupt
@@ -280,7 +284,7 @@ async def _perform(scenario: Scenario, members: Sequence[_Member]) -> Ran:
 
 
 async def _all(members: Iterable[_Member], act: Callable[[_Member], Awaitable[str]], timeout_s: float) -> list[str]:
-    """Let all do the same at once; return what each said. Raises RunFailed when one fails or takes too long."""
+    """Let all members act at once; return what each said. Raises RunFailed if one fails or takes too long."""
     said: dict[_Member, str] = {}
     waiting = list(members)
 
@@ -323,17 +327,17 @@ class _Member:
                 raise RunFailed(f"{self.name} ended before it said {word}. {self.last_words()}")
 
     async def say(self, text: str) -> str:
-        """Tell the program something."""
+        """Send a text to the program."""
         await self._stdin.send_all(text.encode())
         return ""
 
     async def end(self) -> str:
-        """Tell the program that all is done."""
+        """Tell the program that the run is over."""
         await self._stdin.aclose()
         return ""
 
     def last_words(self) -> str:
-        """The end of what it wrote to its error output."""
+        """Return the end of its error output."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
         return "\n".join([f"The end of the output of {self.name}:", *(lines or ["(nothing)"])])
 
@@ -342,7 +346,7 @@ class _Member:
 async def _start(
     name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> AsyncIterator[_Member]:
-    """A program that is killed, at the latest, when the block ends."""
+    """Start a program, which is killed at the latest when the block ends."""
     with log.open("wb") as output:
         process = await trio.lowlevel.open_process(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT, env=environment

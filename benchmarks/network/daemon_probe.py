@@ -1,8 +1,8 @@
-"""Asks a router's daemon to open a port, by hand, and sees whether a stranger gets in: UPnP IGD 1 or 2, and PCP.
+"""Ask a router's daemon to open a port, and check that a stranger can connect to it: UPnP IGD 1 or 2, and PCP.
 
-    UPnP  node   M-SEARCH, to everybody in the home --> its answer's LOCATION --> GET the description
+    UPnP  node   M-SEARCH, to all hosts of the home --> its answer's LOCATION --> GET the description
           node   AddPortMapping, at the URL that the description names for WANIPConnection
-    PCP   node   MAP, to the router --> the port that the internet may come to
+    PCP   node   MAP, to the router --> the port that the internet can connect to
 
 Specifications: UPnP Device Architecture 1.0, WANIPConnection:1; RFC 6887.
 """
@@ -22,13 +22,13 @@ from benchmarks.network.namespaces import socket_in
 from benchmarks.network.ports import IN, Port, ProbeFailed, answer_to, patience_s, seen_by
 
 LEASE_S = 120
-"""What is asked for: nobody asks for more of it, and so it ends by itself."""
+"""Requested lifetime of the mapping; it is not renewed, so it ends by itself."""
 
 ANSWER_S = 2.0
-"""For one try: a daemon may wait for up to MX, a second, before it answers a search."""
+"""Timeout of one try: a daemon may wait for up to MX, a second, before it answers a search."""
 
 TRIES = 3
-"""A datagram may be lost, as one is that came before a daemon listened."""
+"""Number of tries: a datagram may be lost, for example if it comes before the daemon listens."""
 
 SSDP = ("239.255.255.250", 1900)
 SERVICE = "urn:schemas-upnp-org:service:WANIPConnection:"
@@ -50,7 +50,7 @@ MAPPING = struct.Struct(">12sB3xHH16s")
 
 
 def check_daemon(lab: Laboratory, home: Home) -> None:
-    """Have a port of a node opened, and knock there as a stranger. Raises ProbeFailed."""
+    """Have a port of a node opened, and connect to it as a stranger. Raises ProbeFailed."""
     if not home.kind.daemon:
         return
     node, (east, west) = home.nodes[0], WITNESSES
@@ -61,12 +61,12 @@ def check_daemon(lab: Laboratory, home: Home) -> None:
             answer = answer_to(stranger.connect((host, port)), patience_s(lab, node, west))
     if answer != IN:
         raise ProbeFailed(
-            f"the router of {node} ({home.kind.name}) said that port {port} is open, and a stranger's SYN was {answer}"
+            f"the router of {node} ({home.kind.name}) said that port {port} is open, but a stranger's SYN was {answer}"
         )
 
 
 def _by_upnp(lab: Laboratory, node: str, port: int) -> int:
-    """Have UPnP open a port, and return it."""
+    """Let UPnP open a port, and return it."""
     with socket_in(lab.namespace(node), socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(ANSWER_S)
         found = _ask(asking, SEARCH.encode("ascii"), SSDP, f"no UPnP daemon answers a search of {node}")
@@ -86,7 +86,7 @@ def _by_upnp(lab: Laboratory, node: str, port: int) -> int:
 
 
 def _http(lab: Laboratory, node: str, url: str, action: str = "", body: str = "") -> str:
-    """Get a page of a daemon in the home, or have it do something."""
+    """Get a page of a daemon in the home, or call an action of it."""
     parts = urlsplit(url)
     method = "POST" if action else "GET"
     soap = f'SOAPAction: "{action}"\r\nContent-Type: text/xml\r\n' if action else ""
@@ -103,7 +103,7 @@ def _http(lab: Laboratory, node: str, url: str, action: str = "", body: str = ""
 
 
 def _by_pcp(lab: Laboratory, node: str, port: int) -> int:
-    """Have PCP open a port, and return which the router gave for it."""
+    """Let PCP open a port, and return the port that the router gave for it."""
     client = IPv6Address(f"::ffff:{lab.address(node)}").packed
     nonce = os.urandom(12)
     wanted = MAPPING.pack(nonce, socket.IPPROTO_TCP, port, port, IPv6Address("::ffff:0.0.0.0").packed)
@@ -118,7 +118,7 @@ def _by_pcp(lab: Laboratory, node: str, port: int) -> int:
 
 
 def _ask(asking: socket.socket, request: bytes, place: tuple[str, int], otherwise: str) -> bytes:
-    """Send a datagram until one comes back. Raises ProbeFailed, which begins with `otherwise`."""
+    """Send a datagram until an answer comes. Raises ProbeFailed, with a message that begins with `otherwise`."""
     why = ""
     for _ in range(TRIES):
         try:

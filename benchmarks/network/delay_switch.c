@@ -2,11 +2,11 @@
  *
  *     delay_switch PORT/MAC/DELAY_US ...
  *
- * What always holds: a frame read on one port leaves on the port that owns its destination, broadcast on all others,
- * after the delays of both ports, in the order of arrival; frames carry a virtio header, so that large ones pass uncut
- * and without a checksum, as through a kernel bridge. Rates are not its business: what it sends is shaped by the token
- * bucket of the port, and a full queue there drops the frame. Says "ready" once all ports are open. A port whose cable
- * is pulled loses what would leave through it, and goes on when the cable is back.
+ * A frame read on one port leaves on the port that owns its destination, or on all others if it is broadcast, after the
+ * delays of both ports, in the order of arrival. Frames carry a virtio header, so that large ones pass uncut and
+ * without a checksum, as through a kernel bridge. The switch does not limit rates: the token bucket of a port shapes
+ * what it sends, and a full queue there drops the frame. It prints "ready" once all ports are open. A port whose cable
+ * is pulled loses the frames that would leave through it, and works again when the cable is back.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
         }
         if (ppoll(fds, num_ports, timeout, NULL) < 0 && errno != EINTR) return 1;
         for (int i = 0; i < num_ports; i++)
-            /* An error, a pulled cable's, is told once and cleared by reading it. */
+            /* An error, such as a pulled cable, is reported once and cleared by reading it. */
             if (fds[i].revents & (POLLIN | POLLERR)) read_port(i);
         send_due();
     }

@@ -1,14 +1,18 @@
-"""A star of nodes around one switch, each in a namespace of its own with one interface, eth0.
+"""Emulate a star of nodes around one switch, each in a namespace of its own with one interface, eth0.
 
         node's namespace               hub
     +-----------------+        +------------------+
     | eth0, uplink  --|= veth =|-- downlink, p0 --|-- bridge, or delay_switch.c if any node has a delay
     +-----------------+        +------------------+
 
-What always holds: the uplink is a token bucket on the node's end of the cable, the downlink one on the hub's; rates are
-those of TCP payload, so that 50 means 50 Mbit/s of file; links may be changed or cut while nodes run; a full queue
-drops, as a router does; when the network is closed or its owner dies, nothing of it is left. Checked by `probe`: rates
-from 10 to 500 Mbit/s come out within 2.5 %.
+Invariants:
+
+- The uplink is a token bucket on the node's end of the cable, the downlink one on the hub's.
+- Rates are those of TCP payload, so that 50 means 50 Mbit/s of file. `probe` checks them: rates from 10 to 500 Mbit/s
+  come out within 2.5 %.
+- Links may be changed or cut while nodes run.
+- A full queue drops frames, as a router does.
+- When the network is closed or its owner dies, nothing of it is left.
 """
 
 from __future__ import annotations
@@ -31,29 +35,29 @@ FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
 
 BURST_MS = 2.0
 MIN_BURST_BYTES = 70_000
-"""Above the largest frame that segmentation offload hands over (64 KiB): a smaller bucket would cut frames up, and the
-emulation would cost eight times the processor's time."""
+"""Larger than the largest frame that segmentation offload passes on (64 KiB). A smaller bucket would cut frames up, and
+the emulation would cost eight times the processor time."""
 
 QUEUE_MS = 60.0
 MIN_QUEUE_BYTES = 128_000
-"""What a home router holds: two round trips of 30 ms."""
+"""The queue of a home router: two round trips of 30 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
-    """The addresses of a network: 256 of IPv4, and where `ip6` is given as many of IPv6."""
+    """The addresses of a network: 256 of IPv4, and as many of IPv6 if `ip6` is given."""
 
     ip4: IPv4Network
     ip6: IPv6Network | None = None
 
 
 SUBNET = Subnet(ip4=IPv4Network("10.77.0.0/24"))
-"""Nobody outside sees it: it lives in namespaces that lead nowhere."""
+"""Not visible outside: it exists only in namespaces without a route to other networks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One participant: rates in Mbit/s of payload, 0 for no limit; the delay is one way, added going in and out."""
+    """One node: rates in Mbit/s of payload, 0 for no limit; the delay is one way, added going in and out."""
 
     name: str
     up: float = 0.0
@@ -62,7 +66,7 @@ class Node:
 
 
 class Network:
-    """A running network; get one from `open_network`. Methods raise NetworkUnavailable when the system refuses."""
+    """A running network; get one from `open_network`. Methods raise NetworkUnavailable if the system refuses."""
 
     def __init__(self, nodes: Sequence[Node], namespaces: dict[str, str], subnet: Subnet = SUBNET) -> None:
         self.nodes = tuple(nodes)
@@ -71,30 +75,30 @@ class Network:
         self._index = {node.name: index for index, node in enumerate(nodes)}
 
     def address(self, name: str) -> str:
-        """The IPv4 address of a node."""
+        """Return the IPv4 address of a node."""
         return _addresses(self.subnet, self._index[name])[0]
 
     def address6(self, name: str) -> str:
-        """The IPv6 address of a node; empty where the network has none."""
+        """Return the IPv6 address of a node; empty if the network has none."""
         return next(iter(_addresses(self.subnet, self._index[name])[1:]), "")
 
     def namespace(self, name: str) -> str:
-        """The namespace of a node."""
+        """Return the namespace of a node."""
         return self._namespaces[name]
 
     def inside(self, name: str, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` in a node. It is killed, at the latest, when the network closes."""
+        """Return the command line that runs `argv` in a node. It is killed at the latest when the network closes."""
         return inside(self._namespaces[name], argv)
 
     def set_rate(self, name: str, *, up: float | None = None, down: float | None = None) -> None:
-        """Change a node's rates from now on, in Mbit/s; None leaves one as it is, 0 lifts it."""
+        """Change a node's rates from now on, in Mbit/s; None leaves a rate unchanged, 0 removes its limit."""
         if up is not None:
             _shape(self._namespaces[name], "eth0", up)
         if down is not None:
             _shape(self._namespaces[HUB], _port(self._index[name]), down)
 
     def set_link(self, name: str, *, connected: bool) -> None:
-        """Pull a node's cable, or put it back. Nobody is told: connections just fall silent."""
+        """Pull a node's cable, or put it back. No end gets a signal: connections just time out."""
         state = "up" if connected else "down"
         ip("-n", self._namespaces[HUB], "link", "set", _port(self._index[name]), state)
 
@@ -126,7 +130,7 @@ def open_network(nodes: Sequence[Node], subnet: Subnet = SUBNET) -> Iterator[Net
 
 
 def _addresses(subnet: Subnet, index: int) -> list[str]:
-    """The IPv4 address of a node, and its IPv6 address where there is one."""
+    """Return the IPv4 address of a node, and its IPv6 address if there is one."""
     ip6 = [] if subnet.ip6 is None else [str(subnet.ip6[index + 1])]
     return [str(subnet.ip4[index + 1]), *ip6]
 
@@ -140,11 +144,11 @@ def _port(index: int) -> str:
 
 
 def _plug(hub: str, namespace: str, index: int, subnet: Subnet) -> None:
-    """Lay a cable; both ends are born inside their namespaces."""
+    """Connect a cable; both ends are created inside their namespaces."""
     port, mac = _port(index), _mac(index)
     ip("link", "add", "eth0", "netns", namespace, "address", mac, "type", "veth", "peer", "name", port, "netns", hub)
     ip4, *ip6 = _addresses(subnet, index)
-    # nodad: nobody else has the address, and asking would take a second in which it cannot be used.
+    # nodad: no other node has the address, and the check would take a second in which it cannot be used.
     own = [f"addr add {ip4}/{subnet.ip4.prefixlen} dev eth0", *(f"addr add {one}/64 dev eth0 nodad" for one in ip6)]
     ip("-n", namespace, batch="\n".join([*own, "link set eth0 up\n"]))
     ip("-n", hub, "link", "set", port, "up")
@@ -156,7 +160,7 @@ def _bridge(hub: str, num_ports: int) -> None:
 
 
 def _introduce(namespace: str, index: int, num_nodes: int, subnet: Subnet) -> None:
-    """Tell a node everybody's address: no broadcasts, and no first packet that waits for an answer."""
+    """Give a node the addresses of all others: no broadcasts, and no first packet that waits for an answer."""
     others = [(address, _mac(o)) for o in range(num_nodes) if o != index for address in _addresses(subnet, o)]
     neighbours = (f"neigh replace {address} lladdr {mac} dev eth0 nud permanent\n" for address, mac in others)
     ip("-n", namespace, batch="".join(neighbours))
@@ -164,7 +168,7 @@ def _introduce(namespace: str, index: int, num_nodes: int, subnet: Subnet) -> No
 
 def _shape(namespace: str, device: str, mbit: float) -> None:
     if mbit <= 0:
-        # `replace` first: deleting what is not there would be an error.
+        # `replace` first: deleting a missing qdisc would be an error.
         run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo")
         return
     bits_per_s = mbit * 1e6 * FRAME_BYTES / PAYLOAD_BYTES
@@ -176,7 +180,7 @@ def _shape(namespace: str, device: str, mbit: float) -> None:
 
 @contextmanager
 def _delay_switch(hub: str, nodes: Sequence[Node]) -> Iterator[None]:
-    """Compile and run the switch that stands in for netem, in the hub."""
+    """Compile and run the switch that replaces netem, in the hub."""
     ports = [f"{_port(i)}/{_mac(i)}/{round(node.delay_ms * 1000)}" for i, node in enumerate(nodes)]
     with tempfile.TemporaryDirectory(prefix="volery-switch-") as directory:
         program = Path(directory) / "delay_switch"
@@ -185,7 +189,7 @@ def _delay_switch(hub: str, nodes: Sequence[Node]) -> Iterator[None]:
             try:
                 assert switch.stdout is not None
                 if switch.stdout.readline().strip() != b"ready":
-                    raise NetworkUnavailable("The delay switch did not start; its reason stands above.")
+                    raise NetworkUnavailable("The delay switch did not start; its error message is above.")
                 yield
             finally:
                 switch.kill()

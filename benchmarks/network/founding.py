@@ -1,7 +1,7 @@
-"""The swarm that the programs of a run belong to: its keys, its authority, its learner's signature.
+"""Derive the swarm that the programs of a run belong to: its keys, its authority, its learner's signature.
 
-What always holds: everything here is a function of names, the same in every process, so that nobody needs to be told of
-anybody. The learner is whoever has the key of the source's name.
+Invariant: everything here is a function of names, the same in every process, so processes need to exchange nothing. The
+learner is the node with the key of the source's name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ FOREVER_MS = 1 << 45
 
 
 def key_of(name: str) -> Keypair:
-    """The key of a node."""
+    """Return the key of a node."""
     return Keypair(digest_of(f"benchmark: {name}".encode()))
 
 
 def found() -> tuple[bytes, Authority]:
-    """The swarm's genesis and authority."""
+    """Return the swarm's genesis and authority."""
     return found_swarm(key_of("operator"), name="benchmark", created_ms=FOUNDED_MS, nonce=bytes(16))
 
 
 def publisher_of(name: str) -> VersionBuilder:
-    """The learner's part of the node called `name`, certified by the operator."""
+    """Return the learner's part of the node called `name`, certified by the operator."""
     authority = found()[1]
     learner = key_of(name)
     certificate = certify_learner(
@@ -41,7 +41,7 @@ def publisher_of(name: str) -> VersionBuilder:
 
 
 def announcement_of(signed: SignedManifest, publisher: VersionBuilder) -> bytes:
-    """What the learner broadcasts of a version."""
+    """Return the learner's announcement of a version."""
     announcement = Announcement(
         version=signed.version,
         manifest=signed.hash,

@@ -1,8 +1,11 @@
-"""Has two peers of go-libp2p, in the laboratory's homes, be introduced by a relay of ours: `introduction.py` for them.
+"""Let a relay of ours introduce two peers of go-libp2p in the laboratory's homes, as `introduction.py` does with ours.
 
-What always holds: each attempt is between peers that nobody has met, each a process of its own; they have met when one
-of them says so and the kernel of each knows a connection to neither the relay nor an observer; programs end with the
-block, or with the laboratory.
+Invariants:
+
+- Each attempt is between peers that have never been connected, each a process of its own.
+- They have connected when one of them says so and the kernel of each shows a connection to a host that is neither the
+  relay nor an observer.
+- Programs end with the block, or with the laboratory.
 """
 
 from __future__ import annotations
@@ -35,13 +38,13 @@ OBSERVER_PORT = 4001
 
 START_S = 30.0
 READY_S = 15.0
-"""To reserve at the relay, and to believe where it is seen: 4 s. Behind a symmetric router it never believes that."""
+"""To reserve at the relay and to accept its outside address: 4 s. Behind a symmetric router it never accepts one."""
 
 MEET_S = 30.0
-"""Three tries at 5 s each are over by then."""
+"""Timeout to connect: three tries at 5 s each are over by then."""
 
 LOG = "error,p2p-holepunch=debug,autorelay=debug"
-"""What it says about itself, by part (GOLOG_LOG_LEVEL)."""
+"""Its log levels, by part (GOLOG_LOG_LEVEL)."""
 
 RESERVED = "adding new relay"
 SEEN = "Host now has a public address"
@@ -52,7 +55,7 @@ GAVE_UP = "all retries for hole punch"
 
 @dataclass(frozen=True, kw_only=True)
 class GoIntroduction:
-    """What came of it: `seconds` are those until the first of both said that they had met, `tries` the most of both."""
+    """The outcome: seconds until the first of the two reported a connection, and the larger number of tries."""
 
     met: bool
     seconds: float
@@ -60,7 +63,7 @@ class GoIntroduction:
 
 
 class _Kubo:
-    """One process, and what it has said."""
+    """One process, and the lines that it has logged."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -68,12 +71,12 @@ class _Kubo:
         self._unread = b""
 
     def fileno(self) -> int:
-        """Of the pipe that it speaks into."""
+        """Return the file number of the pipe to which it logs."""
         assert self.process.stderr is not None
         return self.process.stderr.fileno()
 
     def hear(self) -> None:
-        """Take what there is."""
+        """Read the available output."""
         piece = os.read(self.fileno(), 1 << 16)
         if not piece:
             raise IntroductionFailed(f"kubo ended: {' '.join(self.lines[-3:])}")
@@ -81,14 +84,14 @@ class _Kubo:
         self.lines += [line.decode(errors="replace") for line in lines]
 
     def tell(self, address: str) -> None:
-        """Have it connect to an address."""
+        """Let it connect to an address."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # hearing says so
+        with suppress(BrokenPipeError):  # `hear` reports it
             self.process.stdin.write(f"{address}\n".encode())
             self.process.stdin.flush()
 
     def num(self, words: str) -> int:
-        """How many of its lines hold these words."""
+        """Return how many of its lines contain these words."""
         return sum(words in line for line in self.lines)
 
     @property
@@ -104,7 +107,7 @@ class GoPrograms:
         self._observers = observers
 
     def introduce(self, one: str, other: str) -> GoIntroduction:
-        """Have `one` dial `other` through the relay. Raises IntroductionFailed."""
+        """Let `one` dial `other` through the relay. Raises IntroductionFailed."""
         number = self._programs.next_number()
         who = {name: identity(os.urandom(32)) for name in (one, other)}
         relay_at = self._programs.open_relay(number, [PeerId(who[name]["PeerID"]) for name in (one, other)])
@@ -133,7 +136,7 @@ class GoPrograms:
     @contextmanager
     def _kubo(self, name: str, port: int, relay_at: Sequence[str], who: dict[str, str]) -> Iterator[_Kubo]:
         listen = [f"{host}/tcp/{port}" for host in ("/ip4/0.0.0.0", "/ip6/::")]
-        relays = self._of_family(name, relay_at)[:1]  # of a relay with two addresses it makes two, and loses both
+        relays = self._of_family(name, relay_at)[:1]  # it counts a relay with two addresses twice, and loses both
         with TemporaryDirectory(prefix="volery-kubo-") as repository:
             process = subprocess.Popen(
                 self._lab.inside(name, [sys.executable, *arguments(repository, listen=listen, relays=relays, who=who)]),
@@ -150,12 +153,13 @@ class GoPrograms:
                 process.communicate()
 
     def _of_family(self, name: str, addresses: Sequence[str]) -> list[str]:
-        """Those of the addresses that a node can dial at all: it would hold the others against who is there."""
+        """Return the addresses that a node can dial at all; go-libp2p would count failures of the others against the
+        host."""
         has = {"ip4": self._lab.address(name), "ip6": self._lab.address6(name)}
         return [address for address in addresses if has[address.split("/")[1]]]
 
     def _is_connected(self, name: str) -> bool:
-        """Whether the kernel knows a connection of this node to neither the relay nor an observer."""
+        """Return whether the kernel shows a connection of this node beyond those to the relay and the observers."""
         relay = {self._lab.address(self._programs.relay), self._lab.address6(self._programs.relay)}
         known = {ip_address(address) for address in relay if address}
         known |= {ip_address(address.split("/")[2]) for addresses in self._observers for address in addresses}
@@ -165,7 +169,7 @@ class GoPrograms:
 
 
 def _listen(kubos: Sequence[_Kubo], until: Callable[[], bool], seconds: float) -> None:
-    """Hear what they say until then, or until the time is over."""
+    """Read their output until the condition holds, or until the time is over."""
     ends = time.monotonic() + seconds
     by_file = {kubo.fileno(): kubo for kubo in kubos}
     while not until() and (left := ends - time.monotonic()) > 0:
@@ -175,7 +179,7 @@ def _listen(kubos: Sequence[_Kubo], until: Callable[[], bool], seconds: float) -
 
 @contextmanager
 def open_observers(lab: Laboratory, name: str) -> Iterator[list[list[str]]]:
-    """As many as go-libp2p wants, at addresses of their own of a public host; yields those of each."""
+    """Start as many observers as go-libp2p needs, at addresses of their own on a public host; yield the addresses."""
     assert INTERNET.ip6 is not None
     listen = []
     for number in range(FIRST_OBSERVER, FIRST_OBSERVER + OBSERVERS_NEEDED):
@@ -189,7 +193,7 @@ def open_observers(lab: Laboratory, name: str) -> Iterator[list[list[str]]]:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
-                raise IntroductionFailed("the observers did not start; their last words stand above")
+                raise IntroductionFailed("the observers did not start; their error output is above")
             yield json.loads(line)
         finally:
             process.kill()

@@ -1,6 +1,6 @@
-"""A home as a value: the nodes behind one router, how they are called, and which addresses they have.
+"""Describe a home as a value: the nodes behind one router, with their names and addresses.
 
-Homes are numbered from 1; nodes, and routers behind others, have the addresses from 2 on, and their router has 1.
+Homes are numbered from 1. Nodes, and routers behind others, have the addresses from 2 on, and their router has 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.network.routers import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
-    """Nodes behind one router; rates in Mbit/s and the delay in one direction are those of its way to the internet."""
+    """Nodes behind one router; rates in Mbit/s and the one-way delay are those of its link to the internet."""
 
     name: str
     kind: Kind
@@ -35,7 +35,7 @@ class Home:
 
     @property
     def gates(self) -> list[str]:
-        """Those of the star who stand for this home: its outermost router, or the public hosts themselves."""
+        """The members of the star that stand for this home: its outermost router, or the public hosts themselves."""
         return self.routers[:1] or self.nodes
 
 
@@ -48,5 +48,5 @@ def lan6(number: int, host: int) -> str:
 
 
 def between4(number: int, layer: int, host: int) -> str:
-    """An address between two routers (RFC 6598); `layer` counts them from the internet."""
+    """Return an address between two routers (RFC 6598); `layer` counts them from the internet."""
     return f"100.{64 + layer}.{number}.{host}"

@@ -1,4 +1,4 @@
-"""An internet on one machine: public hosts, and homes behind routers of the kinds that there are.
+"""Emulate an internet on one machine: public hosts, and homes behind routers of all known kinds.
 
       public host        carrier --100.64.N.0/24-- router            one star, as in emulation.py:
            |                |                        |               rates and delays are those of the WAN
@@ -12,8 +12,9 @@ A home `h` has the router `hrouter`; its node is `h`, or `h1`, `h2` and so on wh
 has 2600:30:77:N::/64 as well. Two public hosts, WITNESSES, are always there: router_probe.py needs them.
 
 Invariants:
-- Addresses are public to whoever judges by the IANA registries, though nothing leads out of the namespaces.
-- Nothing runs on when the laboratory is closed or its owner dies, daemons included.
+
+- Addresses are public by the IANA registries, though nothing leads out of the namespaces.
+- Nothing keeps running when the laboratory is closed or its owner dies, daemons included.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from benchmarks.network.routers import KINDS
 from benchmarks.network.wiring import build, forget_mappings, load_rules
 
 INTERNET = Subnet(ip4=IPv4Network("30.77.0.0/24"), ip6=IPv6Network("2600:30:77::/64"))
-"""Neither private nor of documentation nor of benchmarks, which many programs do not take for public addresses."""
+"""Not private, and not reserved for documentation or benchmarks: many programs do not accept those as public."""
 
 WITNESSES = ("east", "west")
-"""Public hosts that tell where they see somebody, and from which strangers knock."""
+"""Public hosts that report the outside address of a node, and from which strangers connect."""
 
 DEAF_PORT = 9
-"""Of a witness: it swallows SYNs, so that a port was spoken to and yet no connection came of it."""
+"""A witness's port that drops SYNs: a node has sent to it, and yet no connection results."""
 
 DEAF = f"""
 table inet deaf {{
@@ -50,16 +51,16 @@ table inet deaf {{
 """
 
 CONGESTION = ("cubic", "reno")
-"""The first of these that a namespace may have. Most machines at home use CUBIC, which Linux, macOS and Windows come
-with; Reno waits for a loss as well. The machine below may use another one: BBR does not see the queue of a home's
-router, fills it, and loses much of what it sends."""
+"""The first of these that a namespace supports is used. Most machines at home use CUBIC, the default of Linux, macOS
+and Windows; Reno waits for a loss as well. The machine below may use another one: BBR does not see the queue of a
+home's router, fills it, and loses much of what it sends."""
 
 MAX_NODES = 100
-"""In one home: far from what its addresses allow."""
+"""Limit of one home, far below what its addresses allow."""
 
 
 class Laboratory:
-    """A running internet; get one from `open_homes`. `network` is the star: links are changed and cut there."""
+    """A running internet; get one from `open_homes`. `network` is the star, in which links are changed and cut."""
 
     def __init__(self, network: Network, homes: Sequence[Home], namespaces: dict[str, str]) -> None:
         self.network = network
@@ -69,50 +70,50 @@ class Laboratory:
         self._numbers = {home.name: number for number, home in enumerate(homes, 1)}
 
     def home_of(self, node: str) -> Home | None:
-        """The home of a node; None for public hosts that are of none."""
+        """Return the home of a node; None for public hosts outside of any home."""
         return self._homes.get(node)
 
     def namespace(self, name: str) -> str:
-        """The namespace of a node, a router or a public host."""
+        """Return the namespace of a node, a router or a public host."""
         return self._namespaces[name]
 
     def inside(self, name: str, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` there. It is killed, at the latest, when the laboratory closes."""
+        """Return the command line that runs `argv` there. It is killed at the latest when the laboratory closes."""
         return inside(self._namespaces[name], argv)
 
     def gate(self, name: str) -> str:
-        """Who stands for a node in the star: its outermost router, or itself."""
+        """Return the member of the star that stands for a node: its outermost router, or itself."""
         home = self.home_of(name)
         return name if home is None or home.kind.is_public else home.gates[0]
 
     def address(self, name: str) -> str:
-        """The IPv4 address of a node's own interface; empty where it has none."""
+        """Return the IPv4 address of a node's own interface; empty if it has none."""
         home = self.home_of(name)
         if home is None or home.kind.is_public:
             return self.network.address(name)
         return lan4(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip4 else ""
 
     def address6(self, name: str) -> str:
-        """The IPv6 address of a node; empty where it has none."""
+        """Return the IPv6 address of a node; empty if it has none."""
         home = self.home_of(name)
         if home is None or home.kind.is_public:
             return self.network.address6(name)
         return lan6(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip6 else ""
 
     def gateway(self, name: str) -> str:
-        """The IPv4 address of a node's router, inside the home."""
+        """Return the IPv4 address of a node's router, inside the home."""
         home = self.home_of(name)
         assert home is not None
         return lan4(self._numbers[home.name], 1)
 
     def round_trip_s(self, one: str, other: str) -> float:
-        """What the delays of the links between two nodes add up to, there and back."""
+        """Return the sum of the link delays between two nodes, there and back."""
         delays = {node.name: node.delay_ms for node in self.network.nodes}
         here, there = self.gate(one), self.gate(other)
         return 0.0 if here == there else 2 * (delays[here] + delays[there]) / 1000
 
     def reboot(self, home: Home) -> None:
-        """Have the routers of a home forget every mapping and connection; ports that a daemon opened stay open."""
+        """Let the routers of a home forget every mapping and connection; ports that a daemon opened stay open."""
         for router in home.routers:
             forget_mappings(self._namespaces[router])
 
@@ -151,8 +152,9 @@ def _choose_congestion_control(namespace: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Build what the words name, probe it, say how to get in, and keep it until Ctrl-C. Returns the exit code."""
-    # They look at laboratories, and so import this module.
+    """Build the homes that the words name, probe them, print how to enter them, and wait for Ctrl-C. Returns the exit
+    code."""
+    # These modules import this one.
     from benchmarks.network.ports import ProbeFailed
     from benchmarks.network.router_probe import check
 
@@ -166,7 +168,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     try:
         with suppress(KeyboardInterrupt), open_homes(homes, [Node(name="learner")]) as lab:
-            print("looking at every router ...", flush=True)
+            print("probing every router ...", flush=True)
             check(lab)
             print("each behaves as its kind does.\n")
             for name in ("learner", *WITNESSES):
@@ -176,7 +178,7 @@ def main(words: Sequence[str]) -> int:
                     _tell(lab, router, f"router, {home.kind.summary}")
                 for node in home.nodes:
                     _tell(lab, node, f"node, {home.kind.name}")
-            print("\nAll of it is gone after Ctrl-C.", flush=True)
+            print("\nCtrl-C removes all of it.", flush=True)
             signal.pause()
     except (NetworkUnavailable, ProbeFailed) as error:
         print(error, file=sys.stderr)
@@ -185,7 +187,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parse(word: str, before: Sequence[str]) -> Home:
-    """The home that a word stands for: a second one of its kind has a number. Raises ValueError."""
+    """Return the home that a word stands for; a second one of its kind gets a letter. Raises ValueError."""
     name, _, nodes = word.partition(":")
     if name not in KINDS:
         raise ValueError(f"there is no kind of router called {name!r}")

@@ -1,12 +1,13 @@
-"""The learner's part of meeting, without the rest of a learner: it welcomes peers, and introduces them to each other.
+"""Do the learner's part of introductions, without the rest of a learner: welcome peers and introduce them.
 
-It speaks with peers over the work streams that nodes have (`swarm/work`), and decides by the rules that a learner has
-(`node/learner_role/peers/introductions.py`, `swarm/work/neighbour_graph.py`). There is no work: nobody is ever granted
-a lease.
+It speaks with peers over the work streams that nodes have (`swarm/work`), and decides by a learner's rules
+(`node/learner_role/peers/introductions.py`, `swarm/work/neighbour_graph.py`). There is no work: it never grants a
+lease.
 
 Invariants:
-- A peer is told anew whenever its neighbours, or where they are, have changed.
-- A peer that does not say how it is reached is introduced as all were before there was such a word.
+
+- A peer gets a new introduction whenever its neighbours or their addresses have changed.
+- A peer that does not say how it can be reached is introduced as all peers were before that field existed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from swarm.work.neighbour_graph import neighbourhoods
 from swarm.work.server import Incoming, WorkServer
 
 HEARTBEAT_MS = 1000
-"""Of the product it is 5 s: here only how soon the source hears how a peer is reached, before anything is measured."""
+"""The product's value is 5 s. Here it only sets how soon the source learns how a peer can be reached, before anything
+is measured."""
 
 
 @dataclass(kw_only=True)
@@ -49,7 +51,7 @@ class _Guest:
 
 @dataclass(kw_only=True)
 class Introducer:
-    """See the module's paragraph; a `swarm.work.server.WorkHandler`."""
+    """Welcomes peers and introduces them to each other; a `swarm.work.server.WorkHandler`."""
 
     transport: Transport
     _guests: dict[PeerId, _Guest] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Introducer:
         self._server = WorkServer(transport=self.transport, desk=self, inbox=self._inbox)
 
     def start(self) -> None:
-        """Begin to welcome peers."""
+        """Start to welcome peers."""
         self._server.start()
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome:
@@ -87,7 +89,7 @@ class Introducer:
         self._introduce()
 
     def _introduce(self) -> None:
-        """Tell everybody whose neighbours have changed who they are now, as `SessionService` does."""
+        """Send every peer with changed neighbours its new list, as `SessionService` does."""
         guests = self._guests
         relays = {peer: guest.addresses for peer, guest in guests.items()}
         relays[self.transport.peer_id] = tuple(self.transport.addresses())

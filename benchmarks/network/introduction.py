@@ -1,7 +1,10 @@
-"""Has two nodes of a laboratory be introduced by a relay, and tells by what they came to a direct connection.
+"""Let a relay introduce two nodes of a laboratory, and report how they came to a direct connection.
 
-What always holds: both ends must say that they have a direct connection, or there is none; an attempt begins with nodes
-that nobody has met before; programs end with the block, or with the laboratory.
+Invariants:
+
+- A direct connection counts only if both ends report one.
+- An attempt begins with nodes that have never been connected.
+- Programs end with the block, or with the laboratory.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ from swarm.libp2p.security import Identity
 
 FIRST_PORT = 4001
 PORTS = 10_000
-"""Each attempt has ports of its own: a connection that has just ended is in the way of another between the same."""
+"""Each attempt has its own ports: a connection that has just ended blocks another one between the same ports."""
 
 ANSWER_S = 120.0
-"""For a program's next line: an attempt that leads to nothing takes three tries, and whatever they wait for."""
+"""Timeout for a program's next line: an attempt without success takes three tries, with their waiting times."""
 
 
 NOBODY = PeerId("")
 
 
 class IntroductionFailed(Exception):
-    """A program of a node ended, or said nothing for too long. The message says which, with its last words."""
+    """A program of a node ended, or timed out. The message says which, and where to look."""
 
 
 class Way(Enum):
@@ -50,7 +53,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Introduction:
-    """What came of introducing `one`, which dialled, to `other`."""
+    """The outcome of introducing `one`, which dialled, to `other`."""
 
     one: str
     other: str
@@ -64,12 +67,12 @@ class Introduction:
 
     @property
     def tries(self) -> int:
-        """The most of both."""
+        """The larger number of tries of both ends."""
         return max(report.tries for report in self.reports)
 
     @property
     def is_false(self) -> bool:
-        """Whether an end takes itself for connected, and the other does not."""
+        """Whether one end reports a connection, and the other does not."""
         return self.reports[0].direct != self.reports[1].direct
 
 
@@ -83,7 +86,7 @@ class Programs:
         self._numbers = count()
 
     def introduce(self, one: str, other: str) -> Introduction:
-        """Have `one` dial `other` through the relay. Raises IntroductionFailed."""
+        """Let `one` dial `other` through the relay. Raises IntroductionFailed."""
         number = self.next_number()
         seeds = {name: os.urandom(32) for name in (one, other)}
         peers = {name: PeerId(Identity.from_seed(seed).peer_id) for name, seed in seeds.items()}
@@ -101,22 +104,22 @@ class Programs:
         )
 
     def next_number(self) -> int:
-        """That of the next attempt."""
+        """Return the number of the next attempt."""
         return next(self._numbers)
 
     def open_relay(self, number: int, trusted: list[PeerId]) -> list[str]:
-        """Have the relay be a new node, for these; return its addresses. Raises IntroductionFailed."""
+        """Make the relay a new node that trusts these peers; return its addresses. Raises IntroductionFailed."""
         seed = os.urandom(32)
         self._assign(self.relay, number, seed, trusted=trusted)
         hosts = [f"/ip4/{self.lab.address(self.relay)}", f"/ip6/{self.lab.address6(self.relay)}"]
         return [f"{host}/tcp/{self.port(number)}/p2p/{Identity.from_seed(seed).peer_id}" for host in hosts]
 
     def close_relay(self) -> None:
-        """End what `open_relay` began. Raises IntroductionFailed."""
+        """End the node that `open_relay` began. Raises IntroductionFailed."""
         self._ask(self.relay, "END")
 
     def port(self, number: int, *, shift: bool = False) -> int:
-        """Where to listen in an attempt; `shift` is that of the end that is dialled."""
+        """Return the listening port of an attempt; `shift` is for the end that is dialled."""
         return self._first_port + (2 * number + shift) % PORTS
 
     def _assign(
@@ -130,17 +133,17 @@ class Programs:
         relay: Sequence[str] = (),
         peer: PeerId = NOBODY,
     ) -> None:
-        """Have a program be a new node, and wait until it is ready."""
+        """Make a program a new node, and wait until it is ready."""
         listen = [f"{host}/tcp/{self.port(number, shift=shift)}" for host in ("/ip4/0.0.0.0", "/ip6/::")]
         task = Assignment(seed=seed.hex(), listen=listen, trusted=trusted, relay=[*relay], peer=peer)
         self._ask(name, msgspec.json.encode(task).decode())
 
     def _ask(self, name: str, word: str) -> str:
-        """Tell a program a word, and return its next line. Raises IntroductionFailed."""
+        """Send a word to a program, and return its next line. Raises IntroductionFailed."""
         process = self._started.get(name) or self._start(name)
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # the line that is missing says so
+        with suppress(BrokenPipeError):  # the missing line reports it
             process.stdin.write(f"{word}\n".encode())
             process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
@@ -148,7 +151,7 @@ class Programs:
         if not line:
             with suppress(subprocess.TimeoutExpired):  # its end of the pipe closes a little before it is gone
                 process.wait(1.0)
-            ended = "said nothing" if process.poll() is None else f"ended with code {process.returncode}"
+            ended = "did not answer" if process.poll() is None else f"ended with code {process.returncode}"
             raise IntroductionFailed(f"the program of {name} {ended} after {word.split()[0]!r}; its log says why")
         return line
 
@@ -169,9 +172,9 @@ class Programs:
 def open_programs(
     lab: Laboratory, relay: str, *, log: Path | None = None, first_port: int = FIRST_PORT
 ) -> Iterator[Programs]:
-    """Programs that end with the block; `relay` is a public host. With `log`, a directory, they log everything there.
+    """Yield programs that end with the block; `relay` is a public host. With `log`, a directory, they log there.
 
-    Several may be open at once, each with a relay and PORTS ports of its own.
+    Several may be open at once, each with its own relay and PORTS ports.
     """
     with ExitStack() as stack:
         yield Programs(lab, relay, stack, log, first_port)

@@ -1,10 +1,10 @@
-"""What a node's program and the conductor of a run say to each other, over the program's standard input and output.
+"""Exchange the messages of a node's program and a run's conductor, over the program's standard input and output.
 
-    program    READY                     connected, knows what is to be fetched, holds nothing of it
+    program    READY                     connected; knows what it will fetch, and holds nothing of it
     conductor  GO                        the clock starts
-    program    DONE <CLOCK_MONOTONIC>    a peer holds every byte, verified; the source does not say it
-    conductor  (closes stdin)            everybody is done
-    program    REPORT <json>             what it cost; then it exits
+    program    DONE <CLOCK_MONOTONIC>    a peer holds every byte, verified; the source does not send it
+    conductor  (closes stdin)            all peers are done
+    program    REPORT <json>             its cost; then it exits
 
 A program is started with one argument, its `Assignment` as JSON. All namespaces share one kernel, hence one clock.
 """
@@ -23,11 +23,11 @@ from benchmarks.network.sampler import Sampler
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a program is and what it works with.
+    """A program's identity and the files that it works with.
 
-    `index` is 0 for the source; `names` and `addresses` are everybody's. `directory` is its own; `shared` is
-    everybody's, and `payload`, the file that the source is to send, lies there. Behind routers, `partners` are the
-    peers that are to be met before GO, and `punches` whether a way through routers is looked for.
+    `index` is 0 for the source; `names` and `addresses` are those of all nodes. `directory` is the program's own;
+    `shared` is common to all, and contains `payload`, the file that the source sends. Behind routers, `partners` are
+    the peers to connect to before GO, and `punches` says whether the node punches holes through routers.
     """
 
     index: int
@@ -49,9 +49,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program says at its end, from GO on: bytes by neighbour ("all" when it cannot tell), processor seconds
-    of all threads. `file` is what it received, or sent; `met` are the partners it met before GO, and `circuit_bytes`
-    what it carried for others who were to meet, each byte once, since it started.
+    """A program's final report, counted from GO: bytes by neighbour ("all" if it cannot tell), and processor seconds of
+    all threads.
+
+    `file` is what it received, or sent. `met` are the partners that it had connected to before GO. `circuit_bytes` is
+    what it relayed since its start so that others could connect, each byte once.
     """
 
     file: Path
@@ -92,13 +94,13 @@ class Line:
         self._sampler = Sampler.from_environment()
 
     def ready(self) -> None:
-        """Say so. To be called in the main thread."""
+        """Report READY. Call it in the main thread."""
         if self._sampler is not None:
             self._sampler.start()
         _say("READY")
 
     def wait_go(self) -> None:
-        """Wait for GO; leave the program when the conductor is gone instead."""
+        """Wait for GO; exit if the conductor is gone."""
         if sys.stdin.readline().strip() != "GO":
             sys.exit(1)
         if self._sampler is not None:
@@ -120,7 +122,7 @@ class Line:
         met: Sequence[str] = (),
         circuit_bytes: int = 0,
     ) -> None:
-        """The last word. To be called in the main thread."""
+        """Print the final report. Call it in the main thread."""
         if self._sampler is not None:
             self._sampler.stop()
         user_s, system_s = (now - then for now, then in zip(_used_s(), self._used_at_go, strict=True))
@@ -141,6 +143,6 @@ def _say(text: str) -> None:
 
 
 def _used_s() -> tuple[float, float]:
-    """Processor seconds of this process so far, in user and in system mode."""
+    """Return processor seconds of this process so far, in user and in system mode."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime, used.ru_stime

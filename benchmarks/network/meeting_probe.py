@@ -1,12 +1,11 @@
-"""Looks whether two nodes come together: both connect at the same time, each from the port that it listens on.
+"""Check whether two nodes can connect: both dial at the same time, each from the port that it listens on.
 
     one    SYN --> router, which lets the answer in       router, which swallows what comes too early <-- SYN    other
 
-Each connects to where a public host saw the other. A SYN that was swallowed is sent again by TCP; one that was refused
-by us. No library, no protocol: what cannot meet like this cannot be brought together by any.
+Each dials the address at which a public host saw the other. TCP repeats a SYN that was swallowed; this module repeats
+one that was refused. It uses no library and no protocol, so no method can connect a pair that fails here.
 
-Invariants:
-- Two have met only if one of them received a byte over a connection between their ports.
+Invariant: two nodes have connected only if one of them received a byte over a connection between their ports.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from benchmarks.network.homes import WITNESSES, Laboratory
 from benchmarks.network.ports import FAMILIES, Place, Port, address_of, seen_by
 
 MEET_S = 4.0
-"""For two nodes to meet: SYNs after 0, 1 and 3 seconds, and the next one would come after 7."""
+"""Timeout for two nodes: SYNs are sent after 0, 1 and 3 seconds, and the next one would come after 7."""
 
 KNOCK_AGAIN_S = 0.25
-"""After a SYN was refused. Not sooner: a symmetric router draws another port for each try, and with thousands of tries
-it would draw the one that the other side waits for."""
+"""Pause after a refused SYN. A shorter one would cause thousands of tries: a symmetric router draws another port for
+each, and would at some time draw the one that the other side waits for."""
 
 POLL_S = 0.05
-"""How often to see whether it is time to knock."""
+"""Seconds between checks for the next dial."""
 
 
 def meet(lab: Laboratory, one: str, other: str) -> bool:
-    """Whether two nodes come to a connection that carries bytes, over IPv6 where both have it. Raises ProbeFailed."""
+    """Return whether two nodes get a connection that carries bytes, over IPv6 if both have it. Raises ProbeFailed."""
     family = next((it for it in reversed(FAMILIES) if address_of(lab, one, it) and address_of(lab, other, it)), None)
     if family is None:
         return False
@@ -52,24 +51,24 @@ def meet(lab: Laboratory, one: str, other: str) -> bool:
 
 @dataclass(kw_only=True)
 class Side:
-    """One of two that want to meet: it knocks at the other until a byte has come."""
+    """One of two nodes that connect: it dials the other until a byte has come."""
 
     port: Port
     target: Place
     knocking: socket.socket | None = None
     again_s: float = 0.0
-    """When to begin anew, monotonic."""
+    """When to dial again, monotonic."""
     connected: list[socket.socket] = field(default_factory=list)
 
     def knock(self) -> None:
-        """Begin to connect, unless that was begun, and did not fail yet."""
+        """Begin to connect, unless an attempt is under way."""
         if self.knocking is None and not self.connected and time.monotonic() >= self.again_s:
             self.again_s = time.monotonic() + KNOCK_AGAIN_S
             with suppress(OSError):  # refused at once, or the port is busy with the same connection
                 self.knocking = self.port.connect(self.target)
 
     def register(self, poll: select.poll) -> None:
-        """Say what is waited for."""
+        """Register the sockets whose events are awaited."""
         poll.register(self.port.listener, select.POLLIN)
         if self.knocking is not None:
             poll.register(self.knocking, select.POLLOUT)
@@ -77,7 +76,7 @@ class Side:
             poll.register(connected, select.POLLIN)
 
     def heard(self, ready: set[int]) -> bool:
-        """Take what has happened; whether a byte came from the other."""
+        """Handle the ready sockets; return whether a byte came from the other."""
         for connected in [one for one in self.connected if one.fileno() in ready]:
             with suppress(ConnectionError):
                 if connected.recv(1):

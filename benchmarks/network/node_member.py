@@ -1,13 +1,15 @@
-"""A node of ours behind a router: `node_volery.py`, but that peers meet as members do, introduced by the learner.
+"""Run a node of ours behind a router: as `node_volery.py`, but peers connect as members do, introduced by the learner.
 
-Peers dial the source alone, over the line to the learner that nodes have (`swarm/work/client.py`), say there how they
-are reached, and meet whom they are introduced to (`node/network/introductions.py`): dialled, dialled back or punched
-(`swarm/libp2p/reachability`). The source does the learner's part (`introducer.py`), and is the relay. Where nobody
-punches, peers do not say how they are reached, as nodes did not before there was such a word; all else is the same.
+Peers dial only the source, over the work connection that nodes have to the learner (`swarm/work/client.py`). There they
+say how they can be reached, and get introductions (`node/network/introductions.py`), after which they dial, are dialled
+back, or punch holes (`swarm/libp2p/reachability`). The source does the learner's part (`introducer.py`), and is the
+relay. Without hole punching, peers do not say how they can be reached, as nodes did before that field existed;
+everything else is the same.
 
 Invariants:
-- READY is said once all partners are met, or MEETING_S after the source was: the report tells who was not.
-- What a node fetched from whom it did not meet in a direct connection is nothing: circuits carry no chunks.
+
+- READY is said once all partners are connected, or MEETING_S after the source is; the report says which are missing.
+- A node fetches nothing from a peer without a direct connection: circuits carry no chunks.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ from swarm.transport.error_groups import first_cause
 from swarm.work.client import WorkClient
 
 MEETING_S = 60.0
-"""From the source to all partners. A hole is punched within three seconds, or not within twenty."""
+"""Timeout from the source to all partners. A hole is punched within three seconds, or not within twenty."""
 
 LOOK_AGAIN_S = 0.1
 
 
 class Member(Node):
-    """A node that is introduced. `run` keeps it among its neighbours."""
+    """A node that is introduced; `run` keeps its neighbours connected."""
 
     def join(self, events: EventLog) -> None:
-        """Build what a rollout node has to be a member: a line to the learner, and its neighbours."""
+        """Build what a rollout node needs to be a member: a work connection to the learner, and its neighbours."""
         source = self.task.names[0]
         self.neighbours = Neighbours(transport=self.transport, events=events)
         self.work = WorkClient(
@@ -63,7 +65,7 @@ class Member(Node):
         )
 
     async def meet_partners(self) -> list[str]:
-        """Wait until all are met that can be, or for MEETING_S; return whom."""
+        """Wait until all possible partners are connected, or for MEETING_S; return the connected ones."""
         source = key_of(self.task.names[0]).peer_id
         if not self.task.is_source:
             while source not in self.transport.connected_peers():
@@ -74,7 +76,7 @@ class Member(Node):
         return self.met()
 
     def met(self) -> list[str]:
-        """Which partners there is a connection to."""
+        """Return the partners with a connection."""
         here = self.transport.connected_peers()
         return [name for name in self.task.partners if key_of(name).peer_id in here]
 
@@ -92,7 +94,7 @@ class Member(Node):
 
 
 async def play(line: Line) -> None:
-    """One run, from READY to REPORT."""
+    """Perform one run, from READY to REPORT."""
     task = line.assignment
     network = (
         NetworkSection(listen=[f"/ip4/{task.address}/tcp/{PORT}"])
@@ -123,7 +125,7 @@ async def play(line: Line) -> None:
 
 
 def _log(event: str, fields: Fields) -> None:
-    """On standard error, which the conductor keeps: who could not be met, and why."""
+    """Print events on standard error, which the conductor stores: which peers could not connect, and why."""
     print(event, *(f"{name}={value}" for name, value in fields.items()), file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""The program of some hosts of ours that tell everybody who connects where they see them, and do nothing else.
+"""Run hosts of ours that tell every peer that connects its outside address, and do nothing else.
 
     python -m benchmarks.network.node_observers ADDRESS,ADDRESS ADDRESS ...
 
-There is a host for each word, which listens at those addresses. Its standard output is one line of JSON: the addresses
-of each, with its name. The program ends with its standard input.
+Each word starts one host, which listens at those addresses. The standard output is one line of JSON: the addresses of
+each host, with its name. The program ends with its standard input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED_BYTES = 32
 
 
 async def serve(listen: Sequence[Sequence[str]]) -> None:
-    """Be these hosts until standard input ends."""
+    """Run these hosts until standard input ends."""
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(open_libp2p(os.urandom(SEED_BYTES), places)) for places in listen]
         print(json.dumps([host.addresses() for host in hosts]), flush=True)

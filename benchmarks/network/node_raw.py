@@ -1,7 +1,11 @@
-"""What a bare copy costs: one TCP connection, SHA-256 of each chunk where it arrives, and a file. One peer only.
+"""Measure a bare copy: one TCP connection, SHA-256 of each chunk at the receiver, and a file. One peer only.
 
-Blocking sockets and memory that is used again, so there is nothing left to save but the bytes' own way. What always
-holds: nothing is encrypted; DONE means that every chunk was hashed and found right, written, and synced to the disk.
+It uses blocking sockets and reuses memory, so only the cost of the bytes themselves is left.
+
+Invariants:
+
+- Nothing is encrypted.
+- DONE means that every chunk was hashed and found right, written, and synced to the disk.
 """
 
 from __future__ import annotations
@@ -16,15 +20,15 @@ from benchmarks.network.line import Assignment, Line
 
 PORT = 6882
 CHUNK_BYTES = 1 << 20
-"""As ours, at the size that is measured."""
+"""The same size as ours for the measured payload."""
 
 ASKED = b"?"
 REDIAL_S = 0.05
-"""Before a source that is still starting is dialled again."""
+"""Pause before a source that is still starting is dialled again."""
 
 
 def give(task: Assignment, line: Line) -> Path:
-    """Send the file once it is asked for."""
+    """Send the file once a peer asks for it."""
     buffer = memoryview(bytearray(CHUNK_BYTES))
     with socket.create_server((task.address, PORT)) as server, task.payload.open("rb", buffering=0) as file:
         connection, _ = server.accept()
@@ -39,7 +43,7 @@ def give(task: Assignment, line: Line) -> Path:
 
 
 def take(task: Assignment, line: Line) -> Path:
-    """Fetch the file; return where it is."""
+    """Fetch the file; return its path."""
     target = task.directory / task.payload.name
     digests = digests_of(task.payload)
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -51,7 +55,7 @@ def take(task: Assignment, line: Line) -> Path:
             chunk = buffer[:size]
             fill(connection, chunk)
             if sha256(chunk).digest() != digest:
-                raise SystemExit(f"chunk {number} is not what was sent")
+                raise SystemExit(f"chunk {number} differs from the payload")
             file.write(chunk)
         os.fsync(file.fileno())
         line.done()
@@ -60,14 +64,14 @@ def take(task: Assignment, line: Line) -> Path:
 
 
 def digests_of(file: Path) -> list[tuple[int, bytes]]:
-    """Size and SHA-256 of each chunk, as a manifest would tell."""
+    """Return the size and SHA-256 of each chunk, as a manifest contains them."""
     with file.open("rb") as opened:
         chunks = iter(lambda: opened.read(CHUNK_BYTES), b"")
         return [(len(chunk), sha256(chunk).digest()) for chunk in chunks]
 
 
 def connected(address: str) -> socket.socket:
-    """A connection to the source, as soon as it listens."""
+    """Return a connection to the source, as soon as it listens."""
     while True:
         try:
             return socket.create_connection((address, PORT))
@@ -81,11 +85,11 @@ def fill(connection: socket.socket, chunk: memoryview) -> None:
     while filled < len(chunk):
         filled += (taken := connection.recv_into(chunk[filled:]))
         if not taken:
-            raise SystemExit("the source went away")
+            raise SystemExit("the source closed the connection")
 
 
 def play(line: Line) -> None:
-    """One run, from READY to REPORT."""
+    """Perform one run, from READY to REPORT."""
     file = (give if line.assignment.is_source else take)(line.assignment, line)
     size = {"all": line.assignment.payload.stat().st_size}
     line.report(file, up=size if line.assignment.is_source else {}, down={} if line.assignment.is_source else size)

@@ -1,18 +1,19 @@
-"""The program of a node that wants to be met behind its router, and of the relay that introduces two of them.
+"""Run a node behind its router that another node connects to, or the relay that introduces two of them.
 
-    conductor  <assignment>    one line of JSON: who to be this time, and whom to meet
-    program    READY           it is at the relay and can be reached through it; the relay: it listens
-    conductor  GO              to one of the two: meet the other
+    conductor  <assignment>    one line of JSON: the identity of this attempt, and the peer to connect to
+    program    READY           a node: it is at the relay and can be reached through it; the relay: it listens
+    conductor  GO              to one of the two: connect to the other
     program    DONE            it has a connection, or has given up
     conductor  TELL            to both
-    program    <report>        one line of JSON: by which connection it reaches the other
+    program    <report>        one line of JSON: the connection by which it reaches the other
     conductor  END             to all
-    program    ENDED           and the next assignment may come
+    program    ENDED           the next assignment may come
 
-Each assignment makes a node of its own, with another name and another port, so that nothing is left of the one before.
-`python -m benchmarks.network.node_reach debug` logs on standard error what the swarm's modules say.
+Each assignment makes a new node, with another name and another port, so that nothing is left of the one before.
+`python -m benchmarks.network.node_reach debug` logs the messages of the swarm's modules on standard error.
 
 Invariants:
+
 - A connection is reported only after a ping came back over it, and never one that a relay carries.
 - The program ends with its standard input.
 """
@@ -36,7 +37,7 @@ from swarm.libp2p.identify import PING_PROTOCOL
 from swarm.transport.interface import DialFailed, TransportError
 
 READY_S = 20.0
-"""For a node to be at the relay, with a reservation, and to know where it is seen."""
+"""Timeout for a node to be at the relay, with a reservation, and to know its outside address."""
 
 LOOK_AGAIN_S = 0.01
 PING_S = 5.0
@@ -44,7 +45,7 @@ PING = bytes(range(32))
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a program is this time: `seed` is its key in hexadecimal digits. A relay has no `relay`, and `trusted`."""
+    """A program's identity for one attempt: `seed` is its key in hexadecimal. A relay has `trusted` and no `relay`."""
 
     seed: str
     listen: list[str]
@@ -54,12 +55,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """The outcome of an attempt.
 
-    `direct` tells whether the peer answered over a direct connection, `remote` where that leads, `dialled` whether
-    this end began it, from the port it listens on where `from_listening`. `seconds` are those from GO to the
-    connection. `tries` is how often the end that was reached had both knock, 0 for the other end. `verdict` is what the
-    node takes itself for, and `error` why there is no connection.
+    `direct` says whether the peer answered over a direct connection, `remote` is its address, and `dialled` says
+    whether this end began it, from its listening port if `from_listening`. `seconds` are those from GO to the
+    connection. `tries` is how often the end that was reached started a simultaneous dial, 0 for the other end.
+    `verdict` is how the node assesses its own reachability, and `error` says why there is no connection.
     """
 
     direct: bool = False
@@ -73,7 +74,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def serve() -> None:
-    """Be one node after another, until standard input ends."""
+    """Run one node after another, until standard input ends."""
     while line := await _hear():
         task = msgspec.json.decode(line, type=Assignment)
         async with open_libp2p(bytes.fromhex(task.seed), task.listen) as transport:
@@ -82,7 +83,7 @@ async def serve() -> None:
 
 
 async def _play(host: Host, task: Assignment) -> None:
-    """One assignment, until END."""
+    """Perform one assignment, until END."""
     for peer in [*task.trusted, *([task.peer] if task.peer else [])]:
         host.trust(peer)
     error = await _be_at_relay(host, task) if task.relay else ""
@@ -117,7 +118,7 @@ async def _report(host: Host, peer: PeerId, seconds: float, error: str) -> Repor
 
 
 async def _be_at_relay(host: Host, task: Assignment) -> str:
-    """Connect to the relay, and wait until it lets us be reached; return why that failed."""
+    """Connect to the relay, and wait until the node can be reached through it; return why that failed."""
     try:
         with trio.fail_after(READY_S):
             await host.dial(task.relay)
@@ -140,7 +141,7 @@ async def _dial(host: Host, task: Assignment) -> str:
 
 
 async def _ping(host: Host, connection: Connection) -> str:
-    """Have the peer answer over this connection; return why it did not."""
+    """Ping the peer over this connection; return why it failed, or an empty text."""
     try:
         with trio.fail_after(PING_S):
             stream = await host.open_stream_on(connection, PING_PROTOCOL, PING)

@@ -1,9 +1,13 @@
-"""A node of ours: the libp2p transport, the store on disk, serving and distribution, put together as `volery` does it.
+"""Run a node of ours: the libp2p transport, the store on disk, serving and distribution, combined as `volery` does it.
 
-The source publishes the payload as a signed version, as a learner does; peers ask it for announcement and manifest
-before GO, and after it do what `VersionFollower` does with a new version: begin, fetch, finish. What always holds:
-every pair of nodes has one connection before GO, everything on it is encrypted, and every chunk is verified before it
-is written or passed on; DONE means that the version is complete, on the disk, under its final name.
+The source publishes the payload as a signed version, as a learner does. Before GO, peers ask it for announcement and
+manifest; after GO, they do what `VersionFollower` does with a new version: begin, fetch, finish.
+
+Invariants:
+
+- Every pair of nodes has one connection before GO, and everything on it is encrypted.
+- Every chunk is verified before it is written or relayed.
+- DONE means that the version is complete, on the disk, under its final name.
 """
 
 from __future__ import annotations
@@ -30,11 +34,11 @@ from swarm.transport.interface import DialFailed, PeerConnected, Transport
 from swarm.versions.manifest_search import ask
 
 REDIAL_S = 0.2
-"""Before a node that is still starting is dialled again."""
+"""Pause before a node that is still starting is dialled again."""
 
 
 class Node:
-    """One node of the swarm. Lives for one run."""
+    """One node of the swarm, which lives for one run."""
 
     def __init__(self, task: Assignment, transport: Transport, store: ChunkStore) -> None:
         self.task = task
@@ -59,7 +63,7 @@ class Node:
         self.published: SignedManifest | None = None
 
     async def meet_all(self) -> None:
-        """Dial those before us, wait for those behind us. All are members to each other, as if introduced."""
+        """Dial the nodes before us, wait for those after us. All are members to each other, as if introduced."""
         for peer in self.peers:
             self.transport.trust(peer)
         for index in range(self.task.index):
@@ -80,7 +84,7 @@ class Node:
                 await trio.sleep(REDIAL_S)
 
     def publish(self) -> None:
-        """Be the learner: the payload becomes a version that the store holds."""
+        """Publish as the learner does: the payload becomes a version in the store."""
         publisher = publisher_of(self.task.names[0])
         directory = self.task.payload.parent
         signed = self.published = publisher.publish(directory, PolicyVersion(1, 1), None, now_ms()).signed
@@ -88,7 +92,7 @@ class Node:
         self.announcement = announcement_of(signed, publisher)
 
     async def learn_version(self) -> SignedManifest:
-        """Ask the source what there is."""
+        """Ask the source for its newest version, and return the manifest."""
         source = key_of(self.task.names[0]).peer_id
         told = await ask(self.transport, source, exchange.AskNewest())
         assert isinstance(told, exchange.TellNewest)
@@ -99,7 +103,7 @@ class Node:
         return open_manifest(shown.manifest, self.authority)
 
     async def fetch(self, signed: SignedManifest) -> None:
-        """Take the version, as `VersionFollower` does."""
+        """Fetch the version, as `VersionFollower` does."""
         await trio.to_thread.run_sync(self.store.begin, signed)
         with self.store.hold(signed.hash):
             self.distribution.tell_gained(signed)
@@ -107,13 +111,13 @@ class Node:
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
 
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Bytes sent to, and received from, each neighbour so far: payload of streams, control messages included."""
+        """Return the bytes sent to, and received from, each neighbour: stream payload, control messages included."""
         moved = {self.peers[peer]: traffic for peer, traffic in self.transport.traffic().items()}
         return {name: m.sent for name, m in moved.items()}, {name: m.received for name, m in moved.items()}
 
 
 def complain(peer: PeerId, fault: Fault, detail: str) -> None:
-    """There are no faulty peers here, so a report is a defect of ours."""
+    """Fail: no peer here is faulty, so a report is a defect of ours."""
     raise AssertionError(f"{peer} is reported for {fault.value}: {detail}")
 
 
@@ -122,7 +126,7 @@ def since(now: dict[str, int], then: dict[str, int]) -> dict[str, int]:
 
 
 async def play(line: Line) -> None:
-    """One run, from READY to REPORT."""
+    """Perform one run, from READY to REPORT."""
     task = line.assignment
     listen = f"/ip4/{task.address}/tcp/{PORT}"
     with ChunkStore.open(task.directory / "store", found()[1]) as store, first_cause():
@@ -139,8 +143,8 @@ async def play(line: Line) -> None:
 
 
 async def follow(line: Line, node: Node, nursery: trio.Nursery) -> tuple[Path, dict[str, int], dict[str, int]]:
-    """From the moment that all are connected to the end; returns the file, and the bytes sent and received since GO by
-    neighbour."""
+    """Perform a run from the moment that all are connected to its end; return the file, and the bytes sent and received
+    since GO by neighbour."""
     file = node.task.payload
     if not node.task.is_source:
         signed = await node.learn_version()

@@ -1,4 +1,4 @@
-"""What is sent: a file of weights in bf16, of random bytes, so that nothing compresses or repeats."""
+"""Write the payload: a file of weights in bf16, of random bytes, so that nothing compresses or repeats."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 FILE_NAME = "model.safetensors"
 HEADER_BYTES = 4096
 TENSOR_BYTES = 4 << 20
-"""A matrix of 1024 x 2048. Where more than MAX_TENSORS of them lie in a file, matrices are twice as large, or more."""
+"""A matrix of 1024 x 2048. If a file would hold more than MAX_TENSORS of them, matrices are doubled until they fit."""
 
 MAX_TENSORS = 32
-"""So many are described in HEADER_BYTES."""
+"""Number of tensors that HEADER_BYTES can describe."""
 
 PIECE_BYTES = 64 << 20
-"""Made at a time."""
+"""Bytes generated at a time."""
 
 
 def write_payload(directory: Path, size_bytes: int, *, seed: int) -> Path:
-    """Write a model of exactly `size_bytes` into `directory`, and return its path. A function of size and seed."""
+    """Write a model of exactly `size_bytes` into `directory`, and return its path. Size and seed decide its bytes."""
     path = directory / FILE_NAME
     with path.open("wb") as file:
         file.write(_header(size_bytes - HEADER_BYTES))

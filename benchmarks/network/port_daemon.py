@@ -1,8 +1,9 @@
-"""The daemon of a home's router that opens ports when it is asked to: miniupnpd, for UPnP IGD, or for PCP and NAT-PMP.
+"""Run the daemon of a home's router that opens ports on request: miniupnpd, for UPnP IGD, or for PCP and NAT-PMP.
 
 Invariants:
+
 - It listens when the block begins, and has ended when the block has.
-- It opens ports for nodes of its home alone, none below 1024.
+- It opens ports only for nodes of its home, and none below 1024.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.network.requirements import NetworkUnavailable
 from benchmarks.network.routers import DAEMON_CHAINS, LAN, TABLE, WAN, Kind
 
 DAEMON_START_S = 10.0
-"""It takes some milliseconds, and longer where many wait for a core."""
+"""Start timeout: it takes some milliseconds, and longer if many processes wait for a core."""
 
 DAEMON_CONFIG = """
 ext_ifname={wan}
@@ -69,7 +70,7 @@ def run_daemon(home: Home, number: int, namespaces: dict[str, str]) -> Iterator[
 
 
 def _wait_listening(daemon: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a daemon says that it listens. Raises NetworkUnavailable with its last words."""
+    """Wait until a daemon says that it listens. Raises NetworkUnavailable with the end of its log."""
     ends = time.monotonic() + DAEMON_START_S
     while b"istening" not in (said := log.read_bytes()):
         if daemon.poll() is not None or time.monotonic() > ends:

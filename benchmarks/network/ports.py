@@ -1,7 +1,10 @@
-"""A port of a node that is listened on and that connections leave from, as whoever wants to be met has it.
+"""Provide a port of a node that listens and that connections are dialled from, as hole punching needs it.
 
-What always holds: sockets belong to this process, each made in the namespace of its node; none blocks; closing the port
-closes them all.
+Invariants:
+
+- Sockets belong to this process, each created in the namespace of its node.
+- No socket blocks.
+- Closing the port closes them all.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from benchmarks.network.homes import Laboratory
 from benchmarks.network.namespaces import socket_in
 
 SILENCE_S = 1.5
-"""Beyond a round trip: TCP sends a SYN that was lost once more after one second."""
+"""Timeout beyond a round trip: TCP repeats a lost SYN after one second."""
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
@@ -26,11 +29,11 @@ Place = tuple[str, int]
 
 
 class ProbeFailed(Exception):
-    """A router does not behave as its kind does, or nothing could be seen of it. The message says which, and how."""
+    """A router does not behave as its kind does, or could not be observed. The message says which, and how."""
 
 
 class Port:
-    """A port of a node that is listened on, and that connections leave from. Closing it closes them all."""
+    """A port of a node that listens, and that connections are dialled from. Closing it closes all its sockets."""
 
     def __init__(self, lab: Laboratory, node: str, family: socket.AddressFamily, number: int = 0) -> None:
         self.lab, self.node, self.family = lab, node, family
@@ -48,11 +51,11 @@ class Port:
 
     @property
     def place(self) -> Place:
-        """Where it is found in its own network."""
+        """Its address and port in its own network."""
         return address_of(self.lab, self.node, self.family), self.number
 
     def connect(self, remote: Place) -> socket.socket:
-        """Begin to connect from here; the socket does not block."""
+        """Begin to connect from this port; the socket does not block."""
         connecting = self._bound(self.number)
         connecting.setblocking(False)
         with suppress(BlockingIOError):
@@ -60,7 +63,7 @@ class Port:
         return connecting
 
     def accept(self) -> socket.socket:
-        """The connection that has come in. Raises BlockingIOError where there is none."""
+        """Return an incoming connection. Raises BlockingIOError without one."""
         accepted, _ = self.listener.accept()
         accepted.setblocking(False)
         return self._opened.enter_context(accepted)
@@ -75,7 +78,7 @@ class Port:
 
 
 def seen_by(mine: Port, witness: Port) -> Place:
-    """Connect to a public host, and return where that sees us. Raises ProbeFailed."""
+    """Connect to a public host, and return our outside address there. Raises ProbeFailed."""
     patience = patience_s(mine.lab, mine.node, witness.node)
     answer = answer_to(mine.connect(witness.place), patience)
     if answer != IN:
@@ -83,13 +86,13 @@ def seen_by(mine: Port, witness: Port) -> Place:
     arrival = select.poll()
     arrival.register(witness.listener, select.POLLIN)
     if not arrival.poll(patience * 1000):  # the last part of the handshake is still on its way
-        raise ProbeFailed(f"{mine.node} connected to {witness.node}, a public host, which saw nothing of it")
+        raise ProbeFailed(f"{mine.node} connected to {witness.node}, a public host, which saw no connection")
     host, port, *_ = witness.accept().getpeername()
     return host, port
 
 
 def answer_to(knocking: socket.socket, timeout_s: float) -> str:
-    """What became of a SYN: IN, REFUSED, or SILENT."""
+    """Return the answer to a SYN: IN, REFUSED, or SILENT."""
     poll = select.poll()
     poll.register(knocking, select.POLLOUT)
     if not poll.poll(max(timeout_s, 0) * 1000):

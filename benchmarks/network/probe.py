@@ -1,12 +1,14 @@
-"""Measures the links of an emulated network, to see whether it is what it says.
+"""Measure the links of an emulated network, to check them against their settings.
 
-    probe.py sink                     one side of `rate_mbit`: counts what comes in
-    probe.py source ADDRESS           the other: sends as fast as it may
+    probe.py sink                     one side of `rate_mbit`: counts received bytes
+    probe.py source ADDRESS           the other: sends as fast as it can
     probe.py echo                     one side of `round_trip_ms`
     probe.py ping ADDRESS             the other
 
-What always holds: the window in which bytes are counted begins after the connection's slow start, so a rate is that of
-the link; who serves says so before the other side is started.
+Invariants:
+
+- Bytes are counted after the connection's slow start, so a rate is that of the link.
+- The serving side says that it is ready before the other side is started.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from benchmarks.network.emulation import Network
 
 PORT = 5999
 WARM_UP_S = 2.0
-"""Slow start, what it overshoots the queue by, and the repair of that: bytes behind a hole count when it is filled."""
+"""Slow start, its overshoot of the queue, and the repair of that: bytes behind a gap count when it is filled."""
 
 PINGS = 21
 BYTES_RECEIVED, BYTES_RECEIVED_AT = struct.Struct("=Q"), 128
@@ -31,7 +33,7 @@ BYTES_RECEIVED, BYTES_RECEIVED_AT = struct.Struct("=Q"), 128
 
 
 def rate_mbit(network: Network, sender: str, receiver: str, *, span_s: float) -> float:
-    """Mbit/s of payload over one TCP connection from `sender` to `receiver`, counted for `span_s`."""
+    """Return the Mbit/s of payload over one TCP connection from `sender` to `receiver`, counted for `span_s`."""
     with _start(network, receiver, "sink", str(span_s)) as sink:
         _line(sink)
         with _start(network, sender, "source", network.address(receiver)) as source:
@@ -41,7 +43,7 @@ def rate_mbit(network: Network, sender: str, receiver: str, *, span_s: float) ->
 
 
 def round_trip_ms(network: Network, one: str, other: str) -> float:
-    """Median time of a byte from `one` to `other` and back over TCP."""
+    """Return the median time of a byte from `one` to `other` and back over TCP."""
     with _start(network, other, "echo") as echo:
         _line(echo)
         with _start(network, one, "ping", network.address(other)) as ping:
@@ -72,7 +74,7 @@ def sink(span_s: float) -> None:
 
 
 def _drain(connection: socket.socket, span_s: float) -> float:
-    """Read for `span_s`; return the Mbit/s that came, by the kernel's count: ours lags while we wait for a core."""
+    """Read for `span_s`; return the Mbit/s received, by the kernel's count: ours lags while we wait for a core."""
     before, began = _received(connection), time.monotonic()
     while (elapsed := time.monotonic() - began) < span_s:
         connection.recv(1 << 18)

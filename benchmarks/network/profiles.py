@@ -1,4 +1,4 @@
-"""Where the processor's time goes in a run: the samples of all nodes (`sampler`), added up."""
+"""Add up the samples of all nodes (`sampler`), to show where a run spends processor time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 SUFFIX = ".samples"
 
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^()]*)\)")
-"""One frame of a stack; what has no file is C."""
+"""One frame of a stack; a frame without a file is C."""
 
 Stacks = Counter[tuple[str, ...]]
 """Microseconds by stack of frames, the outermost first."""
 
 
 def read_samples(directory: Path) -> Stacks:
-    """The samples that all nodes left in `directory`."""
+    """Return the samples that all nodes left in `directory`."""
     stacks: Stacks = Counter()
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -26,7 +26,7 @@ def read_samples(directory: Path) -> Stacks:
 
 
 def own_by_function(stacks: Stacks) -> Counter[str]:
-    """Time in a function itself and in the C that it calls, as "module: function"."""
+    """Return the time in each function itself and in the C that it calls, as "module: function"."""
     own: Counter[str] = Counter()
     for stack, used in stacks.items():
         function, module = _parse(stack[-1])
@@ -35,7 +35,7 @@ def own_by_function(stacks: Stacks) -> Counter[str]:
 
 
 def own_by_module(stacks: Stacks) -> Counter[str]:
-    """The same, by module."""
+    """Return the same, by module."""
     own: Counter[str] = Counter()
     for stack, used in stacks.items():
         own[_parse(stack[-1])[1]] += used
@@ -43,7 +43,7 @@ def own_by_module(stacks: Stacks) -> Counter[str]:
 
 
 def within_module(stacks: Stacks) -> Counter[str]:
-    """Time in which a module is anywhere on the stack: its own and that of all it called."""
+    """Return the time in which each module is anywhere on the stack: its own, and that of all its callees."""
     within: Counter[str] = Counter()
     for stack, used in stacks.items():
         for module in {_parse(frame)[1] for frame in stack}:
@@ -57,6 +57,6 @@ def _parse(frame: str) -> tuple[str, str]:
 
 
 def _short(file: str) -> str:
-    """A path as one would import it: what follows site-packages, the standard library's folder or our root."""
+    """Return a path as one would import it: the part after site-packages, the standard library's folder or our root."""
     root = str(Path(__file__).parent.parent.parent)
     return re.sub(rf"^(.*/site-packages/|.*/lib/python[\d.]+/|{re.escape(root)}/)", "", file)

@@ -1,7 +1,7 @@
-"""What a machine must offer for an emulated network: Linux, root, iproute2, a C compiler for delays, nft for routers.
+"""Check and install what an emulated network needs: Linux, root, iproute2, a C compiler for delays, nft for routers.
 
-What always holds: after `require_network` returned, the tools are there; otherwise its error says in one sentence what
-is wrong and what to type. As root on a Debian it installs what is missing, as tools/bootstrap.sh does.
+Invariant: after `require_network` returned, the tools are there. Otherwise its error says in one sentence what is wrong
+and what to type. As root on a Debian it installs missing tools, as tools/bootstrap.sh does.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TOOLS = {
 """Debian's packages for the tools that we call."""
 
 LINKS = ("ip", "tc", "cc")
-"""The tools that links are made of, with delays."""
+"""The tools for links, with delays."""
 
 ROUTERS = ("nft", "miniupnpd")
-"""The tools that routers are made of: what they let pass, and the daemon that opens ports."""
+"""The tools for routers: the packet filter, and the daemon that opens ports."""
 
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-"""What namespaces and their links need of Linux, by bit. Root in a container often lacks them."""
+"""Linux capabilities that namespaces and their links need, by bit. Root in a container often lacks them."""
 
 
 class NetworkUnavailable(Exception):
@@ -37,7 +37,7 @@ class NetworkUnavailable(Exception):
 
 
 def require_network(*, delays: bool = False, routers: Iterable[str] = ()) -> None:
-    """Make sure that a network can be emulated here, with those of the tools ROUTERS that it needs.
+    """Make sure that a network can be emulated here, with the given tools of ROUTERS.
 
     Raises NetworkUnavailable.
     """
@@ -51,19 +51,19 @@ def require_network(*, delays: bool = False, routers: Iterable[str] = ()) -> Non
 
 
 def obstacle() -> str:
-    """Why no network can be emulated here, whatever is installed; empty when one can."""
+    """Return why no network can be emulated here with any tools; empty if one can."""
     if not sys.platform.startswith("linux"):
         return f"An emulated network is made of Linux network namespaces; this is {sys.platform}. Run it on Linux."
     if os.geteuid() != 0:
         return "An emulated network is made of network namespaces, which need root. Run the same with sudo."
     if lacking := [name for name, bit in CAPABILITIES.items() if not _capabilities() >> bit & 1]:
         words = " and ".join(lacking)
-        return f"An emulated network needs {words}, which root has not here. Run it outside of a container."
+        return f"An emulated network needs {words}, which root lacks here. Run it outside of a container."
     return ""
 
 
 def missing_tools(wanted: Iterable[str] = LINKS) -> list[str]:
-    """Those of the tools that are not installed."""
+    """Return the tools that are not installed."""
     return [tool for tool in wanted if shutil.which(tool) is None]
 
 
@@ -79,7 +79,7 @@ def _packages(wanted: Iterable[str]) -> list[str]:
 def _install(packages: list[str]) -> None:
     if shutil.which("apt-get") is None:
         raise NetworkUnavailable(
-            f"An emulated network needs {' '.join(packages)}: install them by your system's means."
+            f"An emulated network needs {' '.join(packages)}: install them with your system's package manager."
         )
     print(f"installing Debian packages: {' '.join(packages)}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

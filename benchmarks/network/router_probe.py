@@ -1,16 +1,17 @@
-"""Looks, with real TCP connections, at how the routers of a laboratory behave: nothing is believed that was not seen.
+"""Observe, with real TCP connections, how the routers of a laboratory behave.
 
     mapping     a node connects from one port to two public hosts, and to two ports of one: which ports do they see?
-    filtering   a node speaks to one port of a host, and then listens: from where does a SYN get in?
-    hairpin     a node connects to where the internet sees another node of its home
-    meeting     do two nodes of different homes come together? (meeting_probe.py; daemon_probe.py asks for open ports)
+    filtering   a node sends to one port of a host, and then listens: from where does a SYN get in?
+    hairpin     a node connects to the outside address of another node of its home
+    meeting     can two nodes of different homes connect? (meeting_probe.py; daemon_probe.py asks for open ports)
 
-A mapping exists only once a connection has left from that port: so a probe listens, with SO_REUSEPORT, on the port from
-which it connects. Its sockets all belong to this process, each made in the namespace where it is to be.
+A mapping exists only once a connection has left from that port, so a probe listens, with SO_REUSEPORT, on the port from
+which it connects. Its sockets all belong to this process, each created in its node's namespace.
 
 Invariants:
-- `observe` tells what it saw; `check` compares it with the kinds, and raises for the first that differs.
-- A SYN counts as swallowed only after it had the time to be sent twice.
+
+- `observe` reports only what it saw. `check` compares it with the kinds, and raises for the first that differs.
+- A SYN counts as swallowed only after there was time to send it twice.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from benchmarks.network.ports import (
 from benchmarks.network.routers import By, can_meet
 
 PROBES_AT_ONCE = 8
-"""They mostly wait for SYNs that were swallowed."""
+"""Probes mostly wait for SYNs that were swallowed."""
 
 ETHERTYPES = {socket.AF_INET: 0x0800, socket.AF_INET6: 0x86DD}
 TCP_START, SYN, ACK = struct.Struct(">HH9xB"), 0x02, 0x10
@@ -54,7 +55,7 @@ TCP_START, SYN, ACK = struct.Struct(">HH9xB"), 0x02, 0x10
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """How a router was seen to behave towards a node: `hairpins` is None where it has no other node to tell."""
+    """The observed behaviour of a router towards a node; `hairpins` is None without another node in the home."""
 
     mapping: By
     filtering: By
@@ -64,14 +65,14 @@ class Behaviour:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a probe found: behaviours by node and family of addresses, and which pairs of nodes can meet."""
+    """The results of a probe: behaviours by node and address family, and which pairs of nodes can connect."""
 
     behaviours: dict[tuple[str, socket.AddressFamily], Behaviour]
     meetings: dict[tuple[str, str], bool]
 
 
 def check(lab: Laboratory) -> Seen:
-    """Look at every router, at its daemon, and at every pair of nodes of different homes. Raises ProbeFailed."""
+    """Probe every router, its daemon, and every pair of nodes of different homes. Raises ProbeFailed."""
     nodes = [
         (home, home.nodes[0], family)
         for home in lab.homes
@@ -87,7 +88,7 @@ def check(lab: Laboratory) -> Seen:
         meetings = list(pool.map(lambda pair: meet(lab, pair[0].nodes[0], pair[1].nodes[0]), pairs))
     for (one, other), met in zip(pairs, meetings, strict=True):
         if met != can_meet(one.kind, other.kind):
-            words = "cannot meet, and did" if met else "can meet, and did not"
+            words = "should not connect, but did" if met else "should connect, but did not"
             raise ProbeFailed(f"{one.name} ({one.kind.name}) and {other.name} ({other.kind.name}) {words}")
     return Seen(
         behaviours={(node, family): seen for (_, node, family), seen in zip(nodes, behaviours, strict=True)},
@@ -96,12 +97,12 @@ def check(lab: Laboratory) -> Seen:
 
 
 def _collide(lab: Laboratory, one: Home, other: Home) -> bool:
-    """Whether it is chance if two homes meet: both routers turn SYNs away that did not cross, and the way is no way."""
+    """Return whether it is chance if two homes connect: both routers reject SYNs that did not cross, without delay."""
     return one.kind.rejects and other.kind.rejects and lab.round_trip_s(one.nodes[0], other.nodes[0]) == 0
 
 
 def _compare(home: Home, node: str, family: int, seen: Behaviour) -> None:
-    """Raise ProbeFailed where a router does not behave as its kind does."""
+    """Raise ProbeFailed if a router does not behave as its kind does."""
     kind = home.kind
     hairpins = None if seen.hairpins is None else kind.hairpins
     for what, expected, found in (
@@ -119,7 +120,7 @@ def _compare(home: Home, node: str, family: int, seen: Behaviour) -> None:
 
 
 def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behaviour:
-    """Look at how the routers between a node and the internet behave. Raises ProbeFailed."""
+    """Observe how the routers between a node and the internet behave. Raises ProbeFailed."""
     mapping, seen_from = _observe_mapping(lab, node, family)
     same_port, other_port, other_host = answers = _observe_filtering(lab, node, family, seen_from)
     match [answer == IN for answer in answers]:
@@ -131,7 +132,7 @@ def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behavio
             filtering = By.PORT
         case _:
             raise ProbeFailed(
-                f"the router of {node} filters as no kind does: a SYN from the port that was spoken to was "
+                f"the router of {node} filters as no kind does: a SYN from the port that it had sent to was "
                 f"{same_port}, from another port of that host {other_port}, from another host {other_host}"
             )
     return Behaviour(
@@ -143,7 +144,7 @@ def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behavio
 
 
 def _observe_mapping(lab: Laboratory, node: str, family: socket.AddressFamily) -> tuple[By, str]:
-    """What the port depends on that a node is seen at, and the address that it is seen at."""
+    """Return what the outside port of a node depends on, and its outside address."""
     east, west = WITNESSES
     with (
         Port(lab, node, family) as mine,
@@ -160,10 +161,11 @@ def _observe_mapping(lab: Laboratory, node: str, family: socket.AddressFamily) -
 
 
 def _observe_filtering(lab: Laboratory, node: str, family: socket.AddressFamily, seen_from: str) -> list[str]:
-    """What becomes of SYNs from the port that a node spoke to, from another port of that host, and from another host.
+    """Return the answers to SYNs from the port that a node sent to, from another port of that host, and from another
+    host.
 
-    It speaks to a port that swallows what it says: a connection would be in the way of another between the same ports.
-    It goes on speaking: Linux drops an answer whose sequence numbers are not those of the SYN that opened the way.
+    The node sends to a port that swallows SYNs, since a connection would block another between the same ports. It keeps
+    sending: Linux drops an answer whose sequence numbers are not those of the SYN that opened the mapping.
     """
     east, west = WITNESSES
     with (
@@ -183,7 +185,7 @@ def _observe_filtering(lab: Laboratory, node: str, family: socket.AddressFamily,
 
 
 def _observe_hairpin(lab: Laboratory, node: str) -> bool | None:
-    """Whether a node gets to where the internet sees another one of its home; None where there is none."""
+    """Return whether a node reaches the outside address of another node of its home; None without another node."""
     home = lab.home_of(node)
     others = [one for one in home.nodes if one != node] if home is not None and not home.kind.is_public else []
     if not others:
@@ -195,7 +197,7 @@ def _observe_hairpin(lab: Laboratory, node: str) -> bool | None:
 
 @contextmanager
 def _sniffing(lab: Laboratory, witness: str, family: socket.AddressFamily) -> Iterator[Iterator[Place]]:
-    """While the block lasts, the places from which SYNs come to a witness' deaf port, until none came for SILENCE_S."""
+    """Yield the places from which SYNs come to a witness's deaf port, until none came for SILENCE_S."""
     ethertype = ETHERTYPES[family]
     with socket_in(lab.namespace(witness), socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ethertype)) as packets:
         packets.settimeout(SILENCE_S)

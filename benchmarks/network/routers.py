@@ -1,15 +1,16 @@
-"""The kinds of home routers, in the words of RFC 4787 and RFC 5382, and the nftables rules that make each of them.
+"""Define the kinds of home routers, in the words of RFC 4787 and RFC 5382, and the nftables rules of each.
 
-    mapping     which outside port a local port is given: one for everybody, or another for each destination
-    filtering   who may come in through a mapped port: everybody, addresses that were spoken to, or only those ports
+    mapping     the outside port of a local port: the same for all destinations, or another for each
+    filtering   who may connect to a mapped port: any host, hosts that were sent to, or only those ports
 
-Linux' own masquerade keeps a port where it can, and lets in nobody but who was spoken to: that is `port`. Kinds that
-let in more keep a map of the local ports that have been seen going out; `symmetric` has the kernel draw a port for each
-connection. Established connections pass everywhere, and so does TCP's simultaneous open. Rules are for TCP: UDP goes
-out by plain masquerade.
+Linux' own masquerade keeps a port where it can, and lets in only the ports that were sent to: that is `port`. Kinds
+that let in more keep a map of the local ports that have been seen going out; `symmetric` lets the kernel draw a port
+for each connection. Established connections pass everywhere, and so does TCP's simultaneous open. Rules are for TCP:
+UDP goes out by plain masquerade.
 
 Invariants:
-- A packet that nobody asked for is dropped in silence; `reject` alone answers it.
+
+- An unrequested packet is dropped silently; only `reject` answers it.
 - Nodes behind one router use different ports, or the last that used a port has it.
 """
 
@@ -23,11 +24,12 @@ WAN, LAN = "eth0", "lan0"
 
 TABLE = "home"
 MAPPED_MINUTES = 4
-"""How long a mapping lasts that carries nothing: the least that RFC 5382 allows for one that is not established."""
+"""Lifetime of an idle mapping: the minimum that RFC 5382 allows for one that is not established."""
 
 
 class By(IntEnum):
-    """What a router looks at when it maps a port, or decides who comes in. The higher, the harder to get through."""
+    """The properties by which a router maps a port, or decides who may connect. The higher, the harder to get
+    through."""
 
     NOTHING = 0
     """Endpoint-independent."""
@@ -42,12 +44,12 @@ class Kind:
     """One kind of router; `summary` is for people.
 
     Args:
-        is_public: there is none, the node is a public host.
-        rejects: SYNs that nobody asked for are answered with RST.
-        hairpins: a node reaches another of its home by the address that the internet sees.
-        carriers: routers beyond it, of kind `port`, which the provider has.
-        daemon: what it is asked to open ports by, "upnp", "pcp" or nothing.
-        ip4, ip6: what the home has; IPv6 is filtered as by `port`, and nothing is mapped.
+        is_public: whether there is no router, so that the node is a public host.
+        rejects: whether unrequested SYNs are answered with RST.
+        hairpins: whether a node reaches another of its home by that one's outside address.
+        carriers: number of further routers of kind `port`, which the provider has.
+        daemon: protocol of its daemon that opens ports, "upnp", "pcp" or empty.
+        ip4, ip6: address families of the home; IPv6 is filtered as by `port`, and not mapped.
     """
 
     name: str
@@ -63,18 +65,18 @@ class Kind:
     ip6: bool = False
 
     def opened(self) -> Kind:
-        """The same once its daemon has opened the port of a node, where it has one."""
+        """Return the same kind once its daemon, if it has one, has opened the port of a node."""
         return replace(self, filtering=By.NOTHING) if self.daemon else self
 
 
 _KINDS = (
     Kind(name="open", summary="no router: a public host", filtering=By.NOTHING, is_public=True, ip6=True),
     Kind(name="cone", summary="a mapped port is open to everybody", filtering=By.NOTHING),
-    Kind(name="address", summary="a mapped port is open to hosts that were spoken to", filtering=By.ADDRESS),
-    Kind(name="port", summary="a mapped port is open to ports that were spoken to, as most homes have it"),
+    Kind(name="address", summary="a mapped port is open to hosts that were sent to", filtering=By.ADDRESS),
+    Kind(name="port", summary="a mapped port is open only to ports that were sent to, as in most homes"),
     Kind(name="symmetric", summary="another mapped port for each destination", mapping=By.PORT),
     Kind(name="double", summary="a router behind the provider's router", carriers=1),
-    Kind(name="reject", summary="as `port`, but what nobody asked for is answered with RST", rejects=True),
+    Kind(name="reject", summary="as `port`, but unrequested packets are answered with RST", rejects=True),
     Kind(name="hairpin", summary="as `port`, and the home's nodes reach each other from outside", hairpins=True),
     Kind(name="upnp", summary="as `port`, and opens ports by UPnP IGD", daemon="upnp"),
     Kind(name="pcp", summary="as `port`, and opens ports by PCP and NAT-PMP", daemon="pcp"),
@@ -84,23 +86,23 @@ _KINDS = (
 
 KINDS = {kind.name: kind for kind in _KINDS}
 CARRIER = KINDS["port"]
-"""What a provider has beyond a home's router."""
+"""The provider's router beyond a home's router."""
 
 
 def can_meet(one: Kind, other: Kind) -> bool:
-    """Whether nodes behind two routers can connect at all, both knocking at where the internet sees the other."""
+    """Return whether nodes behind two routers can connect at all, both dialling the other's outside address."""
     if one.ip6 and other.ip6:
         return True
     return one.ip4 and other.ip4 and _gets_through(one, other) and _gets_through(other, one)
 
 
 def _gets_through(one: Kind, other: Kind) -> bool:
-    """Whether `other` still lets `one` in where `one` comes from a port that nobody could foresee."""
+    """Return whether `other` still lets `one` in if `one` comes from an unpredictable port."""
     return one.mapping is By.NOTHING or (other.mapping is By.NOTHING and other.filtering < By.PORT)
 
 
 def rules(kind: Kind, wan_address: str) -> str:
-    """The ruleset of a router, for `nft -f -`; its WAN has this IPv4 address."""
+    """Return the ruleset of a router, for `nft -f -`; its WAN has this IPv4 address."""
     keeps_map = kind.filtering < By.PORT or kind.hairpins
     chains = {
         "prerouting { type nat hook prerouting priority dstnat": _prerouting(kind, wan_address),
@@ -121,11 +123,11 @@ def rules(kind: Kind, wan_address: str) -> str:
 
 
 DAEMON_CHAINS = ("miniupnpd", "prerouting_miniupnpd", "postrouting_miniupnpd")
-"""Where miniupnpd writes what it was asked for: who is passed on, where to, and as whom."""
+"""The chains in which miniupnpd writes requested ports: forwarding, destination, and source address."""
 
 
 def _prerouting(kind: Kind, wan_address: str) -> list[str]:
-    """Where a connection leads that begins outside, or that hairpins."""
+    """Return the rules for the destination of connections that begin outside or hairpin."""
     to_mapped = "dnat ip to tcp dport map @mapped"
     found = []
     if kind.daemon:
@@ -140,18 +142,18 @@ def _prerouting(kind: Kind, wan_address: str) -> list[str]:
 
 
 def _postrouting(kind: Kind, wan_address: str) -> list[str]:
-    """As whom a connection goes out."""
+    """Return the rules for the source address of outgoing connections."""
     drawn = " random,fully-random" if kind.mapping is By.PORT else ""
     found = [f"oifname {WAN} meta nfproto ipv4 masquerade{drawn}"]
     if kind.daemon:
         found.insert(0, "jump postrouting_miniupnpd")
-    if kind.hairpins:  # as who the internet sees, not as the router (RFC 5382, REQ-8)
+    if kind.hairpins:  # with the outside address, not the router's own (RFC 5382, REQ-8)
         found.append(f"oifname {LAN} ct status dnat snat ip to {wan_address}")
     return found
 
 
 def _input(kind: Kind) -> list[str]:
-    """What comes to the router itself, and everything that nobody asked for. IPv6 needs its neighbour discovery."""
+    """Return the rules for packets to the router itself, unrequested ones included. IPv6 needs neighbour discovery."""
     found = [f"iifname != {WAN} accept", "ct state established,related accept", "meta l4proto ipv6-icmp accept"]
     if kind.rejects:
         found.append("meta l4proto tcp reject with tcp reset")
@@ -159,7 +161,7 @@ def _input(kind: Kind) -> list[str]:
 
 
 def _forward(kind: Kind, *, keeps_map: bool) -> list[str]:
-    """What passes through. A packet that belongs to nothing would leave with an address of the home: it is dropped."""
+    """Return the rules for forwarded packets. An invalid one is dropped: it would leave with a home address."""
     out = f"iifname {LAN} oifname {WAN}"
     found = ["ct state invalid drop"]
     if keeps_map:

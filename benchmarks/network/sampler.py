@@ -1,13 +1,14 @@
-"""Samples where a node's program spends processor time, from the inside.
+"""Sample where a node's program spends processor time, from the inside.
 
-Every INTERVAL_S of processor time the kernel interrupts the program, and what the main thread has used since the last
-time is put down to the function that it is in. Jobs on worker threads (`trio.to_thread.run_sync`) are few and large, so
-they are profiled call by call instead. What always holds: all shares add up to the processor time of all threads, user
-and system; waiting weighs nothing. A sample is taken when the interpreter next looks for interrupts, at a call, a
-return from C or the end of a loop's turn: time in C belongs to the function that called it, and some of a function's
-own time to the one that it calls next.
+Every INTERVAL_S of processor time the kernel interrupts the program, and the time that the main thread has used since
+the last interrupt is charged to its current function. Jobs on worker threads (`trio.to_thread.run_sync`) are few and
+large, so they are profiled call by call instead. A sample is taken when the interpreter next checks for interrupts, at
+a call, a return from C or the end of a loop's pass. So time in C belongs to the function that called it, and some of a
+function's own time to the one that it calls next.
 
-A program samples itself, from GO to REPORT, when SAMPLES in its environment names a file.
+A program samples itself, from GO to REPORT, if SAMPLES in its environment names a file.
+
+Invariant: all shares add up to the processor time of all threads, user and system; waiting does not count.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ import trio
 
 SAMPLES = "VOLERY_BENCH_SAMPLES"
 INTERVAL_S = 0.002
-"""A thousand samples of two seconds; each costs about 0.02 ms."""
+"""A thousand samples in two seconds; each costs about 0.02 ms."""
 
 JOBS = "jobs (worker threads)"
 HANDOFF = "waiting for jobs, taking them, handing results back (worker threads)"
 
 
 class Sampler:
-    """Made and used in the main thread; `clear` may come from another."""
+    """Created and used in the main thread; `clear` may be called from another."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -55,14 +56,14 @@ class Sampler:
         signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
 
     def clear(self) -> None:
-        """What was seen so far does not count."""
+        """Discard the samples so far."""
         self._stacks.clear()
         self._jobs.clear()
         self._process_used = time.process_time_ns()
         self._main_used = time.clock_gettime_ns(self._main_clock)
 
     def stop(self) -> None:
-        """Write what was seen: a line for each stack, frames with semicolons between, then microseconds."""
+        """Write the samples: a line for each stack, frames with semicolons between, then microseconds."""
         signal.setitimer(signal.ITIMER_PROF, 0)
         elsewhere = time.process_time_ns() - self._process_used - self._stacks.total()
         jobs = self._job_times()
@@ -90,7 +91,7 @@ class Sampler:
         return profile.runcall(job, *arguments)
 
     def _job_times(self) -> Counter[tuple[str, ...]]:
-        """Own time of every function that jobs called."""
+        """Return the own time of every function that jobs called."""
         times: Counter[tuple[str, ...]] = Counter()
         for profile in list(self._jobs.values()):
             for entry in profile.getstats():
@@ -107,5 +108,5 @@ def _stack(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _named(code: CodeType | str) -> str:
-    """A function as "name (file)"; what is not written in Python has no file."""
+    """Return a function as "name (file)"; a function that is not written in Python has no file."""
     return code if isinstance(code, str) else f"{code.co_qualname} ({code.co_filename})"

@@ -1,7 +1,9 @@
-"""The swarms that are measured: a source with an uplink of 50 Mbit/s, and peers, perhaps behind home routers.
+"""Define the measured swarms: a source with an uplink of 50 Mbit/s, and peers, some of them behind home routers.
 
-What always holds: the links and the routers of a scenario are all of it; what is sent is the same for all of them but
-for its size.
+Invariants:
+
+- A scenario consists only of its links and routers.
+- The payload is the same for all scenarios, except for its size.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ FASTEST = 10_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Who is there, and how many bytes they are to have. `kinds` are the routers of the peers; empty: nobody has one,
-    and all of them are in one network with the source, which is in the open internet otherwise. `on_loopback`: there
-    are no links, and nothing but the machine is the limit.
+    """The nodes of a run, and the bytes that the peers receive.
+
+    `kinds` are the routers of the peers. If it is empty, no peer has a router, and all are in one network with the
+    source, which is in the open internet otherwise. `on_loopback`: there are no links, and only the machine is the
+    limit.
     """
 
     name: str
@@ -37,12 +41,12 @@ class Scenario:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The source first."""
+        """All nodes, the source first."""
         return (self.source, *self.peers)
 
     @property
     def bound_s(self) -> float:
-        """The soonest that the last peer can have everything, if whoever can meet does."""
+        """The soonest time at which the last peer can have everything, if every pair that can connect does."""
         ups: dict[Kind, list[float]] = {}
         for peer, kind in zip(self.peers, self.kinds or [KINDS["open"]] * len(self.peers), strict=True):
             ups.setdefault(kind, []).append(peer.up)
@@ -51,12 +55,13 @@ class Scenario:
 
     @property
     def num_bulk_pairs(self) -> int:
-        """How many pairs of peers can exchange bytes, if everybody with a router has told how it is reached."""
+        """The number of pairs of peers that can exchange bytes, if all behind routers say how they can be reached."""
         return sum(len(self.partners(peer.name)) for peer in self.peers) // 2
 
     def partners(self, name: str, *, punches: bool = True) -> list[str]:
-        """Which peers the one of this name can meet behind their routers, none where there are none; where nobody
-        `punches`, one of both must be in the open.
+        """Return the peers that this one can connect to behind their routers; none without routers.
+
+        Without `punches`, one of the two must be in the open.
         """
         kinds = dict(zip([peer.name for peer in self.peers], self.kinds, strict=True)) if self.kinds else {}
         return [
@@ -70,17 +75,17 @@ class Scenario:
 
     @property
     def mean_peer_bound_s(self) -> float:
-        """The mean over peers of the soonest that each could have everything."""
+        """The mean over peers of the soonest time at which each could have everything."""
         bounds = [peer_bound_s(self.size_bytes, self.source.up, peer.down) for peer in self.peers]
         return sum(bounds) / len(bounds)
 
     def scaled(self, factor: float) -> Scenario:
-        """The same with all rates times `factor`."""
+        """Return the same scenario with all rates times `factor`."""
         slower = [replace(node, up=node.up * factor, down=node.down * factor) for node in self.nodes]
         return replace(self, source=slower[0], peers=tuple(slower[1:]))
 
     def sized(self, size_bytes: int) -> Scenario:
-        """The same with so much to send."""
+        """Return the same scenario with a payload of this size."""
         return replace(self, size_bytes=size_bytes)
 
 
@@ -92,7 +97,7 @@ def _scenario(
     mib: int = 64,
     kinds: Iterable[str] = (),
 ) -> Scenario:
-    """`rates` are (up, down) of the peers, `kinds` the names of their routers' kinds."""
+    """Return a scenario; `rates` are (up, down) of the peers, `kinds` the names of their routers' kinds."""
     return Scenario(
         name=name,
         source=Node(name="s", up=50, down=50, delay_ms=delay_ms),
@@ -115,9 +120,9 @@ SCENARIOS = {
         _scenario("nat8mix", [(50, 50)] * 8, kinds=["open"] * 2 + ["port"] * 4 + ["symmetric"] * 2),
     )
 }
-"""Equal links, few and many; with latency; fast downlinks behind slow uplinks, as homes have; everything mixed, where
-the slowest downlink is the bound and the mean over peers tells more; behind home routers, which all can be punched, or
-half of them. n2 is for a quick look."""
+"""Equal links, few and many; with latency; fast downlinks and slow uplinks, as homes have; mixed links, where the
+slowest downlink is the bound and the mean over peers tells more; behind home routers, of which all or only some can be
+punched. n2 is for a quick check."""
 
 LARGE = "large"
 SCENARIOS[LARGE] = Scenario(
@@ -127,4 +132,4 @@ SCENARIOS[LARGE] = Scenario(
     size_bytes=3072 * MIB,
     on_loopback=True,
 )
-"""One peer and a model of 3 GiB, as fast as the machine is: the cost of a byte, and nothing else."""
+"""One peer and a model of 3 GiB, as fast as the machine is: it measures only the cost of a byte."""

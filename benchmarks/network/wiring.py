@@ -1,4 +1,4 @@
-"""Makes routers and their homes of namespaces: bridges, cables, routes and rules.
+"""Build routers and their homes from namespaces: bridges, cables, routes and rules.
 
     a router's namespace                              a node's, or that of a router behind it
     +-----------------------------------------+       +---------------+
@@ -6,9 +6,10 @@
     +-----------------------------------------+       +---------------+
 
 Invariants:
-- A router passes nothing on before it has its rules.
-- Nobody in the star knows a way to an IPv4 address of a home.
-- Nodes of one home reach each other whatever their router lets in.
+
+- A router forwards nothing before it has its rules.
+- No member of the star has a route to an IPv4 address of a home.
+- Nodes of one home reach each other, whatever their router filters.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from benchmarks.network.requirements import NetworkUnavailable
 from benchmarks.network.routers import CARRIER, LAN, TABLE, WAN, Kind, rules
 
 BRIDGED = "/proc/sys/net/bridge/bridge-nf-call-*tables"
-"""Whether the rules see what a bridge passes on. They do on a machine that runs containers."""
+"""Whether the rules apply to packets on a bridge. They do on a machine that runs containers."""
 
 NETLINK_NETFILTER = 12
 NETLINK_HEADER, NETFILTER_HEADER, ERROR_CODE = struct.Struct("=IHHII"), struct.Struct(">BBH"), struct.Struct("=i")
 CONNTRACK_DELETE, REQUEST_WITH_ANSWER = 1 << 8 | 2, 1 | 4
 FORGET = NETLINK_HEADER.pack(20, CONNTRACK_DELETE, REQUEST_WITH_ANSWER, 1, 0) + NETFILTER_HEADER.pack(0, 0, 0)
-"""Delete the entries of the table of connections, and name none, which means all (linux/netfilter/nfnetlink.h)."""
+"""A request to delete entries of the connection table that names none, which means all
+(linux/netfilter/nfnetlink.h)."""
 
 
 def build(home: Home, number: int, network: Network, namespaces: dict[str, str]) -> None:
-    """Put a home's routers one behind the other, and its nodes behind the last."""
+    """Connect a home's routers one behind the other, and its nodes behind the last."""
     *carriers, router = home.routers
     wan = network.address(home.gates[0])
     for layer, carrier in enumerate(carriers):
@@ -55,19 +57,19 @@ def build(home: Home, number: int, network: Network, namespaces: dict[str, str])
 
 
 def _route(namespace: str, kind: Kind, wan_address: str, own: Sequence[str]) -> None:
-    """Make a router of a namespace that has a WAN: a bridge for the home, with addresses, and the rules of its kind."""
+    """Turn a namespace with a WAN into a router: a bridge for the home, with addresses, and the rules of its kind."""
     addresses = "".join(f"addr add {address} dev {LAN}{_nodad(address)}\n" for address in own)
     ip("-n", namespace, batch=f"link add {LAN} type bridge\n{addresses}link set {LAN} up\n")
     load_rules(namespace, rules(kind, wan_address))
-    # What nodes of one home say to each other passes a switch, which no router filters.
+    # Packets between nodes of one home pass a switch, which no router filters.
     run(*inside(namespace, ["sh", "-c", f"for it in {BRIDGED}; do [ ! -e $it ] || echo 0 > $it; done"]))
-    # Last: nothing passes before there are rules.
+    # Last, so that nothing passes before there are rules.
     switches = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
     run(*inside(namespace, ["sh", "-c", " && ".join(f"echo 1 > /proc/sys/{one}" for one in switches)]))
 
 
 def _plug(router: str, namespace: str, index: int, addresses: dict[str, str]) -> None:
-    """Lay a cable from a router to one behind it, who has these addresses, each with its gateway."""
+    """Connect a cable from a router to a node behind it, with these addresses, each with its gateway."""
     port = f"h{index}"
     ip("link", "add", WAN, "netns", namespace, "type", "veth", "peer", "name", port, "netns", router)
     ip("-n", router, "link", "set", port, "master", LAN, "up")
@@ -77,14 +79,14 @@ def _plug(router: str, namespace: str, index: int, addresses: dict[str, str]) ->
 
 
 def _announce(prefix: str, router: str, network: Network, namespaces: dict[str, str]) -> None:
-    """Tell everybody in the star the way to a home's IPv6 addresses."""
+    """Give all members of the star the route to a home's IPv6 addresses."""
     for node in network.nodes:
         if node.name != router:
             ip("-n", namespaces[node.name], "route", "add", prefix, "via", network.address6(router), "dev", WAN)
 
 
 def _nodad(address: str) -> str:
-    """For IPv6: nobody else has it, and asking would take a second in which it cannot be used."""
+    """Return the flag for IPv6: no other node has the address, and the check would take a second."""
     return " nodad" if ":" in address else ""
 
 
@@ -102,7 +104,7 @@ def load_rules(namespace: str, text: str) -> None:
 
 
 def forget_mappings(router: str) -> None:
-    """Have a router forget whom it let out, and as whom."""
+    """Let a router forget which connections it let out, and under which address."""
     forget_connections(router)
     run(*inside(router, ["nft", "flush", "map", "inet", TABLE, "mapped"]))
     run(*inside(router, ["nft", "flush", "set", "inet", TABLE, "asked"]))

@@ -105,7 +105,7 @@ class TestRunning:
         argv = [sys.executable, "-m", "benchmarks.network.homes", "port:2", "ipv6only"]
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as command:
             assert command.stdout is not None
-            said = "".join(iter(command.stdout.readline, "All of it is gone after Ctrl-C.\n"))
+            said = "".join(iter(command.stdout.readline, "Ctrl-C removes all of it.\n"))
             names = [line.split()[0] for line in namespaces_of(command.pid)]
             command.send_signal(signal.SIGINT)
         assert command.returncode == 0

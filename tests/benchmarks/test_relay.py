@@ -277,7 +277,7 @@ def test_root_without_the_rights_of_root_is_told_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(requirements, "_capabilities", lambda: 1 << 12)
-    assert "CAP_SYS_ADMIN, which root has not" in requirements.obstacle()
+    assert "CAP_SYS_ADMIN, which root lacks" in requirements.obstacle()
 
 
 # Samples

@@ -1,1 +1,1 @@
-"""What the benchmark of audits is made of: policies and cheats, what engines made and say of it, tests and verdicts."""
+"""Parts of the audit benchmarks: policies and cheats, recorded completions and their audits, tests and verdicts."""

@@ -1,9 +1,13 @@
-"""What graphics cards made and say of it: policies taught on one, and completions passed between engines of all kinds.
+"""Make and audit completions with graphics cards: teach policies on one, and audit between all kinds of engines.
 
-Policies speak the little language of `policies.py`; they are taught whole, by examples, then trained a few steps on
-rollouts of their own, all by the product's trainer on the card. What always holds: completions come from the engines
-that nodes run, by the seeded sampler, findings from those that learners audit with; all engines of one model are at
-work at the same time, which changes no number.
+Policies speak the small language of `policies.py`. They are taught in full by examples, then trained a few steps on
+their own rollouts, all by the product's trainer on the card.
+
+Invariants:
+
+- Completions come from the engines that nodes run, by the seeded sampler; findings come from those that learners audit
+  with.
+- All engines of one model work at the same time, which changes no number.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from node.learner_role.trust.auditor import found_of
 from protocol.core.pipe import Arrays
 
 LINES = 64
-"""Of a step by example."""
+"""Lines of a step by example."""
 
 ROLLOUTS = 8
 """Prompts of a training step: 64 completions."""
@@ -43,14 +47,15 @@ ROLLOUTS = 8
 STEPS = 3
 
 TF32 = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-"""How the owner of a card has torch round the factors of float32 products; no configuration of ours does."""
+"""The variable by which the owner of a card makes torch round the factors of float32 products. None of our settings
+does."""
 
 OTHER, FOUR_BITS, LAG = "other", "4-bit", "lag 1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """Groups of honest work of each card, those of them that a processor makes or audits (0: it could not keep up), and
+    """Groups of honest work of each card, those that a processor generates or audits (0: it could not keep up), and
     groups of each cheat."""
 
     honest: int
@@ -60,7 +65,7 @@ class Amounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A model, how it is taught and trained, and how much is made of it."""
+    """A model, its teaching and training, and the amounts generated with it."""
 
     config: Mapping[str, Any]
     examples: int
@@ -110,12 +115,12 @@ SHAPES = {
         amounts=Amounts(honest=96, by_processor=0, cheat=16),
     ),
 }
-"""By parameters. The last is Qwen3-0.6B's, with weights of our own."""
+"""By parameters. The last has Qwen3-0.6B's shapes, with weights of our own."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Card(Peer):
-    """An engine on some device; `tf32`: its card rounds the factors of float32 products to ten bits."""
+    """An engine on a device; `tf32`: its card rounds the factors of float32 products to ten bits."""
 
     device: str
     tf32: bool = False
@@ -129,7 +134,7 @@ class Card(Peer):
 
 
 def cards(device: str) -> list[Card]:
-    """The engines that are held against each other; on `device`, a card, and on the processor."""
+    """Return the engines that are compared, on `device`, a card, and on the processor."""
     name = "GPU" if device == "cuda" else device
     return [
         Card(engine=name, device=device, dtype="float32"),
@@ -141,7 +146,7 @@ def cards(device: str) -> list[Card]:
 
 @contextmanager
 def rounding(tf32: bool) -> Iterator[None]:
-    """Workers that are started inside round so."""
+    """Make workers that are started inside the block round their products like this."""
     before = os.environ.get(TF32)
     os.environ[TF32] = str(int(tf32))
     try:
@@ -155,7 +160,7 @@ def rounding(tf32: bool) -> Iterator[None]:
 
 @asynccontextmanager
 async def engines_of(wanted: Sequence[Card]) -> AsyncIterator[dict[Card, WorkerEngine]]:
-    """All of them, for as long as the scope lasts."""
+    """Yield all engines, for as long as the scope lasts."""
     async with AsyncExitStack() as stack:
         opened = {}
         for card in wanted:
@@ -185,8 +190,8 @@ def examples(spoken: Language, chance: np.random.Generator) -> Arrays:
 async def schooled(
     root: Path, shape: Shape, device: Device, engine: WorkerEngine, seed: int
 ) -> tuple[list[Deed], float]:
-    """What is done with the last version of a policy that was taught and trained, and the last loss of its examples
-    (nats a token; the language has 0.89)."""
+    """Teach and train a policy; return the deeds with its last version, and the last loss of its examples (nats a
+    token; the language has 0.89)."""
     spoken = language(seed, int(shape.config["vocab_size"]))
     make_model(root / "untaught", shape.config, seed)
     ranks = Ranks()
@@ -210,7 +215,7 @@ async def schooled(
 async def rollouts(
     engine: WorkerEngine, weights: Path, spoken: Language, chance: np.random.Generator, step: int
 ) -> Arrays:
-    """Of the weights that they are to train."""
+    """Return rollouts of the weights that they will train."""
     await engine.install(version_of(weights), weights)
     prompts = [tuple(line) for line in spoken.lines(ROLLOUTS, PROMPT, chance).tolist() for _ in range(GROUP)]
     seeds = [(1 << 50) + (step << 20) + place for place in range(len(prompts))]
@@ -230,17 +235,17 @@ async def rollouts(
     }
 
 
-# What was made, and what is said of it.
+# Completions and their audits.
 
 
 Passed = dict[tuple[Card, str, Card], Pool]
-"""What was found, by who made it, what was done, and who looked."""
+"""Findings by the engine that generated, the deed, and the engine that audited."""
 
 
 async def passed_round(
     engines: Mapping[Card, WorkerEngine], deeds: Sequence[Deed], shape: Shape, amounts: Amounts, seed: int
 ) -> Passed:
-    """Every engine's completions, audited by every engine but the one that rounds as its owner likes."""
+    """Return every engine's completions, audited by every engine except the one with TF32 rounding."""
     spoken = language(seed, int(shape.config["vocab_size"]))
     lines = spoken.lines(amounts.honest, PROMPT, np.random.default_rng(2000 + seed)).tolist()
     prompts = [tuple(line) for line in lines for _ in range(GROUP)]

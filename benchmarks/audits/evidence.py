@@ -1,9 +1,14 @@
-"""How much evidence convicts: tests over sets of recorded groups, drawn again and again.
+"""Measure how much evidence convicts: tests over sets of recorded groups, drawn repeatedly.
 
-Pure. What always holds: a set is made of whole groups, drawn with replacement from those that were recorded, so that
-tokens of one completion stay together and a set may be longer than what was recorded; what a test says of a set of n
-tokens rests on its first n tokens alone; the evidence is that of `learner.trust`, to rounding, for many sets at
-a time (`tests/benchmarks/test_audit.py` holds one against the other).
+Pure.
+
+Invariants:
+
+- A set is made of whole groups, drawn with replacement from the recorded ones. So tokens of one completion stay
+  together, and a set may be longer than the recording.
+- A test's result for a set of n tokens depends only on its first n tokens.
+- The evidence is that of `learner.trust`, up to rounding, for many sets at a time (`tests/benchmarks/test_audit.py`
+  compares the two).
 """
 
 from __future__ import annotations
@@ -36,17 +41,20 @@ LONGEST = 1_000_000
 """Tokens of the longest sets."""
 
 BLOCK = 256
-"""Groups of all sets that are drawn at a time: a few MB, however long the sets are."""
+"""Groups of all sets that are drawn at a time: a few MB, for sets of any length."""
 
 HIGHEST_WEALTH = 1e100
-"""More than any level that is asked for: a bet that has won that much is held there, or it would run over."""
+"""More than any level that is asked for: a bet is capped at this wealth, since it would overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What a verifier found of recorded groups: of each token its gap, how far the claimed log probability is `apart`,
-    and the lead of the verifier's own draw (all [tokens], nats), and the number of its context, the same after the same
-    ([tokens]); group g has tokens starts[g] to starts[g + 1] ([groups + 1])."""
+    """A verifier's findings for recorded groups.
+
+    For each token: its gap, the distance `apart` of the claimed log probability, and the lead of the verifier's own
+    draw (all [tokens], nats), and the number of its context, equal for equal contexts ([tokens]). Group g has tokens
+    starts[g] to starts[g + 1] ([groups + 1]).
+    """
 
     gaps: Floats
     apart: Floats
@@ -67,22 +75,22 @@ class Pool:
         return int(self.starts[-1])
 
     def relabelled(self) -> Pool:
-        """The same tokens, claimed with exactly the log probabilities that the verifier finds."""
+        """Return the same tokens, claimed with exactly the log probabilities that the verifier finds."""
         return replace(self, apart=np.zeros_like(self.apart))
 
     def sums(self, values: Floats) -> Floats:
-        """Of a figure of each token the sum over each group, [groups]."""
+        """Return the sum of a token figure over each group, [groups]."""
         return np.add.reduceat(values, self.starts[:-1])
 
     def counted(self, margins: Sequence[Margin]) -> list[tuple[Floats, Floats]]:
-        """By margin: of each group how many are beyond it, and of how many, each [groups]; as `count_above` has it."""
+        """Return by margin, for each group, how many tokens exceed it, and of how many; as `count_above` counts."""
         counts = dict[Margin, tuple[Floats, Floats]]()
         off = np.zeros(self.tokens, bool)
         before = np.zeros(len(self))
         for margin in bands_of(margins):
             here = (self.leads > margin.over) & (self.leads <= margin.upto)
             off |= here & (self.gaps > margin.above)
-            together = self.distinct(off)  # of this and clearer ones, each context once
+            together = self.distinct(off)  # of this and clearer bands, each context once
             counts[margin] = together - before, self.sums(1.0 * here)
             before = together
         everything = np.ones(self.tokens, bool)
@@ -99,13 +107,13 @@ class Pool:
         return [counts[margin] for margin in margins]
 
     def distinct(self, chosen: NDArray[np.bool_]) -> Floats:
-        """Of each group in how many contexts the chosen tokens stand, [groups]."""
+        """Return for each group the number of contexts that contain the chosen tokens, [groups]."""
         groups = np.repeat(np.arange(len(self)), self.sizes)[chosen]
         pairs = np.unique(np.stack([groups, self.contexts[chosen]]), axis=1)
         return np.bincount(pairs[0], minlength=len(self)).astype(np.float64)
 
     def half(self, which: int) -> Pool:
-        """Every other group, from the first (0) or the second (1)."""
+        """Return every other group, from the first (0) or the second (1)."""
         index = self.tokens_of_half(which)
         starts = np.concatenate([[0], np.cumsum(self.sizes[which::2])])
         return Pool(
@@ -117,12 +125,12 @@ class Pool:
         )
 
     def tokens_of_half(self, which: int) -> Ints:
-        """The numbers of its tokens."""
+        """Return the numbers of the half's tokens."""
         return np.flatnonzero(np.repeat(np.arange(len(self)) % 2 == which, self.sizes))
 
 
 def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
-    """The pool of completions, of which each `group` in a row make one."""
+    """Return the pool of completions, where every `group` in a row form one group."""
     ends = np.cumsum([len(one) for one in completions])
     starts = np.concatenate([[0], ends[group - 1 :: group]])
     if len(completions) % group or not len(completions):
@@ -141,7 +149,7 @@ def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
 
 
 def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
-    """The log likelihood ratio of each group, a bet a column, [groups, bets]: what one audit makes of a history."""
+    """Return the log likelihood ratio of each group, one column for each bet: one audit's effect on a history."""
     counts = pool.counted(margins)
     rows = []
     for place, tokens in enumerate(pool.sizes.tolist()):
@@ -154,8 +162,8 @@ def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
 def tokens_until(
     pool: Pool, margins: Sequence[Margin], levels: Sequence[float], *, sets: int, longest: int, seed: int
 ) -> Floats:
-    """After how many tokens the evidence first comes to each of `levels` (not logarithms), [levels, sets]; inf where it
-    does not within `longest` tokens."""
+    """Return after how many tokens the evidence first reaches each of `levels` (not logarithms), [levels, sets]; inf if
+    it does not within `longest` tokens."""
     ratios, sizes = (
         np.exp(np.clip(log_ratios(pool, margins), -700, math.log(HIGHEST_WEALTH))),
         pool.sizes.astype(np.float64),
@@ -167,7 +175,7 @@ def tokens_until(
         for chosen in chance.integers(len(pool), size=(BLOCK, sets)):
             audits += 1
             heard_of += sizes[chosen]
-            # S_t = f_t (S_(t-1) + w_t), and what is bet on a change that is still to come.
+            # S_t = f_t (S_(t-1) + w_t), plus the bet on a change that is still to come.
             wealth = np.minimum(ratios[chosen] * (wealth + 1 / (audits * (audits + 1))), HIGHEST_WEALTH)
             evidence = wealth.mean(axis=1) + 1 / (audits + 1)
             for level, at in zip(levels, reached, strict=True):
@@ -176,7 +184,7 @@ def tokens_until(
 
 
 def detected(reached: Floats, sizes: Sequence[int]) -> list[float]:
-    """The share of sets found within so many tokens, for each of `sizes`."""
+    """Return the share of sets detected within each of `sizes` tokens."""
     return [float((reached <= size).mean()) for size in sizes]
 
 
@@ -184,10 +192,10 @@ def detected(reached: Floats, sizes: Sequence[int]) -> list[float]:
 
 
 def means(pool: Pool, values: Floats, sizes: Sequence[int], *, sets: int, seed: int, wide: bool = False) -> Floats:
-    """Means of a figure of each token over sets of `sizes` tokens at least, [sizes, sets].
+    """Return means of a token figure over sets of at least `sizes` tokens, [sizes, sets].
 
-    `wide`: each set is drawn from a pool that was itself drawn again from the recorded one, so that the spread has in
-    it what a pool of that size does not know: else a threshold for long sets would be that of this very pool.
+    `wide`: each set is drawn from a pool that was itself resampled from the recorded one, so that the spread includes
+    the uncertainty of a pool of that size. Otherwise a threshold for long sets would fit only this very pool.
     """
     chance = np.random.default_rng(seed)
     sums, tokens = pool.sums(values), pool.sizes.astype(np.float64)
@@ -209,18 +217,21 @@ def means(pool: Pool, values: Floats, sizes: Sequence[int], *, sets: int, seed: 
 
 
 def thresholds(honest: Sequence[Floats], share: float) -> Floats:
-    """Of means of honest sets, [sizes, sets] for each kind of them, what at most `share` of any kind's sets exceed,
-    [sizes]: what a peer says it computes with is its word, so all are measured by one."""
+    """Return the thresholds, [sizes], that at most `share` of the sets of any honest kind exceed; `honest` has means of
+    sets, [sizes, sets], for each kind.
+
+    A peer's number format is only its claim, so all are judged by the same threshold.
+    """
     return np.max([np.quantile(one, 1 - share, axis=1, method="higher") for one in honest], axis=0)
 
 
 def exceeding(found: Floats, limits: Floats) -> list[float]:
-    """The share of sets above the threshold, for each size."""
+    """Return the share of sets above the threshold, for each size."""
     return [float(share) for share in (found > limits[:, None]).mean(axis=1)]
 
 
 def tokens_needed(sizes: Sequence[int], shares: Sequence[float], target: float = 0.9) -> float | None:
-    """The least of `sizes` from which on the share is `target` and stays there; None where it never is."""
+    """Return the least of `sizes` from which on the share stays at `target` or above; None if it never does."""
     kept = [size for place, size in enumerate(sizes) if all(share >= target for share in shares[place:])]
     return float(kept[0]) if kept else None
 
@@ -229,10 +240,11 @@ def tokens_needed(sizes: Sequence[int], shares: Sequence[float], target: float =
 
 
 def upper_bound(count: int, trials: int, doubt: float = 0.05) -> float:
-    """The largest rate at which `count` or fewer of `trials` are not rarer than `doubt` (Clopper and Pearson 1934)."""
+    """Return the largest rate at which `count` or fewer of `trials` are not rarer than `doubt` (Clopper and Pearson
+    1934)."""
     return 1.0 if count >= trials else float(beta.ppf(1 - doubt, count + 1, trials - count))
 
 
 def lower_bound(count: int, trials: int, doubt: float = 0.05) -> float:
-    """The smallest rate at which `count` or more of `trials` are not rarer than `doubt`."""
+    """Return the smallest rate at which `count` or more of `trials` are not rarer than `doubt`."""
     return 0.0 if count == 0 else float(beta.ppf(doubt, count, trials - count + 1))

@@ -1,7 +1,7 @@
-"""The picture: which share of sets is found, by tokens, for each test and model.
+"""Draw the share of sets that is detected, by tokens, for each test and model.
 
-A row for each model, a column for each test; a line for each cheat, that of the pair of engines and number formats in
-which it is found least. Colours with different markers, so that nothing rests on colour alone.
+The picture has a row for each model and a column for each test. Each cheat is a line, for the pair of engines and
+number formats that detects it least. Colours have different markers, so that nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _draw(figure: Figure, models: Mapping[str, Judged]) -> None:
             _draw_test(axes, judged, test)
             axes.set_title(f"{name}: {title}", loc="left", color=INK, fontsize=11)
     for row in grid:
-        row[0].set_ylabel("share of sets that is found")
+        row[0].set_ylabel("share of sets detected")
     for axes in grid[-1]:
         axes.set_xlabel("tokens of evidence")
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines() if line.get_marker() != "None"}

@@ -1,10 +1,14 @@
-"""The policies of the benchmark: taught, trained for some steps, published at every step that a cheat may go back to.
+"""Make the policies of the benchmark: taught, trained, and published at every step that a cheat may go back to.
 
-Two models: a tiny one that reverses strings, made and trained as in the study of staleness, and one of 50 M parameters
-that speaks a small language in which every word is followed by one of four. What always holds: both are trained by the
-product's own trainer (`learner.training.train_state`) with the objective that it has by default, each step on rollouts
-of the step before; they are published as a swarm publishes, in bfloat16; equal seeds give equal policies on one
-machine.
+There are two models: a tiny one that reverses strings, made and trained as in the study of staleness; and one of 50 M
+parameters that speaks a small language in which every word is followed by one of four.
+
+Invariants:
+
+- Both are trained by the product's own trainer (`learner.training.train_state`) with its default objective, each step
+  on rollouts of the step before.
+- They are published as a swarm publishes, in bfloat16.
+- Equal seeds give equal policies on one machine.
 """
 
 from __future__ import annotations
@@ -32,24 +36,24 @@ from learner.training.train_state import Training
 from node.learner_role.training.warm_start import VLLM_HEAD_DIM
 
 FAST, SLOW = 5e-4, 2e-5
-"""The learning rates of the policies that are made: one at which a step is to be seen, one at which it need not be."""
+"""Learning rates of the policies: at the first a single step is detectable, at the second it need not be."""
 
 LAGS = (1, 3, 10)
 
 TINY_STEPS, LATER_STEPS = 12, 60
-"""Training steps behind the policy that is claimed: early in a run, where it draws with 0.4 nats a token, which is what
-language models have that are being trained; and late, with 0.1."""
+"""Training steps before the claimed policy: early in a run, with draws of 0.4 nats a token, as language models in
+training have; and late, with 0.1."""
 
 GROUP = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class School:
-    """The policies made of one model, as model directories, and what they are asked.
+    """The policies made of one model, as model directories, and their prompts.
 
-    `current` is what the learner published last, `older` what it had published so many steps before, at FAST. `slow`
-    and `slow_older` are the same of a run that went on from `current` at SLOW. `others` by name: weights that are not
-    the run's at all. `prompts`: enough for every lease; each is answered GROUP times.
+    `current` is the learner's last version; `older` are those of so many steps before, at FAST. `slow` and `slow_older`
+    are the same for a run that continued from `current` at SLOW. `others` by name: weights from outside of the run.
+    `prompts`: enough for every lease; each gets GROUP completions.
     """
 
     current: Path
@@ -63,13 +67,13 @@ class School:
 
 
 def publish(policy: Policy, directory: Path) -> Path:
-    """As the learner does by default."""
+    """Export as the learner does by default; return the directory."""
     export(policy, directory, "bfloat16", 1 << 30)
     return directory
 
 
 def trained(train: Callable[[], object], policy: Policy, steps: int, root: Path) -> tuple[Path, dict[int, Path]]:
-    """Train so many steps; return the last version and those LAGS steps before it."""
+    """Train this many steps; return the last version and those LAGS steps before it."""
     kept = {}
     for step in range(steps + 1):
         if step:
@@ -80,7 +84,7 @@ def trained(train: Callable[[], object], policy: Policy, steps: int, root: Path)
 
 
 def quantisations(source: Path, root: Path) -> dict[str, Path]:
-    """The same policy in few bits, by the name of how."""
+    """Return the same policy in few bits, by the name of the method."""
     return {how: quantised(source, root / how, how) for how in QUANTISERS}
 
 
@@ -88,8 +92,10 @@ def quantisations(source: Path, root: Path) -> dict[str, Path]:
 
 
 def tiny(root: Path, seed: int, prompts: int, steps: int = TINY_STEPS) -> School:
-    """0.2 M parameters, with heads as wide as vLLM wants them; completions of 7 tokens. What was taught before the run
-    is taken from `root` if it is there."""
+    """Make the policies of 0.2 M parameters, with heads as wide as vLLM requires and completions of 7 tokens.
+
+    Models taught before the run are taken from `root` if they are there.
+    """
     own = root / f"after-{steps}"
     recipe, shape = RECIPES["reversal"], {**MODEL, "head_dim": VLLM_HEAD_DIM}
     taught = prepare(recipe, seed, root / "taught", shape)
@@ -143,13 +149,13 @@ SMALLER = {**LARGE, "hidden_size": 128, "intermediate_size": 384, "num_hidden_la
 
 WORDS = 128
 ODDS = (0.70, 0.18, 0.08, 0.04)
-"""Of the four words that may follow a word: 0.89 nats a word."""
+"""Probabilities of the four words that may follow a word: 0.89 nats a word."""
 
 PROMPT, LINE = 8, 56
 """Tokens of a prompt, and of a completion: fixed, so the budget ends it."""
 
 EMBEDDED = 0.5
-"""Deviation of the embeddings: at 0.02 the layers above, which are random, would drown the word that is followed."""
+"""Deviation of the embeddings. At 0.02 the random layers above would drown the word that is followed."""
 
 EXAMPLES, EXAMPLE_BATCH = 192, 16
 """Lines that teach the head, and how many are read at a time."""
@@ -157,18 +163,18 @@ EXAMPLES, EXAMPLE_BATCH = 192, 16
 HEAD_STEPS, HEAD_BATCH, HEAD_RATE = 120, 512, 3e-3
 
 ROLLOUT_PROMPTS = 2
-"""Of a training step: 16 completions."""
+"""Prompts of a training step: 16 completions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """Each of WORDS token ids is followed by one of four of them, `after` [WORDS, 4], with ODDS."""
+    """A language of WORDS token ids: each is followed by one of four, `after` [WORDS, 4], with ODDS."""
 
     words: NDArray[np.int64]
     after: NDArray[np.int64]
 
     def lines(self, count: int, length: int, chance: np.random.Generator) -> NDArray[np.int64]:
-        """Token ids (count, length)."""
+        """Return token ids (count, length)."""
         places = np.empty((count, length), np.int64)
         places[:, 0] = chance.integers(WORDS, size=count)
         for at in range(1, length):
@@ -184,14 +190,19 @@ def language(seed: int, vocab_size: int) -> Language:
 
 
 def reward(tokens: Sequence[int]) -> float:
-    """Whether it ends on an even id: an outcome, as rewards are, of which most tokens know nothing. To reward each even
-    id leaves no choice after ten steps, and then nothing tells one policy from the next."""
+    """Return 1 if the completion ends on an even id, else 0.
+
+    Like real rewards it is an outcome that most tokens do not affect. Rewarding each even id would leave no choice
+    after ten steps, and then no test could tell one policy from the next.
+    """
     return float(tokens[-1] % 2 == 0)
 
 
 def teach(policy: Policy, spoken: Language, seed: int) -> None:
-    """Cross entropy of what follows, on lines of the language: of the head alone, on what the layers below make of the
-    words at random. To teach all of it would take longer than everything else here; what trains it later trains all."""
+    """Train the head by cross entropy on lines of the language, on what the random layers below make of the words.
+
+    To teach all layers would take longer than everything else here; the training afterwards trains all of them.
+    """
     model, chance = policy.model, np.random.default_rng(seed)
     lines = torch.from_numpy(spoken.lines(EXAMPLES, PROMPT + LINE, chance))
     with torch.no_grad():
@@ -218,7 +229,7 @@ class Run:
         self._draws = torch.Generator().manual_seed(seed)
 
     def train_one(self) -> None:
-        """One step on rollouts of the weights that it trains."""
+        """Take one step on rollouts of the weights that it trains."""
         prompts = [tuple(line) for line in self._spoken.lines(ROLLOUT_PROMPTS, PROMPT, self._chance).tolist()]
         drawn = draw(self.policy.model, prompts, GROUP, max_new_tokens=LINE, stop_ids=(), generator=self._draws)
         rows = [(prompts[place // GROUP], one.tokens) for place, one in enumerate(drawn)]
@@ -236,7 +247,7 @@ class Run:
 
 
 def large(root: Path, seed: int, prompts: int) -> School:
-    """50 M parameters; completions of LINE tokens."""
+    """Make the policies of 50 M parameters, with completions of LINE tokens."""
     spoken = language(seed, int(LARGE["vocab_size"]))
     taught = _taught(root / "taught", LARGE, spoken, seed)
     fast = Run(taught, spoken, FAST, seed)

@@ -1,8 +1,11 @@
-"""Weights as a careless peer would have them: rounded to few bits, and stored as what they then are.
+"""Quantise weights as a careless peer might: round them to few bits, and store the result.
 
-What always holds: embeddings, head and norms stay as they are, as quantisers leave them; values are those that a
-kernel would compute with (quantised and scaled back), written under the same names, so that any engine loads them. By
-rounding to nearest: the least that a quantiser does.
+Invariants:
+
+- Embeddings, head and norms stay unchanged, as quantisers leave them.
+- Values are those that a kernel would compute with (quantised and scaled back), written under the same names, so that
+  any engine loads them.
+- Rounding is to nearest, the least that a quantiser does.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ FP8_LARGEST = 448.0
 
 
 def int4(weights: torch.Tensor) -> torch.Tensor:
-    """Weights (out, in) on 15 steps for each GROUP of a row."""
+    """Round weights (out, in) to 15 steps for each GROUP of a row."""
     rows, columns = weights.shape
     padded = torch.nn.functional.pad(weights, (0, -columns % GROUP)).view(rows, -1, GROUP)
     scale = padded.abs().amax(-1, keepdim=True).clamp_min(1e-12) / 7
@@ -29,13 +32,13 @@ def int4(weights: torch.Tensor) -> torch.Tensor:
 
 
 def int8(weights: torch.Tensor) -> torch.Tensor:
-    """On 255 steps for each output channel."""
+    """Round to 255 steps for each output channel."""
     scale = weights.abs().amax(-1, keepdim=True).clamp_min(1e-12) / 127
     return torch.round(weights / scale).clamp(-127, 127) * scale
 
 
 def fp8(weights: torch.Tensor) -> torch.Tensor:
-    """In e4m3 with one scale for the matrix, as vLLM quantises while it loads."""
+    """Round to e4m3 with one scale for the matrix, as vLLM quantises while it loads."""
     scale = weights.abs().amax().clamp_min(1e-12) / FP8_LARGEST
     return (weights / scale).to(torch.float8_e4m3fn).to(weights.dtype) * scale
 

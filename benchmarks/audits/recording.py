@@ -1,8 +1,11 @@
-"""What engines made, honestly and not, and what a verifying engine says of it.
+"""Record completions of engines, honest and not, and their audits by a verifying engine.
 
-What always holds: completions come from the engines that nodes run, by the seeded sampler, in answer to leases' seeds;
-findings come from the engine that learners audit with; each completion is judged by the weights that it is said to be
-made with. One engine uses one thread, and two engines work at a time.
+Invariants:
+
+- Completions come from the engines that nodes run, by the seeded sampler, from the leases' seeds.
+- Findings come from the engine that learners audit with.
+- Each completion is audited with the weights that it claims.
+- One engine uses one thread, and two engines work at a time.
 """
 
 from __future__ import annotations
@@ -28,17 +31,17 @@ from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash, PolicyVersion
 
 TOGETHER = 64
-"""Groups that an engine is asked for, or about, at a time."""
+"""Groups in one request to an engine."""
 
 HONEST = "honest"
 
 OWN, RELABELLED = "own", "relabelled"
-"""Whose log probabilities are claimed: of the policy that was sampled, or exactly those of the one that is claimed."""
+"""The source of the claimed log probabilities: the sampled policy, or exactly the claimed one."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Peer:
-    """What a peer generates with."""
+    """The engine and number format of a peer."""
 
     engine: str
     dtype: str
@@ -55,12 +58,12 @@ PEERS = (
     *(Peer(engine=e, dtype=d) for e, d in (("transformers", "bfloat16"), ("vLLM", "float32"), ("vLLM", "bfloat16"))),
 )
 VERIFIERS = ("float32", "bfloat16")
-"""What learners audit in: float32 on a CPU, where nothing else is said; bfloat16 on a GPU, as weights are published."""
+"""Number formats in which learners audit: float32 on a CPU, by default; bfloat16 on a GPU, as weights are published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deed:
-    """What a peer does under the name of `claimed`: completions made with `weights`, drawn or greedy."""
+    """A peer's behaviour under the name of `claimed`: completions generated with `weights`, sampled or greedy."""
 
     name: str
     weights: Path
@@ -69,7 +72,7 @@ class Deed:
 
 
 def deeds_of(school: School) -> list[Deed]:
-    """Honesty, and every cheat."""
+    """Return honest work and every cheat."""
     current = school.current
     cheats = [Deed(name=name, weights=weights, claimed=current) for name, weights in school.others.items()]
     for rate, claimed, older in ((FAST, current, school.older), (SLOW, school.slow, school.slow_older)):
@@ -86,7 +89,7 @@ def lag_name(lag: int, rate: float) -> str:
 
 
 BARRED = ("other", "4-bit", lag_name(1, FAST), lag_name(3, FAST), lag_name(10, FAST))
-"""Cheats that must be found whatever engine they use; the others are tried on the plainest alone."""
+"""Cheats that must be detected with every engine; the others are tried only on the plainest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +105,16 @@ class Made:
 
 
 Found = dict[tuple[Peer, str, str], Pool]
-"""What was found, by peer, deed and the verifier's dtype."""
+"""Findings by peer, deed and the verifier's dtype."""
 
 
 @dataclass(kw_only=True)
 class Recorded:
-    """Of one model. `verify_s`, `score_s`: seconds a token of an audit on one thread, and of what a test of log
-    probabilities alone would need, by the verifier's dtype."""
+    """The recording of one model.
+
+    `verify_s`, `score_s`: seconds a token of an audit on one thread, and of a test of log probabilities alone, by the
+    verifier's dtype.
+    """
 
     pools: Found = field(default_factory=dict)
     made: list[Made] = field(default_factory=list)
@@ -126,7 +132,7 @@ class Amounts:
 
 @asynccontextmanager
 async def opened(peer: Peer, vllm: Path | None) -> AsyncIterator[WorkerEngine]:
-    """The engine of a peer, on one thread."""
+    """Yield the engine of a peer, on one thread."""
     if peer.engine == "vLLM":
         assert vllm is not None
         async with open_worker_engine(VllmConfig(python=vllm, threads=1, compute_dtype=peer.dtype)) as engine:
@@ -138,7 +144,7 @@ async def opened(peer: Peer, vllm: Path | None) -> AsyncIterator[WorkerEngine]:
 
 
 async def record(school: School, amounts: Amounts, vllm: Path | None, seed: int) -> Recorded:
-    """Everything, of one model."""
+    """Record everything for one model."""
     recorded = Recorded()
     cores = trio.CapacityLimiter(2)
     async with trio.open_nursery() as nursery:
@@ -167,7 +173,7 @@ async def _generate_all(
             if engine.installed is None or engine.installed != version_of(deed.weights):
                 await engine.install(version_of(deed.weights), deed.weights)
             groups = amounts.honest if deed.name == HONEST else amounts.cheat
-            # Prompts of cheats differ from each other's, seeds from everybody's.
+            # Prompts of cheats differ from each other's; seeds differ from those of all others.
             first = (seed << 40) + (number << 24)
             prompts = [prompt for prompt in school.prompts[:groups] for _ in range(GROUP)]
             seeds = [first + place for place in range(len(prompts))]
@@ -198,7 +204,7 @@ async def generated(
     stop_ids: frozenset[int] = frozenset(),
     greedy: bool = False,
 ) -> list[Generation]:
-    """A completion of each prompt, drawn by its seed at temperature 1, or the likeliest."""
+    """Return a completion of each prompt, drawn by its seed at temperature 1, or greedy."""
     requests = [
         GenerationRequest(
             prompt=prompt,
@@ -217,7 +223,7 @@ async def generated(
 
 
 async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimiter) -> None:
-    """Judge all that was made, the weights of one claim after the other; take the time over the honest part."""
+    """Audit all completions, one claim's weights after the other; time the honest part."""
     async with cores, opened(Peer(engine="transformers", dtype=dtype), None) as engine:
         for made in sorted(recorded.made, key=lambda made: str(made.deed.claimed)):
             if engine.installed is None or engine.installed != version_of(made.deed.claimed):
@@ -234,7 +240,7 @@ async def _verify_all(recorded: Recorded, dtype: str, cores: trio.CapacityLimite
 
 
 def passages_of(made: Made) -> list[Passage]:
-    """As a learner has them: claimed with the weights that the deed is done in the name of."""
+    """Return the completions as a learner has them, with the claimed weights."""
     return [
         Passage(
             prompt=prompt,
@@ -251,7 +257,7 @@ def passages_of(made: Made) -> list[Passage]:
 
 
 async def verified(engine: WorkerEngine, passages: Sequence[Passage]) -> list[Verified]:
-    """What the engine says of each."""
+    """Return the engine's finding for each passage."""
     found = []
     for first in range(0, len(passages), TOGETHER * GROUP):
         found += await engine.verify([claim_of(one) for one in passages[first : first + TOGETHER * GROUP]])
@@ -267,5 +273,5 @@ async def _seconds_to_score(engine: WorkerEngine, made: Made) -> float:
 
 
 def version_of(directory: Path) -> InstalledVersion:
-    """A name for weights: engines only compare them."""
+    """Return a name for weights; engines only compare names."""
     return InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(digest_of(str(directory).encode())))

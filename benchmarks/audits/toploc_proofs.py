@@ -1,9 +1,13 @@
-"""TOPLOC (arXiv 2501.16007) on the same completions: proofs of the peer's last hidden states, held against our own.
+"""Run TOPLOC (arXiv 2501.16007) on the same completions: proofs of the peer's last hidden states, against our own.
 
-The package of PyPI makes and checks the proofs, 128 values of 32 tokens each, as it proposes. What always holds: the
-peer's states are those of a cached decoding, a token at a time, in its own number format, the verifier's those of one
-pass over the whole; a token's figures are those of the proof that it is in. Nothing here is shipped: the package is
-built for the torch that is installed, by `make bench-audit`, and where that did not work the benchmark says so.
+The package of PyPI makes and checks the proofs, 128 values of 32 tokens each, as it proposes. Nothing here is shipped.
+`make bench-audit` builds the package for the installed torch; if that fails, the benchmark says so.
+
+Invariants:
+
+- The peer's states are those of a cached decoding, a token at a time, in its own number format; the verifier's are
+  those of one pass over the whole.
+- A token's figures are those of the proof that contains it.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ CHUNK, TOP = 32, 128
 VERIFIER = "float32"
 
 PUBLISHED_BYTES = 258
-"""Of a proof: 2 and 2 for each value."""
+"""Bytes of a proof: 2, and 2 for each value."""
 
 WORST = 128.0
-"""Of a mean error of mantissas: bfloat16 has seven bits of them. Also where no exponent fits, so there is no mean."""
+"""Largest mean error of mantissas, since bfloat16 has seven bits of them. Also used if no exponent fits, so that there
+is no mean."""
 
 ROWS = 128
 """Completions decoded together."""
@@ -38,14 +43,17 @@ ROWS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Proven:
-    """What TOPLOC finds of one deed: of each token its proof's three figures, [3][tokens]: exponents that differ, mean
-    and median error of the mantissas of the others. `pool` has the groups."""
+    """TOPLOC's findings for one deed.
+
+    Each token has its proof's three figures, [3][tokens]: exponents that differ, and the mean and median error of the
+    mantissas of the others. `pool` has the groups.
+    """
 
     pool: Pool
     figures: tuple[Floats, Floats, Floats]
 
     def half(self, which: int) -> Proven:
-        """As `Pool.half`."""
+        """Return the same half as `Pool.half`."""
         index = self.pool.tokens_of_half(which)
         first, second, third = (figure[index] for figure in self.figures)
         return Proven(pool=self.pool.half(which), figures=(first, second, third))
@@ -53,8 +61,11 @@ class Proven:
 
 @dataclass(frozen=True, kw_only=True)
 class Toploc:
-    """Of one model: what is found by peer, deed and whose states the proof has, of the policy that was sampled or of
-    the one that is claimed; bytes of proofs and seconds of checking for a token, the pass over the tokens included."""
+    """The results of one model.
+
+    `proven`: findings by peer, deed, and whose states the proof has, the sampled policy's or the claimed one's. Then
+    the bytes of proofs and the seconds of checking for a token, the pass over the tokens included.
+    """
 
     proven: dict[tuple[Peer, str, str], Proven]
     bytes_per_token: float
@@ -62,7 +73,7 @@ class Toploc:
 
 
 def missing() -> str:
-    """Why there is no TOPLOC here; "" if there is."""
+    """Return why TOPLOC is not available; "" if it is."""
     try:
         import toploc  # noqa: F401
     except ImportError as error:
@@ -71,8 +82,10 @@ def missing() -> str:
 
 
 def prove_all(recorded: Recorded, deeds: Sequence[str], groups: int) -> Toploc:
-    """Make and check proofs of so many groups of each of `deeds`, honest work in either number format, and of the
-    first of them once more as a peer would make them who knows the right weights as well ("relabelled")."""
+    """Make and check proofs of this many groups for each of `deeds`, and for honest work in either number format.
+
+    The first deed is proven once more as by a peer that also knows the right weights ("relabelled").
+    """
     proven: dict[tuple[Peer, str, str], Proven] = {}
     size = tokens = 0
     took_s = 0.0
@@ -100,7 +113,7 @@ def load(directory: Path, dtype: str) -> Any:
 
 
 def _batches(made: Made, count: int) -> Iterator[tuple[list[int], int]]:
-    """Completions whose prompts have one length, so that nothing is padded but at the end; and that length."""
+    """Yield completions whose prompts have one length, with that length, so that padding is only at the end."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(made.prompts[:count]):
         by_length.setdefault(len(prompt), []).append(place)
@@ -117,7 +130,7 @@ def _ids(made: Made, places: Sequence[int], length: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def decoded(model: Any, made: Made, count: int) -> list[torch.Tensor]:
-    """The last hidden states (tokens, width) by which each completion's tokens were chosen, a step at a time."""
+    """Return the last hidden states (tokens, width) by which each completion's tokens were chosen, a step at a time."""
     found: dict[int, torch.Tensor] = {}
     for places, length in _batches(made, count):
         ids = _ids(made, places, length)
@@ -133,7 +146,7 @@ def decoded(model: Any, made: Made, count: int) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def prefilled(model: Any, made: Made, count: int) -> list[torch.Tensor]:
-    """The same states in one pass."""
+    """Return the same states from one pass."""
     found: dict[int, torch.Tensor] = {}
     for places, length in _batches(made, count):
         states = model.model(input_ids=_ids(made, places, length), use_cache=False).last_hidden_state[:, length - 1 :]
@@ -142,7 +155,7 @@ def prefilled(model: Any, made: Made, count: int) -> list[torch.Tensor]:
 
 
 def prove(states: torch.Tensor) -> list[bytes]:
-    """The proofs of one completion."""
+    """Return the proofs of one completion."""
     from toploc import build_proofs_bytes
 
     rows = list(states.bfloat16()[:, None])
@@ -150,13 +163,13 @@ def prove(states: torch.Tensor) -> list[bytes]:
 
 
 def _top(states: torch.Tensor) -> int:
-    """A short completion of a narrow model may not have so many values."""
+    """Return the values of a proof. A short completion of a narrow model may have fewer than TOP."""
     last = (len(states) - 1) % CHUNK + 1
     return min(TOP, last * states.shape[1])
 
 
 def verify(states: Sequence[torch.Tensor], proofs: Sequence[list[bytes]]) -> Proven:
-    """Hold proofs against our own states."""
+    """Check proofs against our own states."""
     from toploc import verify_proofs_bytes
 
     columns: list[list[float]] = [[], [], []]

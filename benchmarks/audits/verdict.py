@@ -1,9 +1,13 @@
-"""What the recorded evidence comes to: shares found by tokens, tokens until a ban, margins held, and the bars.
+"""Judge the recorded evidence: shares detected by tokens, tokens until a ban, margins held, and the bars.
 
-Pure. What always holds: the shipped test has no threshold that is set here; it is asked at the level at which a peer
-becomes a suspect, which an honest one ever reaches with a probability of 1 %, and at which it is banned. The tests it
-is compared with get a threshold for each size of sets, at 1 % of honest sets, from one half of what was recorded of
-every honest pair, and are asked about the other half.
+Pure.
+
+Invariants:
+
+- The shipped test has no threshold that is set here. It is judged at the level at which a peer becomes a suspect, which
+  an honest one ever reaches with a probability of 1 %, and at the level of a ban.
+- The tests it is compared with get a threshold for each size of sets, at 1 % of honest sets, from one half of the
+  recording of every honest pair. They are judged on the other half.
 """
 
 from __future__ import annotations
@@ -41,15 +45,15 @@ SETS = 400
 SUSPECT, BAN = math.exp(SUSPECT_EVIDENCE), 1 / TEST_ERROR
 
 EVIDENCE, STRICT, GAPS, LOGPROBS, TOPLOC = "evidence", "evidence, float32", "mean gap", "log probabilities", "TOPLOC"
-"""STRICT is the shipped test of a swarm where everybody computes in float32, asked of who says so."""
+"""STRICT is the shipped test of a swarm where all compute in float32, for peers that claim it."""
 
 LARGEST_GAP, LARGEST_APART = 1.0, 20.0
-"""Nats that one token may add to a mean: an infinite gap would be all there is of it. Token-DiFR clips as well."""
+"""Most nats that one token may add to a mean, since an infinite gap would hide all others. Token-DiFR clips as well."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Row:
-    """Which peer's deed, audited in which dtype, with whose log probabilities."""
+    """A deed of a peer, the dtype of its audit, and whose log probabilities it claims."""
 
     deed: str
     claims: str
@@ -62,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The share of sets that a test finds, by SIZES."""
+    """The share of sets that a test detects, by SIZES."""
 
     shares: tuple[float, ...]
 
@@ -71,15 +75,18 @@ class Curve:
 
     @property
     def needed(self) -> float | None:
-        """Tokens for nine sets in ten."""
+        """Tokens that detect nine sets in ten."""
         return tokens_needed(SIZES, self.shares)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Of one model. `curves` by test; `banned`: tokens until the ban of the shipped test, a median, inf for never;
-    `rates`: of each honest pair and margin of log probabilities the observed rate's upper bound over the margin's;
-    `margins`, and `strict`, those of STRICT."""
+    """The verdict on one model.
+
+    `curves` by test. `banned`: tokens until the ban of the shipped test, a median, inf for never. `rates`: for each
+    honest pair and margin of log probabilities, the observed rate's upper bound over the margin's. `margins`, and
+    `strict`, those of STRICT.
+    """
 
     pools: Mapping[Row, Pool]
     curves: Mapping[str, Mapping[Row, Curve]]
@@ -91,7 +98,7 @@ class Judged:
     strict: tuple[Margin, ...]
 
     def worst(self, test: str, deeds: Sequence[str], claims: str, size: int = JUDGED) -> float | None:
-        """The least share found over peers and verifiers; None where a deed was not tried."""
+        """Return the least share detected over peers and verifiers; None if a deed was not tried."""
         found = [
             curve.at(size)
             for row, curve in self.curves[test].items()
@@ -114,7 +121,7 @@ def judge(
     sets: int = SETS,
     longest: int = LONGEST,
 ) -> Judged:
-    """All figures of one model, of so many sets of each size; of the shipped test within `longest` tokens."""
+    """Return all figures of one model, from this many sets of each size; the shipped test's within `longest` tokens."""
     pools = dict(_rows(recorded))
     curves: dict[str, dict[Row, Curve]] = {EVIDENCE: {}, STRICT: {}}
     banned, bans = {}, {}
@@ -144,13 +151,16 @@ def judge(
 
 
 def is_strict(row: Row) -> bool:
-    """Whether peer and verifier compute in float32."""
+    """Return whether peer and verifier compute in float32."""
     return row.peer.dtype == row.dtype == "float32"
 
 
 def held_together(judged: Sequence[Judged]) -> float | None:
-    """Of all honest tokens of float32 peers that were audited in float32 together, whatever the model: the largest
-    ratio of an observed rate's upper bound to what STRICT allows. Its rates are so low that no pair has enough."""
+    """Return the largest ratio of an observed rate's upper bound to what STRICT allows.
+
+    It counts the honest tokens of float32 peers audited in float32, over all models together, since the rates are so
+    low that no single pair has enough.
+    """
     found = Tally()
     for one in judged:
         for row, pool in one.pools.items():
@@ -160,8 +170,11 @@ def held_together(judged: Sequence[Judged]) -> float | None:
 
 
 def held_by_pair(judged: Sequence[Judged]) -> float | None:
-    """The largest ratio of an observed rate of gaps to its margin's: of all honest draws of a pair together, whatever
-    the model, its upper bound, since a model that is certain has few small leads; and of each model its lower bound."""
+    """Return the largest ratio of an observed rate of gaps to its margin's.
+
+    For all honest draws of a pair over all models together, it takes the upper bound, since a model that is certain has
+    few small leads; for each model alone, the lower bound.
+    """
     together, ratios = Tally(), []
     for one in judged:
         alone = Tally()
@@ -177,7 +190,7 @@ def held_by_pair(judged: Sequence[Judged]) -> float | None:
 
 
 class Tally:
-    """How many were beyond each margin, and of how many, by who it was counted of."""
+    """Counts of tokens beyond each margin, and of all tokens, by the key that they are counted for."""
 
     def __init__(self) -> None:
         self.above, self.trials = Counter[tuple[Hashable, Margin]](), Counter[tuple[Hashable, Margin]]()
@@ -188,7 +201,7 @@ class Tally:
             self.trials[whose, margin] += int(trials.sum())
 
     def largest(self, bound: Callable[[int, int], float]) -> float | None:
-        """The largest ratio of a rate's bound to what its margin allows; None where nothing was counted."""
+        """Return the largest ratio of a rate's bound to what its margin allows; None if nothing was counted."""
         ratios = [bound(self.above[key], trials) / key[1].rate for key, trials in self.trials.items() if trials]
         return max(ratios, default=None)
 
@@ -226,7 +239,8 @@ def _by_mean(pools: Mapping[Row, Pool], figure: Callable[[Pool], Floats], sets: 
 
 
 def _by_proofs(toploc: Toploc, sets: int, seed: int) -> dict[Row, Curve]:
-    """A set is found if one of the three figures is above a threshold of its own, for a third of the 1 %."""
+    """Return curves of TOPLOC. A set is detected if one of the three figures exceeds its own threshold, for a third of
+    the 1 %."""
     halves = [proven.half(0) for (_, deed, _), proven in toploc.proven.items() if deed == HONEST]
     limits = [
         thresholds(

@@ -1,10 +1,12 @@
-"""What memory the trainer takes beside its arithmetic, by parameter.
+"""Measure the memory that the trainer takes for each parameter.
 
     python -m benchmarks.baselines.footprint        one JSON object on stdout
 
-What always holds: it is measured in a process of its own, whose libraries were warmed on a tiny model first, so that
-what they keep for themselves counts for nothing; memory is what the process has of its own (anonymous pages), sampled
-every two milliseconds, since a peak may be short.
+Invariants:
+
+- It is measured in a process of its own, whose libraries were warmed on a tiny model first, so that the memory that
+  they keep for themselves does not count.
+- Memory is the process's own (anonymous pages), sampled every two milliseconds, since a peak may be short.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ SMALL: dict[str, Any] = {
 TINY = {**SMALL, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
 BESIDE = "beside"
 MAPPED_FROM = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-"""glibc maps blocks of more than 32 MiB for themselves, smaller ones only at first, and what it keeps of those between
-others differs by chance, by up to 1.6 bytes a parameter. A small model's blocks are mapped like a large one's here."""
+"""glibc always maps blocks of more than 32 MiB separately, and smaller ones only at first. What it keeps of those
+differs by chance, by up to 1.6 bytes a parameter. This setting maps a small model's blocks like a large one's."""
 
 
 def measured() -> dict[str, float]:
@@ -48,7 +50,7 @@ def measured() -> dict[str, float]:
 
 
 def memory(place: Path) -> dict[str, float]:
-    """Peak bytes a parameter, above what the libraries had, of each thing a trainer does on a few tokens."""
+    """Return the peak bytes a parameter, above what the libraries had, of each thing a trainer does on a few tokens."""
     trainer = Trainer()
     ask(trainer, "make_model", directory=str(place / "tiny"), config=TINY)
     size = int(ask(trainer, "make_model", directory=str(place / "small"), config=SMALL)["parameters"])
@@ -76,8 +78,10 @@ def memory_child(place: Path, size: int) -> dict[str, float]:
 
 
 def work(trainer: Trainer, model: Path, place: Path, name: str, vocab_size: int) -> dict[str, int]:
-    """Do what a trainer does in a run; return the peak of each request, and of a step BESIDE a checkpoint that is being
-    written. The others find none under way."""
+    """Perform the requests of a run; return the peak of each, and of a step BESIDE a checkpoint that is being written.
+
+    The other requests run while no checkpoint is being written.
+    """
     peaks: dict[str, int] = {}
 
     def ask_watched(op: str, arrays: Arrays | None = None, *, name: str = "", **fields: Any) -> None:
@@ -103,7 +107,7 @@ def work(trainer: Trainer, model: Path, place: Path, name: str, vocab_size: int)
 
 
 def few_tokens(vocab_size: int) -> Arrays:
-    """Two answers of four tokens: activations of next to nothing."""
+    """Return two completions of four tokens: almost no activations."""
     generator = np.random.default_rng(0)
     return {
         "tokens": generator.integers(0, vocab_size, 12).astype(np.int32),

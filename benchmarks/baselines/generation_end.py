@@ -1,12 +1,16 @@
-"""The peers of `benchmarks/engines.py`: a process that generates, asked line by line.
+"""Generate as an opponent in `benchmarks/engines.py`: a process that answers requests line by line.
 
     python generation_end.py transformers|vllm MODEL SECOND JOB
 
-Stands alone, since vLLM lives in an environment of its own. JOB is JSON: prompts, prompt_tokens, new_tokens, threads.
-Reads {"how", "seed"} from stdin, one a line, and answers {"tokens", "seconds"}; the first line it prints says that it
-is ready. `how` of transformers: "generate", "generate_batch"; of vLLM: "sampled", "greedy", and "swap", which has it
-load the other model's weights the way that vLLM itself offers. What always holds: every completion has all its tokens,
-the logprobs of which vLLM also reports, and prompts are new for each seed, so no cache has them.
+It stands alone, since vLLM needs an environment of its own. JOB is JSON: prompts, prompt_tokens, new_tokens, threads.
+It reads {"how", "seed"} from stdin, one a line, and answers {"tokens", "seconds"}; the first line that it prints says
+that it is ready. `how` for transformers is "generate" or "generate_batch". For vLLM it is "sampled", "greedy", or
+"swap", which loads the other model's weights by vLLM's own method.
+
+Invariants:
+
+- Every completion has all its tokens, with their log probabilities in vLLM.
+- Prompts are new for each seed, so no cache has them.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ Answer = dict[str, float]
 
 
 def prompts_of(job: dict[str, int], vocab_size: int, seed: int) -> list[list[int]]:
-    """Token ids, [prompts][prompt_tokens]."""
+    """Return token ids, [prompts][prompt_tokens]."""
     random = Random(seed)
     return [random.choices(range(1, vocab_size), k=job["prompt_tokens"]) for _ in range(job["prompts"])]
 
@@ -38,7 +42,7 @@ def timed(began: float, tokens: int) -> Answer:
 
 
 def transformers(model_directory: str, job: dict[str, int]) -> None:
-    """`generate` as a program would call it, or `generate_batch`, which batches continuously."""
+    """Answer with `generate` as a program would call it, or `generate_batch`, which batches continuously."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -70,7 +74,7 @@ def transformers(model_directory: str, job: dict[str, int]) -> None:
 
 
 async def vllm(directories: list[str], job: dict[str, int]) -> None:
-    """AsyncLLM with the settings of ours, and nothing of ours in it."""
+    """Answer with AsyncLLM, with the settings of ours and without our code."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.sampling_params import RequestOutputKind

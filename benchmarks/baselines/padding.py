@@ -1,11 +1,14 @@
-"""What batches cost when rows are padded as they come, and what ours cost: tokens per second on one skewed batch.
+"""Compare batches with padded rows and our microbatches: tokens per second on one skewed batch.
 
-What always holds: both ways score the very same targets with the same model, budget of positions and threads, and take
-the gradient of the same sum; a token counts once, whichever way it was laid out; the ways take turns, so that a busy
-machine slows both.
-
-The other way is what a plain data collator does: sequences in the order of the batch, as many rows as the budget holds
+The padded way is that of a plain data collator: sequences in the order of the batch, as many rows as the budget holds
 at the longest of them, padded to that one on the right.
+
+Invariants:
+
+- Both ways score the very same targets with the same model, budget of positions and threads, and take the gradient of
+  the same sum.
+- A token counts once in either layout.
+- The ways take turns, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -25,12 +28,12 @@ from learner.training.train_state import Training
 
 PROMPTS, SIBLINGS = 16, 8
 LONGEST = 1024
-"""Tokens of an answer, at most."""
+"""Most tokens of a completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Tokens per second of forward and backward passes, medians over rounds, and what became of each position."""
+    """Tokens per second of forward and backward passes, medians over rounds, and the positions that each way used."""
 
     ours: float
     padded: float
@@ -45,7 +48,7 @@ class Measured:
 
 
 def skewed_batch(seed: int, vocab_size: int, longest: int = LONGEST) -> Ragged:
-    """Groups of siblings with answers of log-normal lengths, as reasoning has: most are short, a few reach the end."""
+    """Return groups of completions of log-normal lengths, as reasoning has: most are short, a few reach the end."""
     generator = np.random.default_rng(seed)
     prompts = [generator.integers(0, vocab_size, length) for length in generator.integers(16, 65, PROMPTS)]
     lengths = np.clip(np.exp(generator.normal(4.0, 1.2, PROMPTS * SIBLINGS)), 4, longest).astype(int)
@@ -62,7 +65,7 @@ def skewed_batch(seed: int, vocab_size: int, longest: int = LONGEST) -> Ragged:
 
 
 def padded_microbatches(batch: Ragged, max_tokens: int) -> Iterator[Microbatch]:
-    """Rows in the batch's order, as many at a time as the budget holds at the longest of them."""
+    """Yield rows in the batch's order, as many at a time as the budget holds at the longest of them."""
     chosen: list[int] = []
     for number in range(len(batch)):
         longest = max(int(batch.lengths[one]) - 1 for one in (*chosen, number))
@@ -91,7 +94,7 @@ def measure(training: Training, batch: Ragged, rounds: int = 3) -> Measured:
         return padded_microbatches(batch, budget)
 
     times: dict[str, list[float]] = {"ours": [], "padded": []}
-    for _ in range(rounds + 1):  # the first warms caches up
+    for _ in range(rounds + 1):  # the first warms up caches
         for name, parts in (("ours", ours), ("padded", padded)):
             times[name].append(_seconds(policy, parts))
     training.forget_gradients()

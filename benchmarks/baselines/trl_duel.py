@@ -1,11 +1,14 @@
-"""TRL's GRPOTrainer and ours in one process, step by step on the same batches, one after the other.
+"""Run TRL's GRPOTrainer and ours in one process, step by step on the same batches, one after the other.
 
     trl_duel.py MODEL OUT --prompts 16 --group 8 --prompt-tokens 12 --max-new-tokens 8 --steps 30
 
-What always holds: both begin with the same weights and get the very same prompts, completions and rewards, drawn before
-the clock runs; both clocks count from batch to updated weights, TRL's own generation being a lookup; the two take
-turns, so whatever else the machine does slows both. The result is OUT, JSON: seconds of every step of each, and how
-far apart their weights are at the end.
+The result is OUT, JSON: seconds of every step of each, and the distance of their weights at the end.
+
+Invariants:
+
+- Both begin with the same weights and get the very same prompts, completions and rewards, drawn before the clock runs.
+- Both clocks count from batch to updated weights; TRL's own generation is a lookup.
+- The two take turns, so that other load on the machine slows both.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from learner.trainer_api.requests import Hyperparameters
 from learner.training.server import Trainer
 
 RATE = 1e-6
-"""So low that the weights of both stay next to each other: what is compared is time."""
+"""So low that the weights of both stay close: only time is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Batch:
 
 
 class Turns(TrainerCallback):  # type: ignore[misc]
-    """Times TRL's step, then has ours take the same one and times that."""
+    """Times TRL's step, then lets ours take the same one and times that."""
 
     def __init__(self, ours: Ours, batches: Sequence[Batch]) -> None:
         self.ours, self.batches = ours, batches
@@ -67,7 +70,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]
 
 
 class Ours:
-    """Our trainer, asked as its node asks it, without the pipe."""
+    """Our trainer, called as its node calls it, without the pipe."""
 
     def __init__(self, model: Path, group: int, hyperparameters: Hyperparameters) -> None:
         self.group = group
@@ -76,7 +79,7 @@ class Ours:
         self._ask({"op": "load", "threads": torch.get_num_threads(), **fields}, {})
 
     def engine_logprobs(self, batch: Batch) -> NDArray[np.float32]:
-        """What an engine that holds these weights would have reported with the completions; TRL takes its own."""
+        """Return what an engine with these weights would report with the completions; TRL computes its own."""
         return self._ask({"op": "logprobs"}, _sequences(batch))["logprobs"]
 
     def step(self, batch: Batch, behaviour: NDArray[np.float32]) -> None:
@@ -95,9 +98,9 @@ class Ours:
 
     @torch.no_grad()
     def distance(self, start: Path, model: Any) -> float:
-        """How far our weights are from those of `model`, as a share of how far these are from where both began.
+        """Return the distance of our weights from those of `model`, over the distance of these from the start.
 
-        Not 0: AdamW makes full steps of gradients that are nothing but rounding.
+        It is not 0: AdamW makes full steps of gradients that are only rounding.
         """
         with tempfile.TemporaryDirectory() as scratch:
             self._ask({"op": "export", "directory": f"{scratch}/ours", "dtype": "float32"}, {})
@@ -126,7 +129,7 @@ def _flat(model: Any) -> torch.Tensor:
 
 
 def draw_batches(options: argparse.Namespace, vocab: range) -> list[Batch]:
-    """Prompts of one length, completions between half the budget and all of it, rewards of a fair coin."""
+    """Return batches: prompts of one length, completions of half the budget to all of it, rewards of a fair coin."""
     chance = np.random.default_rng(options.seed)
     batches = []
     for _ in range(options.steps):
@@ -141,7 +144,7 @@ def draw_batches(options: argparse.Namespace, vocab: range) -> list[Batch]:
 
 
 def duel(options: argparse.Namespace) -> dict[str, Any]:
-    """Let both take all steps."""
+    """Let both take all steps; return the result."""
     torch.set_num_threads(options.threads)
     tokenizer = AutoTokenizer.from_pretrained(options.model, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
@@ -182,7 +185,7 @@ def duel(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments(options: argparse.Namespace, h: Hyperparameters) -> GRPOConfig:
-    """Our preset "grpo" in TRL's words, and everything that costs time and teaches nothing switched off."""
+    """Return our preset "grpo" in TRL's terms, without anything that costs time and teaches nothing."""
     return plain_config(
         options.out.with_suffix(".trl"),
         max_steps=options.steps,

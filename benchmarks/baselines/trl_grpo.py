@@ -1,11 +1,16 @@
-"""TRL's GRPOTrainer on what a swarm.toml describes, in one process: same model, prompts, rewards, hyperparameters.
+"""Run TRL's GRPOTrainer on the task of a swarm.toml, in one process: same model, prompts, rewards, hyperparameters.
 
     trl_grpo.py SWARM_TOML HYPERPARAMETERS OUT --threads 2 --every 20      train, leave snapshots
     trl_grpo.py SWARM_TOML HYPERPARAMETERS OUT --probe 1 2                 find the faster number of threads
 
-HYPERPARAMETERS is what the learner gives its trainer, as JSON. What always holds: those that TRL cannot express are
-refused; the clock stands still while a snapshot is written; nothing is evaluated, logged, saved or printed by TRL. The
-result is OUT/result.json, the snapshots are model directories OUT/<step>.
+HYPERPARAMETERS is what the learner gives its trainer, as JSON. The result is OUT/result.json, and the snapshots are
+model directories OUT/<step>.
+
+Invariants:
+
+- Hyperparameters that TRL cannot express are refused.
+- The clock is stopped while a snapshot is written.
+- TRL evaluates, logs, saves and prints nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +44,11 @@ from node.tasks.task_suite import TaskSuite, open_task_suite
 
 PROBE_STEPS = 30
 PROBE_BLOCK = 5
-"""Steps with one number of threads before the next has its turn: short against what else the machine does meanwhile."""
+"""Steps with one number of threads before the next has its turn: short compared with changes of other load."""
 
 
 class Snapshots(TrainerCallback):  # type: ignore[misc]
-    """Writes the policy every so many steps, and notes how long training had taken by then."""
+    """Writes the policy every `every` steps, and notes the training time until then."""
 
     def __init__(self, out: Path, every: int, last: int) -> None:
         self.out, self.every, self.last = out, every, last
@@ -87,12 +92,12 @@ class ThreadProbe(TrainerCallback):  # type: ignore[misc]
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        # The first block also warms up whatever there is to warm up.
+        # The first block also warms everything up.
         if state.global_step > PROBE_BLOCK:
             self.seconds[self._threads].append(time.perf_counter() - self._began)
 
     def medians(self) -> dict[int, float]:
-        """Seconds a step, by number of threads."""
+        """Return seconds a step, by number of threads."""
         return {threads: statistics.median(seconds) for threads, seconds in self.seconds.items()}
 
 
@@ -125,7 +130,7 @@ def train(config: SwarmConfig, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def probe(config: SwarmConfig, options: argparse.Namespace) -> dict[str, Any]:
-    """Train a little and tell the number of threads whose median step was the shortest."""
+    """Train a little, and return the number of threads whose median step was the shortest."""
     callback = ThreadProbe(options.probe)
     open_trainer(config, options, PROBE_STEPS, callback).train()
     medians = callback.medians()
@@ -133,10 +138,10 @@ def probe(config: SwarmConfig, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, callback: Any) -> Any:
-    """A GRPOTrainer whose step is the learner's step, but for generating its own rollouts first.
+    """Return a GRPOTrainer whose step is the learner's step, except that it generates its own rollouts first.
 
-    The optimizer is the one TRL would choose (fused AdamW), given from here only so that the learning rate can follow
-    the learner's schedule.
+    The optimizer is the one TRL would choose (fused AdamW). It is passed from here only so that the learning rate can
+    follow the learner's schedule.
     """
     directory = config.model.directory
     h: Hyperparameters = options.hyperparameters
@@ -159,11 +164,11 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
 
 
 KNOWN = [Hyperparameters(objective=name, max_new_tokens=1) for name in ("dr_grpo", "topr")]
-"""What has a counterpart in `arguments`, whatever its bounds: the same on rollouts of the weights that they train."""
+"""Objectives with a counterpart in `arguments`, for any bounds: the same on rollouts of the weights they train."""
 
 
 def hyperparameters(text: str) -> Hyperparameters:
-    """Read HYPERPARAMETERS. Exits when TRL has no such objective."""
+    """Read HYPERPARAMETERS. Exits if TRL has no such objective."""
     found = msgspec.json.decode(text, type=Hyperparameters)
     bounds = {"clip_low": found.clip_low, "clip_high": found.clip_high}
     if recipe_of(found) not in [recipe_of(msgspec.structs.replace(known, **bounds)) for known in KNOWN]:
@@ -172,10 +177,11 @@ def hyperparameters(text: str) -> Hyperparameters:
 
 
 def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) -> GRPOConfig:
-    """The learner's hyperparameters in TRL's words, and everything that costs time and teaches nothing switched off.
+    """Return the learner's hyperparameters in TRL's terms, without anything that costs time and teaches nothing.
 
     loss_type "dr_grpo" without scaled rewards is the learner's: advantages r - mean(r), token losses summed and
-    divided by batch x max_completion_length. With one optimizer step a generation TRL's ratio is 1, its clipping idle.
+    divided by batch x max_completion_length. With one optimizer step a generation, TRL's ratio is 1 and its clipping
+    has no effect.
     """
     bounds = recipe_of(h).bounds
     return plain_config(
@@ -199,7 +205,7 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
 
 
 def prompts(schooling: TaskSuite, tokenizer: Any, count: int) -> Dataset:
-    """The first `count` training prompts, in the order in which the learner leases them."""
+    """Return the first `count` training prompts, in the order in which the learner leases them."""
     rows = []
     for _ in range(count):
         prompt = schooling.next_prompt()
@@ -212,7 +218,7 @@ def prompts(schooling: TaskSuite, tokenizer: Any, count: int) -> Dataset:
 
 
 def reward_function(schooling: TaskSuite) -> Any:
-    """The task's reward as TRL calls it: by completion ids, a stop id included."""
+    """Return the task's reward as TRL calls it: by completion ids, a stop id included."""
 
     def task_reward(*, completion_ids: list[list[int]], index: list[int], **_rest: Any) -> list[float]:
         return [schooling.reward(i, tuple(tokens)) for i, tokens in zip(index, completion_ids, strict=True)]
@@ -221,7 +227,8 @@ def reward_function(schooling: TaskSuite) -> Any:
 
 
 def _end_with_stdin() -> None:
-    """Whoever started us holds our stdin; when it dies, so do we. (`sys.stdin` has a lock that an exit would miss.)"""
+    """Exit when stdin ends: the process that started us holds it, so we end if that dies. (`sys.stdin` has a lock that
+    an exit would miss.)"""
     while os.read(0, 1):
         pass
     os._exit(1)

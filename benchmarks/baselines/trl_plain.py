@@ -1,7 +1,8 @@
-"""TRL's settings that every baseline shares: float32 on a CPU, one update on each batch of fresh rollouts, and nothing
-that costs time and teaches nothing.
+"""Define TRL's settings that every baseline shares: float32 on a CPU, one update on each batch of new rollouts.
 
-What always holds: what is not given here is what the baselines have in common, so a comparison differs only in what its
+They switch off everything that costs time and teaches nothing.
+
+Invariant: all settings that are not given here are common to the baselines, so a comparison differs only in what its
 own file says.
 """
 
@@ -14,7 +15,8 @@ from trl.trainer.grpo_config import GRPOConfig
 
 
 def plain_config(out: Path, *, prompts: int, group: int, **given: Any) -> GRPOConfig:
-    """A step trains on `prompts` groups of `group` completions; `given` are GRPOConfig's own names."""
+    """Return a configuration whose step trains on `prompts` groups of `group` completions; `given` are GRPOConfig's
+    own names."""
     return GRPOConfig(
         output_dir=str(out),
         per_device_train_batch_size=prompts * group,

@@ -1,10 +1,14 @@
-"""TRL's GRPOTrainer on a recipe of the study of staleness: its own generation, our model, prompts and rewards.
+"""Run TRL's GRPOTrainer on a recipe of the study of staleness: its own generation, our model, prompts and rewards.
 
     trl_reversal.py MODEL OUT --seed 0 --rate 5e-4
 
-What always holds: the model to begin with, the prompts in their order, the rewards, batch, objective and learning rate
-are those of `benchmarks/lagged/` at S = 0 with preset "grpo" and a constant rate; the policy is evaluated by the same
-code on the same prompts. The result is OUT, JSON: accuracy at the end.
+The result is OUT, JSON: accuracy at the end.
+
+Invariants:
+
+- The starting model, the prompts in their order, the rewards, batch, objective and learning rate are those of
+  `benchmarks/lagged/` at S = 0 with preset "grpo" and a constant rate.
+- The policy is evaluated by the same code on the same prompts.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ def train(options: argparse.Namespace, recipe: Recipe) -> float:
 
 
 def arguments(options: argparse.Namespace, recipe: Recipe, h: Hyperparameters) -> GRPOConfig:
-    """The recipe in TRL's words."""
+    """Return the recipe in TRL's terms."""
     return plain_config(
         options.out.with_suffix(".trl"),
         seed=options.seed,

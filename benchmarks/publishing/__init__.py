@@ -1,6 +1,6 @@
 """Publication, measured.
 
-- `applied`: what a node takes from a patch's last chunk to files that an engine may load
+- `applied`: a node's time from a patch's last chunk to files that an engine may load
 - `beside`: a learner that publishes every step, beside the same trainer alone
-- `gibibyte`: what it costs to publish 1 GiB
+- `gibibyte`: the cost of publishing 1 GiB
 """

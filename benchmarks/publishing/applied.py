@@ -68,10 +68,10 @@ def publish_update(out: Path, num_tensors: int, seed: int = 0) -> Update:
 
 
 def applications(update: Update, root: Path) -> Iterator[Applied]:
-    """Apply the patch again and again in a new store at `root`: each result is one application.
+    """Apply the patch repeatedly in a new store at `root`: each result is one application.
 
     The clock starts when the patch's last chunk is put and ends when the version is complete: rebuilt, every chunk
-    checked, written and synced. Room for the version was made before, as a node does when it begins to fetch.
+    checked, written and synced. Room for the version is made before, as a node does when it begins to fetch.
     """
     manifest = update.new.manifest
     with ChunkStore.open(root, found()[1]) as store:
@@ -94,7 +94,7 @@ def applications(update: Update, root: Path) -> Iterator[Applied]:
 
 
 def _chunks(update: Update) -> Iterator[tuple[int, bytes]]:
-    """The chunks of the patch, by their number."""
+    """Yield the chunks of the patch, with their numbers."""
     offset = 0
     for index in update.new.manifest.patches[0].chunks:
         size = update.new.manifest.chunks[index].size
@@ -103,7 +103,7 @@ def _chunks(update: Update) -> Iterator[tuple[int, bytes]]:
 
 
 def _write_versions(old: Path, new: Path, num_tensors: int, seed: int) -> float:
-    """Write both versions into new directories; return which share of the values differs."""
+    """Write both versions into new directories; return the share of values that differ."""
     rng = np.random.default_rng(seed)
     header = _header(num_tensors)
     changed = 0
@@ -123,7 +123,7 @@ def _write_versions(old: Path, new: Path, num_tensors: int, seed: int) -> float:
 
 
 def _header(num_tensors: int) -> bytes:
-    """The head of a safetensors file. numpy has no bf16, so the format's own writer cannot be used."""
+    """Return the head of a safetensors file. numpy has no bf16, so the format's own writer cannot be used."""
     shape = [TENSOR_BYTES // 2 // COLUMNS, COLUMNS]
     table: dict[str, Any] = {
         f"model.layers.{number}.weight": {
@@ -139,6 +139,6 @@ def _header(num_tensors: int) -> bytes:
 
 
 def _bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of the nearest bf16 values, ties to even."""
+    """Return the bits of the nearest bf16 values, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

@@ -1,11 +1,13 @@
-"""A learner that publishes every step to a real node, beside the same trainer alone with its batches ready.
+"""Compare a learner that publishes every step to a real node with the same trainer alone, its batches ready.
 
     swarm     `volery learn` on logs alone, and a `volery join` that fetches, rebuilds and installs each version
     alone     the trainer's process, loaded and asked as that learner does, on batches of the same logs
 
-What always holds: both take the same steps of the same model with as many threads; all is real, but that rollouts come
-from a file: a node that made them here would take the cores that are to be timed. When a run returns or raises, none of
-its processes is left.
+Invariants:
+
+- Both take the same steps of the same model with as many threads.
+- Everything is real, except that rollouts come from a file: generating them here would take the cores that are timed.
+- When a run returns or raises, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ from swarm.transport.error_groups import first_cause
 
 PROMPTS, GROUP = 4, 8
 PROMPT_TOKENS, COMPLETION_TOKENS = 32, 64
-"""A batch is as large as that of `benchmarks/trainer_vs_trl.py`."""
+"""A batch has the size of that in `benchmarks/trainer_vs_trl.py`."""
 
 LOGPROB = -10.0
-"""What a log tells of each token: about that of a token drawn evenly from the vocabulary."""
+"""Log probability of each token in the logs: about that of a token drawn evenly from the vocabulary."""
 
 STEPS, FIRST = 10, 4
 """Training steps of a run, and the first that counts: before it a node joins, and libraries warm up."""
@@ -55,7 +57,7 @@ STEPS, FIRST = 10, 4
 RATE = 1e-6
 
 PATIENCE_S = 400.0
-"""Within which a run has ended."""
+"""Timeout of a run."""
 
 SWARM_TOML = """\
 [swarm]
@@ -99,7 +101,7 @@ threads = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """A run of the swarm, from training step FIRST on: its rate, what its time went into, what became of versions."""
+    """A run of the swarm, from training step FIRST on: its rate, the use of its time, and its versions."""
 
     steps_per_s: float
     time: LearnerTime
@@ -128,7 +130,7 @@ def prepare(out: Path) -> None:
 
 
 def _group(rng: random.Random) -> dict[str, Any]:
-    """A prompt of PROMPT_TOKENS letters and its completions, of which half are rewarded."""
+    """Return a prompt of PROMPT_TOKENS letters and its completions, half of them rewarded."""
 
     def letters(number: int) -> str:
         return "".join(rng.choices(string.ascii_lowercase, k=number))
@@ -146,7 +148,7 @@ def _group(rng: random.Random) -> dict[str, Any]:
 
 
 def write_config(out: Path, model: Path) -> Path:
-    """The swarm's, in a new directory `out` that shares model and logs with `model`."""
+    """Write the swarm's configuration into a new directory `out` that shares model and logs with `model`."""
     out.mkdir()
     for name in ("model", "logs.jsonl"):
         (out / name).symlink_to(model / name)
@@ -158,7 +160,7 @@ def write_config(out: Path, model: Path) -> Path:
 
 
 def run_alone(config: Path) -> float:
-    """Training steps a second of the trainer that has nothing else to do. Raises BenchmarkError."""
+    """Return the training steps a second of the trainer that has nothing else to do. Raises BenchmarkError."""
     try:
         return trio.run(_take_steps, config)
     except ChildError as error:
@@ -186,12 +188,12 @@ async def _take_steps(path: Path) -> float:
 
 
 def _rate(ends: Sequence[float]) -> float:
-    """Steps a second from the end of step FIRST - 1 on, of the ends of all steps, in seconds."""
+    """Return the steps a second from the end of step FIRST - 1 on; `ends` are the ends of all steps, in seconds."""
     return (len(ends) - FIRST + 1) / (ends[-1] - ends[FIRST - 2])
 
 
 def run_beside(config: Path) -> Beside:
-    """Have the swarm train. Raises BenchmarkError."""
+    """Let the swarm train, and return the run. Raises BenchmarkError."""
     out = config.parent
     state = out / "state"
     with ExitStack() as stack:

@@ -1,12 +1,16 @@
-"""What it costs to publish a model of 1 GiB: processor seconds, and seconds beside those of a plain write.
+"""Measure the cost of publishing a model of 1 GiB: processor seconds, and seconds compared with a plain write.
 
     python -m benchmarks.publishing.gibibyte PLACE ROUNDS        one JSON object on stdout
 
-What always holds: the trainer's export, the version builder and the store are those that a learner runs, in one process
-that does nothing else meanwhile; each version comes from the one before by a training step, and has patches from that
-one and from the first, as a learner's versions have; beside each publication stands a plain write of as many bytes,
-flushed to the same disk. Before each of the two as much was written and removed: a virtual machine may wait several
-times longer for memory that was not just in use than for its disk.
+Invariants:
+
+- The trainer's export, the version builder and the store are those that a learner runs, in one process that does
+  nothing else meanwhile.
+- Each version comes from the one before by a training step, and has patches from that one and from the first, as a
+  learner's versions have.
+- Each publication is compared with a plain write of as many bytes, flushed to the same disk. Before each of the two, as
+  much is written and removed: a virtual machine may wait several times longer for memory that was not just in use than
+  for its disk.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ LARGE: dict[str, Any] = {
 """1 GiB in bfloat16."""
 
 RATE = 1e-6
-"""Of a training step: that of reinforcement learning, at which patches are small."""
+"""Learning rate of a training step: that of reinforcement learning, at which patches are small."""
 
 PLAIN = "plain"
 """A file that is written and removed."""
@@ -46,7 +50,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """One publication: seconds by the clock and of processors, the bytes of its files and of its patches."""
+    """One publication: wall-clock and processor seconds, and the bytes of its files and of its patches."""
 
     wall_s: float
     cpu_s: float
@@ -71,11 +75,11 @@ class Publisher:
         shutil.rmtree(model)
 
     def step(self) -> None:
-        """Train a little."""
+        """Take one small training step."""
         ask(self._trainer, "step", few_tokens(int(LARGE["vocab_size"])))
 
     def publish(self, *, patches: bool) -> Cost:
-        """From the snapshot to where a version would be announced."""
+        """Publish a version, from the snapshot to the point before its announcement; return the cost."""
         self._number += 1
         export = self._place / f"export {self._number}"
         bases = self._bases() if patches else []
@@ -102,13 +106,13 @@ class Publisher:
         return {self._published[0].hash, self._published[-1].hash}
 
     def _bases(self) -> list[Base]:
-        """The version before, and the first, which is the anchor."""
+        """Return the version before, and the first, which is the anchor."""
         found = {signed.hash: signed for signed in (self._published[-1], self._published[0])}
         return [Base(manifest=signed, directory=self._store.directory(name)) for name, signed in found.items()]
 
 
 def measure(place: Path, rounds: int) -> dict[str, Any]:
-    """Medians over so many publications with patches, and as many without."""
+    """Return medians over this many publications with patches, and as many without."""
     publisher = Publisher(place)
     for _ in range(2):  # the anchor, and a version before the first that counts
         publisher.publish(patches=False)
@@ -140,7 +144,7 @@ def measure(place: Path, rounds: int) -> dict[str, Any]:
 
 
 def seconds_to_write(path: Path, size: int) -> float:
-    """How long a plain write takes, flushed to the disk. The file is removed."""
+    """Return the seconds of a plain write, flushed to the disk. The file is removed."""
     block = os.urandom(1 << 24)
     began = time.perf_counter()
     with path.open("wb") as file:

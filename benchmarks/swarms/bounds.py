@@ -1,7 +1,7 @@
-"""What stands beside the random swarms: ECHO-2's Table 2 in the simulator, and how long an hour of a thousand takes.
+"""Compute reference figures: ECHO-2's Table 2 in the simulator, and the time of a simulated hour of 1000 machines.
 
-What always holds: the simulator is given what the models are given, and a rate by which its nine machines wait as the
-paper's did; nothing is fitted to the ten.
+Invariant: the simulator gets what the models get, and a rate by which its nine machines wait as the paper's did.
+Nothing is fitted to the ten.
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ from learner.simulation.trace import Learning, Outcome
 from learner.simulation.world import World
 
 ROLLOUTS, GROUP = 2048, 8
-"""Not told for that table; eight of a prompt, some of them at once on each machine."""
+"""The paper does not give them for that table; eight rollouts of a prompt, some of them at once on each machine."""
 
 AT_ONCE = 64
 """Rollouts that a simulated machine generates at once."""
 
 _STEPS, _SKIPPED = 120, 20
 _HALVINGS = 12
-"""A rate to a thousandth."""
+"""Halvings that find a rate to a thousandth."""
 
 HOUR_S = 3600.0
 MANY = 1000
 
 
 def waits_s(outcome: Outcome, skip: int = 0) -> float:
-    """Seconds that the learner waited per training step, without the first `skip`."""
+    """Return the seconds that the learner waited per training step, without the first `skip`."""
     waited = outcome.waited_s[skip:]
     return math.fsum(waited) / len(waited) if waited else math.inf
 
 
 def busy(outcome: Outcome, skip: int = 0) -> float:
-    """The share of its time that the learner trained, without the first `skip` steps."""
+    """Return the share of its time that the learner trained, without the first `skip` steps."""
     trained, waited = math.fsum(outcome.busy_s[skip:]), math.fsum(outcome.waited_s[skip:])
     return trained / (trained + waited) if trained + waited > 0 else 0.0
 
 
 def table2_wait_s() -> float:
-    """Seconds per step that ten simulated machines wait, at the rate by which nine wait as the paper's nine."""
-    low, high = 0.7, 1.3  # of nine, over R / T_train; ours says 0.925
+    """Return the seconds per step that the learner waits for ten simulated machines.
+
+    The rate is the one by which it waits for nine as it did for the paper's nine.
+    """
+    low, high = 0.7, 1.3  # of nine, over R / T_train; our model says 0.925
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if _wait_s(9, middle) > GIVEN_WAIT_S else (low, middle)
@@ -69,7 +72,7 @@ def _wait_s(machines: int, over_balance: float) -> float:
 
 
 def thousand(seed: int) -> tuple[Learning, list[Machine]]:
-    """A learner with steps of a minute, and a thousand machines that make 64 rollouts in 30 to 60 s."""
+    """Return a learner with steps of a minute, and a thousand machines that generate 64 rollouts in 30 to 60 s."""
     rng = random.Random(f"thousand {seed}")
     machines = [
         Machine(
@@ -97,7 +100,7 @@ def thousand(seed: int) -> tuple[Learning, list[Machine]]:
 
 
 def hour(seed: int) -> tuple[float, float, int]:
-    """Wall seconds for a simulated hour of that swarm, the share in which the learner did not wait, rollouts made."""
+    """Return the wall seconds of a simulated hour of that swarm, the share without waiting, and the rollouts made."""
     learning, machines = thousand(seed)
     began = time.perf_counter()
     outcome = World(learning, machines, seed=seed).run(until_s=HOUR_S)

@@ -1,9 +1,13 @@
-"""A swarm in virtual time: the very cores that nodes run, over simulated links.
+"""Simulate a swarm in virtual time: the same cores that nodes run, over simulated links.
 
-`Scenario` says who is there, `Simulation` lets it happen, `Outcome` says what came of it; `bound_s` is what no schedule
-of any kind could beat. What always holds: the same scenario gives the same outcome; nothing here decides what the cores
-decide, it performs as the drivers do (`swarm/transfer/exchange.py`, `swarm/transfer/serving.py`), and costs what they
-send.
+`Scenario` describes the nodes, `Simulation` runs them, `Outcome` is the result; `bound_s` is a bound that no schedule
+can beat.
+
+Invariants:
+
+- The same scenario gives the same outcome.
+- Nothing here decides what the cores decide. The simulation acts as the drivers do (`swarm/transfer/exchange.py`,
+  `swarm/transfer/serving.py`), and charges the bytes that they send.
 """
 
 from __future__ import annotations
@@ -25,21 +29,21 @@ from swarm.transfer.exchange import GATHER_CHUNKS, GATHER_S, TICK_S
 SOURCE = PeerId("source")
 
 MESSAGE_BYTES, INDEX_BYTES = 120, 3
-"""A small message on the wire (28 to 60 bytes, its frame, muxer, TLS record, TCP and IP), and each further chunk that a
-Gained names."""
+"""Bytes of a small message on the wire (28 to 60 bytes, its frame, muxer, TLS record, TCP and IP), and of each further
+chunk that a Gained names."""
 
 SILENCE_S = 30.0
-"""After which a connection to somebody who vanished without a word is found to be dead."""
+"""Seconds after which the connection to a peer that vanished without notice is found to be dead."""
 
 Neighbours = Callable[[Collection[PeerId]], Mapping[PeerId, Collection[PeerId]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One peer that fetches: when it comes and, if it does, goes.
+    """One peer that fetches, with the times at which it joins and leaves.
 
-    `vanishes`: it goes without a word. `relays`: otherwise it takes, and never says that it holds anything. `answers`:
-    otherwise it says what it holds, and never sends it. `changes`: what its links become, and when.
+    `vanishes`: it leaves without notice. Without `relays`, it fetches, and never says that it holds anything. Without
+    `answers`, it says what it holds, and never sends it. `changes`: its later links, and when they change.
     """
 
     link: Link
@@ -53,7 +57,8 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """`neighbours` says who knows whom, given all names; None: everybody everybody. The source knows all."""
+    """The nodes of a run. `neighbours` gives each peer's neighbours by name; None: all peers are neighbours. The source
+    is a neighbour of all."""
 
     source: Link
     peers: Sequence[Peer]
@@ -69,7 +74,7 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`done_s` is when each peer had everything, by the clock of all; None if it left before, or never did."""
+    """The result. `done_s`: when each peer had everything, by the common clock; None if it left before or never did."""
 
     done_s: tuple[float | None, ...]
     source_bytes: float
@@ -81,12 +86,12 @@ class Outcome:
 
     @property
     def last_s(self) -> float:
-        """When the last peer had everything that ever did."""
+        """When the last of the peers that completed had everything."""
         return max(done for done in self.done_s if done is not None)
 
 
 class Simulation:
-    """See the module's paragraph."""
+    """Runs a scenario in virtual time."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -110,7 +115,7 @@ class Simulation:
                 self.clock.at(when, gone.port.set_link, link)
 
     def run(self) -> Outcome:
-        """Until every peer that stays has everything, or until the scenario's end."""
+        """Run until every peer that stays has everything, or until the scenario's end."""
         self.clock.run(lambda: self.num_awaited > 0, self.scenario.until_s)
         return Outcome(
             done_s=tuple(node.done_at for node in self.peers),
@@ -134,7 +139,7 @@ class Simulation:
 
 
 class _Node:
-    """What every node does: knows its neighbours, tells them what it shows, and serves them."""
+    """The behaviour of every node: it knows its neighbours, tells them which chunks it shows, and serves them."""
 
     def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
         self.swarm = swarm
@@ -154,7 +159,7 @@ class _Node:
     def now(self) -> float:
         return self.swarm.clock.now
 
-    # What the drivers' audiences know.
+    # Answers to the drivers' audiences.
 
     def num_holders(self, chunk: int) -> int:
         raise NotImplementedError
@@ -165,10 +170,10 @@ class _Node:
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
         return False
 
-    # Coming, going, time.
+    # Joining, leaving, time.
 
     def join(self, others: Iterable[_Node]) -> None:
-        """Be present, and meet those of `others` who are."""
+        """Become present, and connect to those of `others` that are present."""
         self.port.present = True
         for other in others:
             if other.port.present:
@@ -179,7 +184,7 @@ class _Node:
         self.swarm.clock.at(self.now + TICK_S * self.rng.random(), self._tick)
 
     def lose(self, gone: _Node) -> None:
-        """The connection to `gone` has ended."""
+        """Handle the end of the connection to `gone`."""
         if self.port.present and self.neighbours.pop(gone.name, None) is not None:
             self.port.forget(gone.port)
             for peer, cid in self.uploads.waiting:
@@ -196,7 +201,7 @@ class _Node:
             self.swarm.clock.at(self.now + TICK_S, self._tick)
 
     def say(self, to: _Node, num_indices: int, hear: Callable[..., None], *args: object) -> None:
-        """Send a small message; those who have left neither send nor hear."""
+        """Send a small message; nodes that have left neither send nor receive."""
         if self.port.present:
             self.port.say(to.port, MESSAGE_BYTES + INDEX_BYTES * (num_indices - 1), self._arrive, to, hear, *args)
 
@@ -205,7 +210,7 @@ class _Node:
             hear(self, *args)
 
     def tell_at(self, when: float) -> None:
-        """Tell neighbours what there is to tell, at `when` at the latest."""
+        """Send the news to the neighbours, at `when` at the latest."""
         if when < self._tells_at:
             self._tells_at = when
             self.swarm.clock.at(when, self._tell)
@@ -219,7 +224,7 @@ class _Node:
     # Serving.
 
     def queue(self, event: uploads.Event) -> None:
-        """Tell the queue of uploads, and perform what follows."""
+        """Pass an event to the queue of uploads, and perform its effects."""
         for effect in self.uploads.handle(event, self.now):
             to, chunk = self.swarm.nodes[effect.peer], int.from_bytes(effect.cid, "big")
             match effect:
@@ -268,7 +273,7 @@ class _Node:
         self.say(peer, 1 + self.swarm.num_chunks // 24, peer.hear_have, shown)
         self.note(audience.Followed(peer=peer.name))
 
-    # What sources and fetchers do differently.
+    # Differences between sources and fetchers.
 
     def want(self, other: _Node) -> None: ...
 
@@ -317,7 +322,7 @@ class _Source(_Node):
         return frozenset(chunk for chunk in range(self.swarm.num_chunks) if self.core.shows(chunk))
 
     def feed(self, event: scatter.Event) -> None:
-        """Tell the scatter, and perform what follows."""
+        """Pass an event to the super seeder, and perform its effects."""
         for effect in self.core.handle(event, self.now):
             match effect:
                 case scatter.Offer(peer=peer, chunk=chunk):
@@ -357,7 +362,7 @@ class _Source(_Node):
 
 
 class _Fetcher(_Node):
-    """Fetches, and relays."""
+    """Fetches and relays chunks."""
 
     def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
         super().__init__(swarm, name, peer)
@@ -386,7 +391,7 @@ class _Fetcher(_Node):
         super().hear_want(peer)
 
     def feed(self, event: scheduler.Event) -> None:
-        """Tell the plan, and perform what follows."""
+        """Pass an event to the chunk picker, and perform its effects."""
         for effect in self.plan.handle(event, self.now):
             match effect:
                 case scheduler.Ask(peer=name, chunk=chunk):
@@ -455,11 +460,11 @@ class _Fetcher(_Node):
 
 
 def bound_s(scenario: Scenario) -> float:
-    """When the last of the peers that stay can have everything at the soonest, whatever the schedule.
+    """Return the soonest time at which the last staying peer can have everything, with any schedule.
 
-    Every byte leaves the source once; each peer takes everything in after it came; and what all who stay need is sent
-    by somebody, where those who leave count for as long as they are there, and need nothing. (Mundinger, Weber and
-    Weiss 2008; the fluid bound is reached without churn.) Changes of links are left out.
+    Every byte leaves the source once. Each peer receives everything after it joined. Some node sends all that the
+    staying peers need; leaving peers send as long as they are there, and need nothing. (Mundinger, Weber and Weiss
+    2008; the fluid bound is reached without churn.) Changes of links are left out.
     """
     size = scenario.size_bytes * 8e-6
     stay = [peer for peer in scenario.peers if peer.leaves_s == inf]
@@ -469,7 +474,7 @@ def bound_s(scenario: Scenario) -> float:
 
 
 def _through_uplinks(scenario: Scenario, demand: float) -> float:
-    """When so many Mbit can have been sent by all who are there."""
+    """Return when all nodes present can have sent this many Mbit."""
 
     def sent_by(now: float) -> float:
         relayed = sum(

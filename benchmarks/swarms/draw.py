@@ -1,7 +1,12 @@
-"""Random swarms: what a learner and its machines are, and how our model is told of them.
+"""Draw random swarms: a learner and its machines, and their description for our model.
 
-Pure. What always holds: a seed is one swarm; times are in proportion to T_train = TRAIN_S, so that they say nothing of
-their own; every number is drawn from a range that stands here with its name, and nothing drawn is thrown away.
+Pure.
+
+Invariants:
+
+- A seed is one swarm.
+- Times are in proportion to T_train = TRAIN_S, so that their absolute values have no meaning.
+- Every number is drawn from a named range below, and nothing drawn is discarded.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from learner.simulation.trace import Learning
 
 TRAIN_S = 60.0
 TRAIN_SPREAD = 0.05
-"""Deviation over mean of a training step; the same batch takes the same time, but prompts are not equally long."""
+"""Deviation over mean of a training step; the same batch takes the same time, but prompts differ in length."""
 
 STALENESS = (1, 11)
 PEERS = (3, 200)
@@ -30,50 +35,51 @@ BROADCAST = (0.05, 2.0)
 """T_bcast over T_train."""
 
 JOURNEY = (0.6, 1.1)
-"""One machine's T_bcast over the swarm's, and how much it varies from version to version (DELAY_SPREAD)."""
+"""One machine's T_bcast over the swarm's, and how much it varies between versions (DELAY_SPREAD)."""
 DELAY_SPREAD = 0.1
 
 GENERATION = (0.05, 0.6)
-"""T_gen over T_train, of the swarm; one machine's is that times a log-normal factor with GENERATION_SPREAD, and longer
-where its batch would be less than a group."""
+"""T_gen over T_train, of the swarm. One machine's is that times a log-normal factor with GENERATION_SPREAD, and longer
+if its batch would be less than a group."""
 GENERATION_SPREAD = 0.3
 
 BATCH_SPREAD = (0.05, 0.3)
-"""Deviation over mean of a batch's seconds, of one machine: 0.3 makes one of twenty half as long again."""
+"""Deviation over mean of a batch's seconds, for one machine: with 0.3, one batch in twenty takes half as long again."""
 
 FIXED_SHARE = (0.0, 0.8)
-"""Of the seconds of a full batch, those that a batch of one takes too: 0 is an engine without batching."""
+"""Share of a full batch's seconds that a batch of one takes too: 0 is an engine without batching."""
 
 RATE_SPREAD = 0.6
 """Deviation of the logarithm of rates: the fastest sixth is 3.3 times as fast as the slowest sixth."""
 
 GROUPS = (4, 8, 16)
 GROUPS_AT_ONCE = (0.7, 3.0)
-"""What the mean machine generates at once, in groups, were the supply just R / T_train."""
+"""Groups that the mean machine generates at once, if the supply is just R / T_train."""
 
 INSTALL = 0.01
 PUBLISH = (0.0, 0.05)
-"""Over T_train: loading a version, while nothing is generated; publishing one, while nothing is trained."""
+"""Over T_train: loading a version, during which nothing is generated; publishing one, during which nothing is
+trained."""
 
 SUPPLY = (0.6, 1.4)
-"""All rates together over R / T_train where what waits is looked at."""
+"""All rates together over R / T_train, for the measurement of waits."""
 
 POOL = (1.3, 3.0)
 """The same of a pool to choose from."""
 
 RICH_POOL = (3.0, 6.0)
-"""The same where the paper's rule must find enough: at S = 3 it asks for up to five times R / T_train."""
+"""The same for pools where the paper's rule must find enough: at S = 3 it asks for up to five times R / T_train."""
 
 PRICE_SPREAD = 0.5
 """Deviation of the logarithm of the price per rollout."""
 
 _P95 = 1.645
-"""Deviations above the mean of a normal distribution, of which a twentieth lies beyond."""
+"""Standard deviations above the mean of a normal distribution beyond which a twentieth lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swarm:
-    """What the operator set and the machines there are; `broadcast` and `supply` over T_train and R / T_train."""
+    """The operator's settings and the machines; `broadcast` and `supply` over T_train and R / T_train."""
 
     seed: int
     learning: Learning
@@ -82,7 +88,7 @@ class Swarm:
     supply: float
 
     def clock(self) -> Clockwork:
-        """As the model sees it: T_train with its share of a publication."""
+        """Return the model's view: T_train with its share of a publication."""
         learning = self.learning
         return Clockwork(
             train_s=learning.train_s + learning.publish_s / learning.kappa,
@@ -100,7 +106,7 @@ def drawn(
     staleness: tuple[int, int] = STALENESS,
     broadcast: tuple[float, float] = BROADCAST,
 ) -> Swarm:
-    """A swarm; its kappa is any of 1 to S."""
+    """Return a swarm; its kappa is any of 1 to S."""
     rng = random.Random(f"swarm {seed}")
     window, group = rng.randint(*staleness), rng.choice(GROUPS)
     peers = round(math.exp(rng.uniform(*(math.log(many) for many in PEERS))))
@@ -146,7 +152,7 @@ def _machines(
 
 
 def supplier(machine: Machine) -> Supplier:
-    """The machine in the mean, as whoever knew it exactly would tell the model, which is asked for mean waits."""
+    """Return the average machine as exact knowledge would describe it to the model, which predicts mean waits."""
     return Supplier(
         rate=machine.rate,
         broadcast_s=machine.broadcast_s + machine.install_s,
@@ -156,13 +162,13 @@ def supplier(machine: Machine) -> Supplier:
 
 
 def slow(machine: Machine) -> Supplier:
-    """The machine when it takes long: T_gen is the 95th percentile."""
+    """Return the machine when it takes long: T_gen is the 95th percentile."""
     factor = math.exp(_P95 * math.sqrt(math.log1p(machine.spread**2))) / math.sqrt(1 + machine.spread**2)
     return replace(supplier(machine), generation_s=machine.batch_s * factor + 3 * machine.line_s)
 
 
 def candidate(machine: Machine) -> Candidate:
-    """The machine as a plan sees it."""
+    """Return the machine as a plan sees it."""
     known = supplier(machine)
     return Candidate(
         name=machine.name,
@@ -175,7 +181,7 @@ def candidate(machine: Machine) -> Candidate:
 
 
 def timings(swarm: Swarm) -> Timings:
-    """What the paper's rule is told: T_bcast and T_gen, the 95th percentile, of QUORUM of what the machines supply."""
+    """Return the input of the paper's rule: T_bcast and T_gen, the 95th percentile, of QUORUM of the supply."""
     suppliers = [slow(machine) for machine in swarm.machines]
     delay_s = usual_delay_s(suppliers)
     generation_s = usual_delay_s([replace(one, broadcast_s=0.0) for one in suppliers])
@@ -188,7 +194,7 @@ def timings(swarm: Swarm) -> Timings:
 
 
 def planned(swarm: Swarm) -> Swarm:
-    """The same with the publication period that the planner would choose."""
+    """Return the same swarm with the publication period that the planner would choose."""
     learning = swarm.learning
     publishing = Publishing(
         train_s=learning.train_s,
@@ -200,11 +206,11 @@ def planned(swarm: Swarm) -> Swarm:
 
 
 def only(swarm: Swarm, names: Iterable[str]) -> Swarm:
-    """The same with these machines alone."""
+    """Return the same swarm with only these machines."""
     chosen = set(names)
     return replace(swarm, machines=tuple(machine for machine in swarm.machines if machine.name in chosen))
 
 
 def usual_generation(machines: Sequence[Machine]) -> float:
-    """Mean seconds of a batch over T_train."""
+    """Return the mean seconds of a batch over T_train."""
     return math.fsum(machine.batch_s for machine in machines) / len(machines) / TRAIN_S

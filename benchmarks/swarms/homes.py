@@ -1,11 +1,12 @@
-"""A hundred homes in virtual time: peers that cannot all meet, with the neighbours that a learner gives them.
+"""Simulate a hundred homes in virtual time: some pairs cannot connect, and the learner's rule chooses neighbours.
 
-Who can be dialled, who can be punched and who only reaches others is drawn by `MIXES`; the learner's rule
-(`swarm/work/neighbour_graph.py`) says who is whose neighbour, and the cores of nodes do the rest. The bound is that of
-the pairs that can meet at all, whoever their neighbours are.
+`MIXES` says how many peers can be dialled, can be punched, or only reach others. The learner's rule
+(`swarm/work/neighbour_graph.py`) decides who is whose neighbour, and the cores of nodes do the rest. The bound is that
+of the pairs that can connect at all, whoever their neighbours are.
 
 Invariants:
-- Nobody comes or goes, so that the bound is exact in the fluid model but for who can meet.
+
+- No peer joins or leaves, so that the bound is exact in the fluid model, except for who can connect.
 - The same mix and seed give the same swarm.
 """
 
@@ -27,13 +28,13 @@ MIXES: Mapping[str, Mapping[Meets, int]] = {
     "homes": {Meets.MOST: 100},
     "homes_mixed": {Meets.ALL: 20, Meets.MOST: 50, Meets.OPEN_ONES: 30},
 }
-"""Only routers that can be punched; and seven of ten routers that let themselves be reached in one way or another
-(arXiv 2510.27500), two of these by a port that their owners have opened."""
+"""The first has only routers that can be punched. In the second, seven of ten routers can be reached in one way or
+another (arXiv 2510.27500), two of these by a port that their owners have opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HomesRun:
-    """What one simulation said: when the last peer of each kind was done, over the bound; copies sent by the source."""
+    """The result of one simulation: when the last peer of each kind was done, over the bound; and source copies."""
 
     bound_s: float
     done_over_bound: Mapping[Meets, float]
@@ -47,7 +48,7 @@ class HomesRun:
 def simulate_homes(
     mix: Mapping[Meets, int], links: Sequence[Link], source: Link, router: Router, *, size_mib: int, seed: int
 ) -> HomesRun:
-    """Let it happen, with a link for each peer of the mix, dealt out at random."""
+    """Run the simulation, with a link for each peer of the mix, dealt out at random."""
     kinds = [meets for meets, count in mix.items() for _ in range(count)]
     random.Random(f"homes {seed}").shuffle(kinds)
     size = size_mib * MIB

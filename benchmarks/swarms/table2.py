@@ -1,8 +1,9 @@
-"""ECHO-2's Table 2 without P2P, as a test of two models: from the wait of nine machines, the wait of ten.
+"""Test two models with ECHO-2's Table 2 without P2P: predict the wait for ten machines from that for nine.
 
-The paper measured both waits and printed neither its window nor its rollouts per step; the rates cancel. What always
-holds: a model may choose the one rate with which nine machines wait as they did, and must then say how ten wait, whose
-rate is ten ninths of that and whose versions travel longer.
+The paper measured both waits and printed neither its window nor its rollouts per step; the rates cancel.
+
+Invariant: a model may choose the one rate with which the wait for nine machines is as measured. It must then predict
+the wait for ten, whose rate is ten ninths of that and whose versions take longer to arrive.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ BROADCAST_S = {9: 1830.0, 10: 1872.0}
 GIVEN_WAIT_S, MEASURED_WAIT_S = 131.9, 84.1
 
 STALENESS, KAPPA = 3, 2
-"""Not told for this table; S = 3 is the window of the run whose T_train it has, and kappa = S - 1 the paper's rule."""
+"""The paper does not give them for this table. S = 3 is the window of the run with this T_train; kappa = S - 1 is its
+rule."""
 
 ROLLOUTS = 2048
-"""Of no consequence: rates are in proportion to it."""
+"""Has no effect: rates are in proportion to it."""
 
 _HALVINGS = 60
-"""A rate to the last of a float's digits."""
+"""Halvings that find a rate to the last digit of a float."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table2:
-    """Seconds of wait per step: given for nine machines, measured of ten, and what either model says of ten."""
+    """Seconds of wait per step: given for nine machines, measured for ten, and each model's prediction for ten."""
 
     given_s: float
     measured_s: float
     paper_s: float
     ours_s: float
     paper_rate: float
-    """Rollouts per second of the nine, over R / T_train, by which the paper's formula waits as they did."""
+    """Rollouts per second of the nine, over R / T_train, by which the paper's formula gives the measured wait."""
     ours_rate: float
 
 
 def table2() -> Table2:
-    """The waits that the paper's formula and ours predict for the ten machines of Table 2."""
+    """Return the waits that the paper's formula and ours predict for the ten machines of Table 2."""
     nine_by_paper = _rate_that_waits(_paper_wait_s)
     nine_by_ours = _rate_that_waits(_our_wait_s)
     balance = ROLLOUTS / TRAIN_S
@@ -70,7 +72,7 @@ def _our_wait_s(machines: int, rate: float) -> float:
 
 
 def _rate_that_waits(wait_s: Callable[[int, float], float]) -> float:
-    """The rate at which nine machines wait GIVEN_WAIT_S. Waits fall as rates rise."""
+    """Return the rate at which the wait for nine machines is GIVEN_WAIT_S. Waits fall as rates rise."""
     low, high = 0.1 * ROLLOUTS / TRAIN_S, 10 * ROLLOUTS / TRAIN_S
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

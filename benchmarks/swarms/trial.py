@@ -1,7 +1,11 @@
-"""One swarm: what is predicted of it, what is chosen for it, and what then happens in virtual time.
+"""Try one swarm: predict it, choose machines for it, and simulate the result in virtual time.
 
-Pure but for the virtual time. What always holds: what is predicted or chosen knows only what `draw.supplier` tells of a
-machine; no trial is left out, and one that nobody can supply is a value.
+Pure, except for the virtual time.
+
+Invariants:
+
+- Predictions and choices know only what `draw.supplier` says of a machine.
+- No trial is left out; a swarm that cannot be supplied is a value, too.
 """
 
 from __future__ import annotations
@@ -22,24 +26,24 @@ from learner.simulation.trace import Outcome
 from learner.simulation.world import World
 
 SKIPPED = 20
-"""Steps before the swarm is looked at: rates are learnt, and the first versions have travelled."""
+"""Steps that are not measured: rates are learned, and the first versions arrive."""
 
 STEPS = 60
-"""Steps simulated of each swarm, so that all of them take minutes; `--steps` asks for more."""
+"""Simulated steps of each swarm, so that all of them take minutes; `--steps` asks for more."""
 
 LATEST = 6.0
-"""A swarm is given up after so many times the time that its steps take without waiting."""
+"""A swarm is given up after this many times the time that its steps take without waiting."""
 
 BUSY = 0.97
-"""The share of its time in which the learner of a provisioned swarm should not wait, at least."""
+"""Minimum share of its time in which the learner of a provisioned swarm should not wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What one swarm did, beside what was predicted: waits per step over T_train, lags in steps.
+    """One swarm's measurements and predictions: waits per step over T_train, lags in steps.
 
-    `as_measured`: predicted from what a learner reads off the recording of those steps, and no figure of a machine.
-    `without_batches`: predicted as if rollouts were made one after the other.
+    `as_measured`: predicted from what a learner reads in the recording of those steps, without any machine's figures.
+    `without_batches`: predicted as if rollouts were generated one after the other.
     """
 
     seed: int
@@ -62,15 +66,15 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Simulated less predicted, over T_train."""
+        """Simulated minus predicted wait, over T_train."""
         return self.waited - self.predicted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provisioned:
-    """What was bought for one swarm and what came of it. `cost` and `paper_cost` per hour; None: not enough machines.
+    """One swarm's purchase and its result. `cost` and `paper_cost` are per hour; None: not enough machines.
 
-    `share`: what all machines of the pool supply of what our rule asks for, at its strictest condition.
+    `share`: the supply of all machines of the pool over the demand of our rule, at its strictest condition.
     """
 
     seed: int
@@ -90,7 +94,7 @@ class Provisioned:
 
     @property
     def vs_paper(self) -> float | None:
-        """Our cost over the paper's, where both rules find enough."""
+        """Our cost over the paper's, if both rules find enough."""
         return self.cost / self.paper_cost if self.cost is not None and self.paper_cost is not None else None
 
     @property
@@ -99,13 +103,13 @@ class Provisioned:
 
 
 def simulated(swarm: Swarm, steps: int = STEPS, watch: Callable[[Recorded], None] = lambda event: None) -> Outcome:
-    """What happens in so many training steps; `watch` is told what a learner would record."""
+    """Return the outcome of this many training steps; `watch` receives what a learner would record."""
     longest_s = steps * swarm.learning.train_s * LATEST
     return World(swarm.learning, swarm.machines, seed=swarm.seed, watch=watch).run(steps=steps, until_s=longest_s)
 
 
 def predict(seed: int, steps: int = STEPS) -> Prediction:
-    """A swarm with too few machines or too many, any window and any period."""
+    """Return the prediction for a swarm with too few machines or too many, any window and any period."""
     swarm = drawn(seed)
     learning, suppliers = swarm.learning, [supplier(machine) for machine in swarm.machines]
     clock, seen = swarm.clock(), SwarmEstimator()
@@ -137,12 +141,12 @@ def predict(seed: int, steps: int = STEPS) -> Prediction:
 
 
 def provision(seed: int, steps: int = STEPS) -> Provisioned:
-    """A pool of any kind, of which our rule takes what it needs."""
+    """Return the result of our rule's choice from a pool of any kind."""
     return _provisioned(drawn(seed, supply=POOL), steps)
 
 
 def compare(seed: int, steps: int = STEPS) -> Provisioned:
-    """A pool at S = 3 that is rich enough for the paper's rule, and T_bcast of half a step to a whole one."""
+    """Return the result for a pool at S = 3 that is rich enough for the paper's rule, with T_bcast of 0.5 to 1 step."""
     swarm = drawn(seed, supply=RICH_POOL, staleness=(3, 3), broadcast=(0.5, 1.0))
     return _provisioned(swarm, steps, with_paper=True)
 

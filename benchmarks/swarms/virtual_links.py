@@ -1,10 +1,14 @@
-"""Links in virtual time: uplinks, downlinks, and what stands in the routers between.
+"""Simulate links in virtual time: uplinks, downlinks, and the queues of the routers between.
 
-Every node has a `Port`. Its uplink sends pieces of the transfers under way in turn; its downlink takes them in the
-order of their arrival; a transfer has a few pieces between the two at most, as a congestion window would have it. A
-small message goes ahead of pieces in its sender, but behind what already stands in the router, and queues at the
-receiver; it costs both links its bytes. What always holds: the same calls give the same times, and a link is never idle
-while something could use it.
+Every node has a `Port`. Its uplink sends pieces of the current transfers in turn; its downlink receives them in the
+order of their arrival. A transfer has at most a few pieces between the two, as with a congestion window. A small
+message overtakes pieces in its sender, but waits for the router's queue, and queues at the receiver; its bytes count on
+both links.
+
+Invariants:
+
+- The same calls give the same times.
+- A link is never idle while something could use it.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ from math import ceil, inf
 from typing import Any
 
 PIECE_OVERHEAD = 0.006
-"""Of a piece's bytes: TLS records, muxer frames, window updates. Headers of TCP and IP are taken off the rates."""
+"""Overhead over a piece's bytes: TLS records, muxer frames, window updates. TCP and IP headers are taken off the
+rates."""
 
 WINDOW_PIECES = 3
-"""Pieces of one transfer under way, beside those that the latency holds: the path is full, and its queues short."""
+"""Pieces of one transfer under way, besides those that the latency holds: the path is full, and its queues short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Router:
-    """What stands before a busy uplink: so many bytes, or so long if that is more. A message sent then waits for it."""
+    """The queue before a busy uplink: this many bytes, or this many seconds if that is more. Messages wait for it."""
 
     queue_bytes: int = 0
     queue_s: float = 0.0
@@ -45,7 +50,7 @@ NO_QUEUE = Router()
 
 
 class Clock:
-    """Virtual time: what is due happens in order, ties in the order in which it was asked for."""
+    """Virtual time: due actions run in order, and those due at the same time in the order of their requests."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +62,7 @@ class Clock:
         heappush(self._due, (when, next(self._order), act, args))
 
     def run(self, goes_on: Callable[[], bool], until: float) -> None:
-        """Let time pass while `goes_on()`, something is due, and it is not yet `until`."""
+        """Let time pass while `goes_on()`, an action is due, and it is not yet `until`."""
         while self._due and goes_on():
             when, _, act, args = heappop(self._due)
             if when > until:
@@ -69,7 +74,7 @@ class Clock:
 class Transfer:
     """One chunk on its way to `to`, in `num_pieces` pieces of `piece_bytes`.
 
-    `moved` is called when a piece but the last has left, `sent` when the last has, `landed` when it has arrived.
+    `moved` is called when a piece other than the last has left, `sent` when the last has, `landed` when it has arrived.
     """
 
     __slots__ = ("landed", "landings", "left", "moved", "piece_bytes", "sent", "to", "window")
@@ -89,7 +94,7 @@ class Transfer:
         self.piece_bytes = piece_bytes
         self.moved, self.sent, self.landed = moved, sent, landed
         self.window = WINDOW_PIECES
-        self.landings: deque[float] = deque()  # when those under way will have arrived
+        self.landings: deque[float] = deque()  # arrival times of the pieces under way
 
 
 class Port:
@@ -102,7 +107,7 @@ class Port:
         self.present = False
         self.sent_bytes = 0.0
         self.control_bytes = 0
-        self._heard: dict[str, float] = {}  # by sender: when the last that it sent arrives
+        self._heard: dict[str, float] = {}  # by sender: when its last piece arrives
         self._said: dict[Port, float] = {}
         self._turns: deque[Transfer] = deque()
         self._sending = False
@@ -113,19 +118,19 @@ class Port:
         self.set_link(link)
 
     def set_link(self, link: Link) -> None:
-        """From now on the links are these."""
+        """Change the links from now on."""
         self.link = link
         self._up_s, self._down_s = 8e-6 / link.up, 8e-6 / link.down
         self._queue_s = max(self._router.queue_s, self._router.queue_bytes * self._up_s)
 
     def say(self, to: Port, size: int, hear: Callable[..., None], *args: Any) -> None:
-        """Send a small message: `hear(*args)` when it has arrived."""
+        """Send a small message: `hear(*args)` is called when it has arrived."""
         self.control_bytes += size
         self._debt_s += size * self._up_s
         leaves = max(self._clock.now, self._up_until) + (self._queue_s if self._sending else 0.0)
         arrives = max(to._down_until, leaves + self.link.latency_s + to.link.latency_s) + size * to._down_s
         arrives = self._said[to] = max(arrives, self._said.get(to, 0.0))  # in the order in which they were sent
-        to._down_until += size * to._down_s  # not until it arrives: what comes meanwhile does not wait for it
+        to._down_until += size * to._down_s  # not until it arrives: other traffic does not wait for it
         self._clock.at(arrives, hear, *args)
 
     def send(self, transfer: Transfer) -> None:
@@ -138,7 +143,7 @@ class Port:
             self._next()
 
     def take_heard(self) -> list[str]:
-        """From whom pieces have arrived since the last time; in part, if more are under way."""
+        """Return the senders of pieces that have arrived since the last call, except those with more under way."""
         now = self._clock.now
         heard = [name for name, landed in self._heard.items() if landed <= now]
         for name in heard:
@@ -146,11 +151,11 @@ class Port:
         return heard
 
     def forget(self, to: Port) -> None:
-        """Give up what is under way to `to`."""
+        """Give up the transfers to `to`."""
         self._turns = deque(transfer for transfer in self._turns if transfer.to is not to)
 
     def _next(self) -> None:
-        """Put the next piece on the uplink, of the transfer whose turn it is and whose window is open."""
+        """Put the next piece on the uplink, from the next transfer in turn whose window is open."""
         now, soonest = self._clock.now, inf
         for _ in range(len(self._turns)):
             transfer = self._turns.popleft()

@@ -13,7 +13,7 @@ Bars:
 - loss_points_int8 and loss_points_int4, at most 2: points of accuracy by which a policy ends below that of the same
   seed with published weights. It is the upper end of the 95 % interval of the mean, for the worse of the two tasks.
 - bytes_of_bf16_int8, at most 0.6, and bytes_of_bf16_int4, at most 0.35: the memory of the weights, embeddings included,
-  in an engine's process that has installed a model of Qwen3-0.6B's shapes, over two bytes a parameter.
+  over two bytes a parameter. The engine has installed a model of Qwen3-0.6B's shapes.
 
 Finished runs are stored in --record, so that seeds can be run a few at a time (--seeds 10 11).
 """

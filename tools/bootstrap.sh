@@ -1,13 +1,13 @@
 #!/bin/sh
 # Build or refresh the virtual environment: tools/bootstrap.sh VENV EXTRA[,EXTRA...]
 #
-# Needs a POSIX shell, and Python >= 3.11 somewhere on PATH (or named by PYTHON=). What always holds: exit status 0 means
-# that VENV holds this checkout, editable, with its extras at the versions of constraints.txt; otherwise the last lines
-# printed say what to type next. Running it again is safe at any time, also after an interruption.
+# Needs a POSIX shell, and Python >= 3.11 somewhere on PATH (or named by PYTHON=). Exit status 0 means that VENV holds
+# this checkout, editable, with its extras at the versions of constraints.txt. Otherwise the last lines printed say what
+# to type next. Running it again is safe at any time, also after an interruption.
 #
 # Variables: PYTHON       interpreter for the environment (path or name)
-#            TORCH_INDEX  where to look for torch first; empty: nowhere but pip's own indexes. Without it, Linux machines
-#                         with no NVIDIA driver take the CPU build: PyPI's brings about 3 GB of CUDA libraries along.
+#            TORCH_INDEX  where to look for torch first; empty: only pip's own indexes. If it is not set, Linux machines
+#                         without an NVIDIA driver take the CPU build: PyPI's brings about 3 GB of CUDA libraries.
 set -eu
 
 VENV=$1
@@ -55,7 +55,7 @@ python_advice() {
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
-# --- what must be compiled: fastecdsa, under libp2p, needs a C compiler, Python's headers and GMP ------------------------
+# --- compilation: fastecdsa, under libp2p, needs a C compiler, Python's headers and GMP ------------------------------
 
 compiles() { # compiles HEADER LINK_FLAGS INCLUDE_DIR
     printf '#include <stdio.h>\n#include <%s>\nint main(void) { return 0; }\n' "$1" >"$probe/probe.c"
@@ -74,7 +74,7 @@ missing_parts() { # words among: venv compiler headers gmp
     else
         echo compiler
         [ -e "$include/Python.h" ] || echo headers
-        # Without a compiler nothing can be linked; apt and its kind do nothing for what is already there.
+        # Without a compiler nothing can be linked; apt and its kind do nothing for packages that are already there.
         echo gmp
     fi
     rm -rf "$probe"
@@ -143,7 +143,7 @@ require_system_parts() {
 
 # --- the environment ---------------------------------------------------------------------------------------------------
 
-pip_install() { # quiet: the whole story goes to a log, of which the end is shown when it ends badly
+pip_install() { # quiet: all output goes to a log, whose end is shown if it fails
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@" >>"$log" 2>&1
 }
 
@@ -153,12 +153,12 @@ install_cpu_torch() {
     TORCH_INDEX=$CPU_TORCH_INDEX
 }
 
-offer_sandbox() { # the tests of programs in a sandbox need bubblewrap; whoever runs no tests, and no task `code`, does not
+offer_sandbox() { # only the tests of programs in a sandbox, and the task `code`, need bubblewrap
     [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null || return 0
     case ",$EXTRAS," in *,dev,*) ;; *) return 0 ;; esac
     if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
         # The system's python3 is what sandboxed programs run on.
-        # In a shell of its own, which `fail` ends: all else works without.
+        # In a subshell, which `fail` ends: everything else works without it.
         (install_debian_package_set bubblewrap python3-minimal) || true
     else
         say "bubblewrap is not installed; tests of the task \`code\` will fail without: sudo apt-get install -y bubblewrap"
@@ -182,21 +182,22 @@ offer_browser() { # the tests of the report's page need a browser without a scre
 install_torch() {
     [ -n "${TORCH_INDEX+set}" ] || install_cpu_torch
     [ -n "${TORCH_INDEX:-}" ] || return 0
-    # Alone and without dependencies, so that exactly one look-up goes to that index. Out of reach is no failure: the
-    # installation that follows takes torch from pip's own indexes.
+    # Alone and without dependencies, so that exactly one look-up goes to that index. An unreachable index is no
+    # failure: the installation that follows takes torch from pip's own indexes.
     pip_install --no-deps --retries 1 -c constraints.txt --extra-index-url "$TORCH_INDEX" torch || true
 }
 
 make_environment() {
     if [ -d "$VENV" ] && ! suits "$VENV/bin/python"; then
-        say "$VENV does not run any more; making it anew"
+        say "$VENV does not run any more; creating it again"
         rm -rf "$VENV"
     fi
     [ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV" || fail "$PYTHON could not make a virtual environment in $VENV"
 }
 
 drop_stale_stubs() {
-    # trio-typing, which libp2p asks for, carries stubs of an old trio; type checkers prefer them to trio's own, newer types.
+    # trio-typing, which libp2p requires, has stubs of an old trio; type checkers prefer them to trio's own, newer
+    # types.
     site=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     rm -rf "$site/trio-stubs" "$site/outcome-stubs"
 }
@@ -217,7 +218,7 @@ install_torch
 say "installing volery and what it needs (details: $log)"
 pip_install -c constraints.txt -e ".[$EXTRAS]" || {
     tail -n 25 "$log" >&2
-    fail "pip could not install everything; the reason is above, the whole story in $log. Then run make again."
+    fail "pip could not install everything; the reason is above, the full log in $log. Then run make again."
 }
 drop_stale_stubs
 say "ready"

@@ -1,10 +1,13 @@
-"""The demo with every objective and S = 0, 1, 3, 6: one cell after the other, and a table of what came of each.
+"""Run the demo with every objective and S = 0, 1, 3, 6, one cell after the other, and print a table of the results.
 
     make demo-matrix                                                  all cells, into runs/matrix
     demo_matrix.py OUT --objectives gspo tis --staleness 3 --steps 60 some of them, shorter
 
-What always holds: a cell that has its summary is not run again, so it goes on where it was stopped; a cell that fails
-is said and does not stop the others; the exit code is 0 only when every cell has run.
+Invariants:
+
+- A cell with a summary is not run again, so the program resumes where it was stopped.
+- A cell that fails is reported and does not stop the others.
+- The exit code is 0 only if every cell has run.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ SCORES = ("greedy", "sampled")
 
 
 def run(out: Path, objective: str, staleness: int, options: argparse.Namespace) -> bool:
-    """Run one cell; what it prints goes to a file beside it."""
+    """Run one cell, with its output in a file beside it; return whether it succeeded."""
     out.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "node", "demo", "--plain", "--out", str(out), "--objective", objective]
     command += ["--staleness", str(staleness), "--seed", str(options.seed)]

@@ -1,15 +1,16 @@
-"""The demo, with its learner in the internet and each node behind a home router of its own: `make demo NAT=1`.
+"""Run the demo with its learner in the internet and each node behind its own home router: `make demo NAT=1`.
 
-    learner ---- 30.77.0.0/24 ---- router ---- node-1      open to ports that it spoke to, as most homes have it
-                       |---------- router ---- node-2      open to hosts that it spoke to
-                       |---------- router ---- node-3      another port for each host, as mobile networks have it
+    learner ---- 30.77.0.0/24 ---- router ---- node-1      open to ports that it sent to, as in most homes
+                       |---------- router ---- node-2      open to hosts that it sent to
+                       |---------- router ---- node-3      another port for each host, as in mobile networks
 
-It prints what the demo prints. The report ends with who reached whom, and how. Routers and links are network namespaces
-(`benchmarks/network/homes.py`), so this needs Linux and root.
+It prints the demo's output, and the report ends with which node reached which, and how. Routers and links are network
+namespaces (`benchmarks/network/homes.py`), so this needs Linux and root.
 
 Invariants:
-- Nothing of it is there any more when it has ended, however it ended.
-- Where the machine cannot do it, it says so in a sentence, with what to type, before anything is made.
+
+- Nothing of it is left after its end, however it ended.
+- If the machine cannot do it, a sentence says so, with what to type, before anything is created.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from node.runtime.errors import NodeError, UsageError
 from node.runtime.stdout import complain, keep_outlet
 
 ROUTERS = ("port", "address", "symmetric")
-"""The first two let each other in when both knock; the third one lets its node out, and nobody in. Names of
+"""The first two let each other in when both dial; the third lets its node out, and no connection in. Names of
 `benchmarks/network/routers.py`."""
 
 RATE_MBIT, DELAY_MS = 50.0, 5.0
-"""Of each home and of the learner: a good line, 20 ms there and back between two homes."""
+"""Link of each home and of the learner: a good one, with 20 ms there and back between two homes."""
 
 
 def demo(
@@ -51,7 +52,7 @@ def demo(
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, in the internet.")] = False,
     plain: Plain = False,
 ) -> None:
-    """Run the demo's swarm with each node behind a home router, and see who reaches whom, and how."""
+    """Run the demo's swarm with each node behind a home router, and print which node reaches which, and how."""
     homes = homes_behind(routers)
     if reason := obstacle():
         _give_up(reason)
@@ -78,7 +79,7 @@ def demo(
 
 
 def homes_behind(routers: str) -> list[Home]:
-    """A home for each kind of router; their numbers are those of the nodes. Raises UsageError."""
+    """Return a home for each kind of router; their numbers are those of the nodes. Raises UsageError."""
     kinds = routers.split(",")
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise UsageError(f"--routers: there is no router {unknown[0]!r}. There are {', '.join(KINDS)}.")
@@ -89,7 +90,7 @@ def homes_behind(routers: str) -> list[Home]:
 
 
 def _sites(lab: Laboratory, beside: list[str]) -> Sites:
-    """Where everybody runs: the learner at an address of its own, nodes at whatever their machine has."""
+    """Return where each program runs: the learner at its own address, nodes at any address of their machine."""
     nodes = [
         Site(host="0.0.0.0", wrap=partial(lab.inside, name)) for name in [*(one.name for one in lab.homes), *beside]
     ]
@@ -102,7 +103,7 @@ def _give_up(reason: str) -> NoReturn:
 
 
 def main() -> None:
-    """Run it, and say what failed as `volery demo` does."""
+    """Run the command, and report errors as `volery demo` does."""
     keep_outlet()
     try:
         typer.run(demo)

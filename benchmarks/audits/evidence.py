@@ -51,8 +51,8 @@ HIGHEST_WEALTH = 1e100
 class Pool:
     """A verifier's findings for recorded groups.
 
-    For each token: its gap, the distance `apart` of the claimed log probability, and the lead of the verifier's own
-    draw (all [tokens], nats), and the number of its context, equal for equal contexts ([tokens]). Group g has tokens
+    Each token has its gap, the distance `apart` of the claimed log probability, and the lead of the verifier's own draw
+    (all [tokens], nats). It also has the number of its context, equal for equal contexts ([tokens]). Group g has tokens
     starts[g] to starts[g + 1] ([groups + 1]).
     """
 
@@ -90,7 +90,7 @@ class Pool:
         for margin in bands_of(margins):
             here = (self.leads > margin.over) & (self.leads <= margin.upto)
             off |= here & (self.gaps > margin.above)
-            together = self.distinct(off)  # of this and clearer bands, each context once
+            together = self.distinct(off)  # this and clearer bands, each context once
             counts[margin] = together - before, self.sums(1.0 * here)
             before = together
         everything = np.ones(self.tokens, bool)

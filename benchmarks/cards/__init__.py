@@ -1,5 +1,5 @@
-"""What is measured of small cards: policies trained on quantised rollouts, and models whose size says something.
+"""Parts of the benchmarks of small cards: policies trained on quantised rollouts, and random models of a given size.
 
-- `laboratory`: one run of training whose rollouts a quantised engine makes
-- `random_model`: a model directory of any size, with weights that nobody trained
+- `laboratory`: one training run whose rollouts come from a quantised engine
+- `random_model`: a model directory of any size, with random weights
 """

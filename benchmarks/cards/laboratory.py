@@ -1,8 +1,10 @@
-"""One run of training whose rollouts come from the product's engine, which holds the weights in some format.
+"""Run one training whose rollouts come from the product's engine, which holds the weights in some format.
 
-As the laboratory of the study of staleness, whose recipes these are, at S = 0: each step's weights are published in
-bfloat16 and installed by the engine's own code, and its seeded sampler draws. What is trained, and evaluated, is the
-policy in full. What always holds: runs of one seed begin with the same model, and see the same problems and seeds.
+It works like the laboratory of the study of staleness, whose recipes it uses, at S = 0. Each step's weights are
+published in bfloat16 and installed by the engine's own code, and its seeded sampler draws. The policy is trained and
+evaluated in full precision.
+
+Invariant: runs of one seed begin with the same model, and see the same problems and seeds.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from node.engine.transformers_worker.policy import Policy, Settings
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class FormatCell:
-    """One run: on which recipe, by engines of which format, from which seed."""
+    """One run: its recipe, its engine's format, and its seed."""
 
     recipe: str
     form: str
@@ -33,7 +35,7 @@ class FormatCell:
 
 
 class QuantisedLaboratory(Laboratory):
-    """See the module's paragraph."""
+    """A laboratory whose rollouts come from the product's engine, in the given format."""
 
     def __init__(self, cell: Cell, recipe: Recipe, model: Path, form: str, folder: Path) -> None:
         super().__init__(cell, recipe, model)
@@ -67,7 +69,7 @@ class QuantisedLaboratory(Laboratory):
         return _Batch(indexes=indexes, drawn=drawn, rewards=np.array(rewards, np.float32))
 
     def _publish(self) -> None:
-        """The current weights go to the engine as a version does."""
+        """Install the current weights in the engine as a version."""
         directory = Path(tempfile.mkdtemp(dir=self._folder)) / "version"
         export(self.policy, directory, "bfloat16", 1 << 30)
         self._published += 1

@@ -1,4 +1,4 @@
-"""A model directory of any size in bfloat16, with weights that nobody trained, written a tensor at a time."""
+"""Write a model directory of any size in bfloat16, with random weights, a tensor at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALF_A_BILLION: Mapping[str, Any] = {**QWEN3_06B, "num_hidden_layers": 26, "voca
 
 
 def write_random_model(directory: Path, shape: Mapping[str, Any], seed: int, shard_bytes: int = SHARD_BYTES) -> int:
-    """Write it; return how many parameters it has. What fits `shard_bytes` is one file, `model.safetensors`."""
+    """Write the model; return its number of parameters. Up to `shard_bytes` it is one file, `model.safetensors`."""
     directory.mkdir(parents=True, exist_ok=True)
     shape = dict(shape)
     config = AutoConfig.for_model(shape.pop("model_type"), **shape, dtype="bfloat16")
@@ -43,7 +43,7 @@ def write_random_model(directory: Path, shape: Mapping[str, Any], seed: int, sha
     generator = torch.Generator().manual_seed(seed)
     shards: list[dict[str, torch.Tensor]] = [{}]
     number, where = 0, {}
-    parameters = dict(model.named_parameters())  # of what is tied, one
+    parameters = dict(model.named_parameters())  # tied ones count once
     for name, tensor in parameters.items():
         made = torch.ones(tensor.shape) if tensor.dim() < 2 else 0.02 * torch.randn(tensor.shape, generator=generator)
         shards[-1][name] = made.to(torch.bfloat16)

@@ -1,1 +1,1 @@
-"""What the benchmark "drill" is made of."""
+"""Parts of the benchmark "drill"."""

@@ -1,5 +1,7 @@
-"""A task whose reward does not see everything: it pays for a right first word, whatever follows, as graders do that
-search a long answer for what they know."""
+"""Define a task whose reward does not see everything: it rewards a right first word and ignores the rest.
+
+Graders that search a long completion for an expected answer do the same.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from node.tasks.registry import open_task
 
 
 class FirstWord:
-    """Reversal of words, of which the answer's first counts. Options are those of `reverse`."""
+    """Reversal of words; only the completion's first word counts. Options are those of `reverse`."""
 
     def __init__(self, arguments: TaskArguments) -> None:
         options = ",".join(f"{key}={value}" for key, value in sorted(arguments.options.items()))

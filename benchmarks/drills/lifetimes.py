@@ -1,7 +1,10 @@
-"""Honest peers under the tests that ban, for a thousand days of theirs.
+"""Simulate honest peers under the tests that ban, for a thousand peer-days.
 
-What always holds: the tests are those that run; the peers are as bad as an honest one may be: of every margin as many
-are beyond as its rate allows, each by itself, and what it may have chosen is worth what chance makes it.
+Invariants:
+
+- The tests are those of the product.
+- The peers are as bad as an honest one may be: for every margin, tokens exceed it at the allowed rate, independently;
+  and what selective delivery could have gained is only chance.
 """
 
 from __future__ import annotations
@@ -21,37 +24,38 @@ GROUPS_A_DAY = 2000
 """Groups that a peer delivers in a day: one in 43 s."""
 
 TOKENS = 8 * 512
-"""Of a group: eight completions of 512 tokens."""
+"""Tokens of a group: eight completions of 512 tokens."""
 
 WITHHELD_A_DAY = 20
-"""Groups that it had to give back, in one day."""
+"""Groups that a peer withholds (returns) in one day."""
 
 LOOKED_AT_A_DAY = 20
-"""Groups that it delivered, and of which is drawn as well what another version makes of their seeds."""
+"""Delivered groups in one day for which another version's completions from their seeds are generated as well."""
 
 COMPLETIONS = 16
-"""Of a group of which is drawn what it may have chosen."""
+"""Completions of a group that is checked for selective delivery."""
 
 CUT_OFF = 512
-"""At so many tokens a completion is cut off, and then worth nothing; half of them are. Of the others this share is
+"""Tokens at which a completion is cut off, with a reward of 0; half of them are. The share RIGHT of the others is
 right."""
 RIGHT = 0.8
 
 CHANGED = 0.02
 ROUNDED = 0.01
-"""Of tokens: another with the other version, and with an engine that rounds otherwise. What follows is another text."""
+"""Shares of tokens that differ: with the other version, and with an engine that rounds differently. The text after such
+a token is another one."""
 
 CLOSE = 1 / 16
-"""Of its draws, at each of the smaller leads: as many as any policy had that was measured, and more."""
+"""Share of the draws at each of the smaller leads: at least as many as any measured policy had."""
 
 DAYS = 10
-"""Of one peer."""
+"""Days of one peer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lives:
-    """What became of honest peers in so many `peer_days`: `audits` were made, of which `failed` failed, `choices`
-    groups were drawn, and `banned` peers were banned."""
+    """The fate of honest peers in `peer_days`: `audits` made, how many `failed`, `choices` groups checked for selective
+    delivery, and peers `banned`."""
 
     peer_days: int
     audits: int
@@ -61,32 +65,32 @@ class Lives:
 
 
 class _Ended(NamedTuple):
-    """How completions end, each at so many tokens."""
+    """The lengths and rewards of completions."""
 
     tokens: np.ndarray[Any, Any]
     rewards: np.ndarray[Any, Any]
 
     @classmethod
     def drawn(cls, dice: np.random.Generator, begun: np.ndarray[Any, Any]) -> _Ended:
-        """That go on behind so many tokens."""
+        """Return completions that continue after `begun` tokens."""
         tokens = np.minimum(begun + dice.geometric(math.log(2) / CUT_OFF, COMPLETIONS), CUT_OFF)
         return cls(tokens, ((tokens < CUT_OFF) & (dice.random(COMPLETIONS) < RIGHT)).astype(float))
 
     def parted(self, dice: np.random.Generator, rate: float) -> _Ended:
-        """The same where one token in 1 / `rate` is another."""
+        """Return the same completions where one token in 1 / `rate` differs."""
         at = dice.geometric(rate, COMPLETIONS)
         other = _Ended.drawn(dice, np.minimum(at, CUT_OFF - 1))
         return _Ended(*(np.where(at < self.tokens, a, b) for a, b in zip(other, self, strict=True)))
 
 
 def _group(dice: np.random.Generator, *, theirs: bool) -> list[CompletionValue]:
-    """A group that was withheld, or one beside it: all are drawn by the learner."""
+    """Return a withheld group, or one compared with it: the learner generates both."""
     made = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
     return [CompletionValue(tokens=int(tokens), reward=float(reward)) for tokens, reward in zip(*made, strict=True)]
 
 
 def _beside(dice: np.random.Generator, *, theirs: bool) -> list[CompletionValue]:
-    """A group of which two versions were drawn, and which is the peer's engine's, rounding as that does, or ours."""
+    """Return a group that two versions generated, from the peer's engine with its rounding, or from ours."""
     here = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
     there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED) if theirs else here
     gains = [
@@ -111,7 +115,7 @@ def _audit(dice: np.random.Generator, margins: Sequence[Margin]) -> Audited:
 
 
 def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
-    """Live them."""
+    """Simulate the peers' days; return their fate."""
     dice = np.random.default_rng(seed)
     audits = failed = choices = banned = 0
     for _ in range(max(1, peer_days // DAYS)):

@@ -1,14 +1,15 @@
-"""Write a model directory whose policy says a fixed number of tokens in each turn, and then stops.
+"""Write a model directory whose policy generates a fixed number of tokens in each turn, and then stops.
 
 Both sides of a comparison must generate the same number of tokens, and a model of random weights stops anywhere. This
-one is a chain: what follows depends on the last token alone. A prompt is followed by the beginning of a tool call and
-by words, each one of `CHOICES` with equal probability. The end of the call and the token that ends the turn come
-last. Attention and MLPs are computed as in any model, and add nothing, since their output projections are zero.
+one is a chain: the next token depends only on the last one. After a prompt come the beginning of a tool call and words,
+each one of `CHOICES` with equal probability. The end of the call and the token that ends the turn come last. Attention
+and MLPs are computed as in any model, and add nothing, since their output projections are zero.
 
 Invariants:
-- Every turn has `tokens` tokens, the one that ends it included, whatever was said and read before.
+
+- Every turn has `tokens` tokens, the one that ends it included, whatever came before.
 - Models of different `tokens` have the same shapes if `positions` is the same, so a token costs the same.
-- What is said is a call of the tool `wait` in the format of Hermes, with the words as its one argument.
+- A turn is a call of the tool `wait` in the format of Hermes, with the words as its one argument.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 CHOICES = 2
-"""Words to choose from at each place: episodes of a group soon differ, as those of a real policy do."""
+"""Words to choose from at each place, so that episodes of a group soon differ, as those of a real policy do."""
 
 OPENING = '<tool_call>{"name": "wait", "arguments": {"text": "'
 CLOSING = '"}}</tool_call>'
@@ -30,19 +31,19 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Its last character is what the chain begins behind. It shows no tools: each letter is a token here, and a description
-would be longer than what is said."""
+"""The chain begins after its last character. It shows no tools: each letter is a token here, and a description would be
+longer than the completion."""
 
 SURENESS = 40.0
-"""The logit of what may follow. Others are an eighth of it in the root mean square, since codes of places are
-nearly orthogonal; all together they have a probability of less than one in ten million."""
+"""The logit of possible next tokens. The root mean square of the others is an eighth of it, since codes of places are
+nearly orthogonal; all others together have a probability of less than one in ten million."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a token costs. `positions` are the tokens of the longest turn.
+    """The dimensions that set the cost of a token. `positions` are the tokens of the longest turn.
 
-    Many thin layers: to read a token then costs a small part of what it costs to generate one, as on GPUs. Every turn
+    There are many thin layers, so that reading a token costs a small part of generating one, as on GPUs. Every turn
     reads the whole transcript again, since nodes keep nothing between two leases.
     """
 
@@ -76,7 +77,7 @@ def write_chain_model(directory: Path, shape: Shape, tokens: int) -> int:
 
 
 def _tokenizer(words: list[str]) -> Tokenizer:
-    """Every byte is a token, and so is each part of a call."""
+    """Return a tokenizer in which every byte is a token, and so is each part of a call."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -114,7 +115,7 @@ def _write_weights(directory: Path, shape: Shape, tokenizer: Tokenizer, chain: l
         read, say = model.model.embed_tokens.weight, model.lm_head.weight
         read.zero_()
         say.zero_()
-        # Nearly orthogonal, so that there may be more places than dimensions; the last is of what nothing follows.
+        # Nearly orthogonal, so that there may be more places than dimensions; the last is for tokens without successor.
         codes = torch.randint(0, 2, (len(chain) + 1, shape.hidden)).to(read.dtype) * 2 - 1
         read[:] = codes[-1]
         before = [tokenizer.encode("\n").ids[-1]]

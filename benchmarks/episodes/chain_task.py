@@ -1,8 +1,8 @@
-"""Ask the same prompts with a tool that takes its time, and without one. `benchmarks/turns.py` copies this file beside
-its swarm.toml, as an operator would put a task there.
+"""Ask the same prompts with a tool that takes time, and without a tool.
 
-What is said is worth the share of its words that begin with an a. That teaches nothing, and differs among the episodes
-of a group, so that every group is trained on.
+`benchmarks/turns.py` copies this file beside its swarm.toml, as an operator would put a task there. The reward is the
+share of words that begin with an a. That teaches nothing, and differs among the episodes of a group, so that every
+group is trained on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ WAIT = Tool(
 
 
 def worth(said: str) -> float:
-    """The share of words that begin with an a."""
+    """Return the share of words that begin with an a."""
     words = re.findall(r"\b([a-z])\d+ ", said)
     return words.count("a") / max(1, len(words))
 
 
 class Waiting:
-    """An episode of `turns` turns, in each of which the tool takes `wait_s`."""
+    """An episode of `turns` turns; the tool takes `wait_s` in each."""
 
     tools = (WAIT,)
 
@@ -36,7 +36,7 @@ class Waiting:
         self.said: list[str] = []
 
     async def step(self, spoken: Spoken) -> tuple[ChatMessage, ...] | None:
-        """Let the tool work on what it was called with."""
+        """Let the tool work on the arguments of its call."""
         [call] = spoken.calls
         self.said.append(str(call.arguments["text"]))
         if self.wait_s:
@@ -46,27 +46,27 @@ class Waiting:
         return (ChatMessage(role="tool", content="done", name=call.name, tool_call_id=call.id),)
 
     def reward(self) -> float:
-        """See the module's paragraph."""
+        """Return the share of the words in all turns that begin with an a."""
         return worth("".join(self.said))
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: it holds no resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """The same prompts for both."""
+    """The prompts of both sides."""
 
     name: str
     fingerprint: str
     levels: int = 1
 
     def problem(self, index: int) -> Problem:
-        """The training problem of `index`."""
+        """Return the training problem of `index`."""
         return Problem(prompt=f"Do {2 * index}.", chat=Chat.ALWAYS)
 
     def held_out(self, index: int) -> Problem:
-        """The held-out problem of `index`."""
+        """Return the held-out problem of `index`."""
         return Problem(prompt=f"Do {2 * index + 1}.", chat=Chat.ALWAYS)
 
 
@@ -78,16 +78,16 @@ class WithTool(Prompts):
     wait_s: float
 
     def environment(self, problem: Problem, seed: int) -> Environment:
-        """A new one."""
+        """Return a new environment."""
         return Waiting(self.turns, self.wait_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plain(Prompts):
-    """One turn, and no tool."""
+    """Completions of one turn, without a tool."""
 
     def reward(self, problem: Problem, completion: Completion) -> float:
-        """See the module's paragraph."""
+        """Return the share of the completion's words that begin with an a."""
         return worth(completion.text)
 
 

@@ -1,14 +1,16 @@
-"""`volery learn` with an account of the processor time of its event loop.
+"""Run `volery learn` with an account of the processor time of its event loop.
 
     python -m benchmarks.episodes.learner SWARM_TOML ACCOUNT TRAINER...     then the arguments of `trainer`
 
-ACCOUNT gets a line of JSON about every `EVERY_S`. It holds `at_s` since 1970, `turns` that verifiers were asked about,
-and processor time of the loop's thread so far: all of it in `loop_s`, and that for asking verifiers in `env_s`.
+ACCOUNT gets a line of JSON about every `EVERY_S`. It holds `at_s` since 1970, and `turns` that verifiers were asked
+about. It also holds processor time of the loop's thread so far: all of it in `loop_s`, and that for asking verifiers in
+`env_s`.
 
 Invariants:
-- All but the account and the trainer is the program that operators run.
+
+- Everything but the account and the trainer is the program that operators run.
 - `env_s` holds every step of the loop in a task of `node.verifiers` or below one: the pipes of its processes, too.
-- It holds what a call of `Verifiers.replies` or `Verifiers.prompts` does in the task of its caller.
+- It holds the steps of a call of `Verifiers.replies` or `Verifiers.prompts` in the task of its caller.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ T = TypeVar("T")
 
 
 class Account(trio.abc.Instrument):
-    """See the module's paragraph."""
+    """Measures the processor time of the loop, and writes it to a file."""
 
     def __init__(self, file: TextIO) -> None:
         self.env_s, self.turns = 0.0, 0
@@ -44,16 +46,16 @@ class Account(trio.abc.Instrument):
         self._began: float | None = None
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It is about to run."""
+        """Note the start of a step."""
         self._began = time.thread_time() if self._is_ours(task) else None
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It waits, or has ended."""
+        """Add the time of a step that ends."""
         if self._began is not None:
             self.env_s += time.thread_time() - self._began
 
     def before_io_wait(self, timeout: float) -> None:
-        """Nothing is left to do: write a line now and then."""
+        """Write a line if one is due, since the loop has nothing else to do."""
         if (now := time.monotonic()) >= self._due:
             self._due = now + EVERY_S
             line = {"at_s": time.time(), "loop_s": time.thread_time(), "env_s": self.env_s, "turns": self.turns}
@@ -68,7 +70,7 @@ class Account(trio.abc.Instrument):
         return known
 
     def timed(self, method: Callable[..., Coroutine[Any, Any, T]], *, counts: bool) -> Callable[..., Awaitable[T]]:
-        """The same method, whose steps are part of `env_s`. `counts`: its items are turns."""
+        """Return the same method with its steps counted in `env_s`. `counts`: its items are turns."""
 
         @wraps(method)
         async def ask(verifiers: Verifiers, items: Any) -> T:
@@ -97,7 +99,7 @@ class _Timed(Awaitable[T]):
                 self._account.env_s += time.thread_time() - began
             try:
                 step = partial(self._inner.send, (yield waits_for))
-            except BaseException as error:  # a cancellation among others: it is the coroutine's to handle
+            except BaseException as error:  # a cancellation among others; the coroutine must handle it
                 step = partial(self._inner.throw, error)
 
 

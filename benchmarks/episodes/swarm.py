@@ -1,4 +1,4 @@
-"""Run a learner and its nodes once, and tell what they generated in the time that counts.
+"""Run a learner and its nodes once, and return what they generated in the measured time.
 
     learner     `volery learn` with an account of its loop (`benchmarks.episodes.learner`), audits on, and a
                 trainer that computes nothing (`benchmarks.episodes.trainer`)
@@ -6,8 +6,9 @@
     policy      `benchmarks.episodes.chain_model`
 
 Invariants:
+
 - A step takes `PROMPTS` groups of `GROUP` rollouts, each of `TURNS` times `TOKENS` tokens, on both sides.
-- The time that counts begins and ends with a delivery that was admitted, and holds all tokens of those after the first.
+- The measured time begins and ends with an admitted delivery, and holds all tokens of the deliveries after the first.
 - When `run_side` returns or raises, none of its processes is left.
 """
 
@@ -35,7 +36,7 @@ from node.network.invites import found_swarm
 
 TURNS = 3
 TOKENS = 256
-"""A turn that calls a tool is a sentence or two and the call."""
+"""Tokens of a turn: a sentence or two and the tool call."""
 
 PROMPTS, GROUP = 8, 4
 NODES = 2
@@ -43,7 +44,7 @@ TRAIN_S = 0.1
 SHAPE = Shape(positions=TURNS * TOKENS)
 POLL_S = 0.25
 WARM_TOKENS = 16 * TURNS * TOKENS
-"""Before the time that counts: by then some episodes have ended, and first turns and later ones are mixed as ever."""
+"""Tokens before the measured time: by then some episodes have ended, and first and later turns are mixed as usual."""
 
 WARM_AT_MOST_S = 240.0
 
@@ -93,8 +94,8 @@ batch_rollouts = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What is compared: episodes of `turns` turns of `tokens` tokens each, in which a tool takes `wait_s`; without
-    `wait_s` one turn, and no tool."""
+    """A side of the comparison: episodes of `turns` turns of `tokens` tokens each, with a tool that takes `wait_s`;
+    without `wait_s`, one turn and no tool."""
 
     name: str
     turns: int
@@ -103,7 +104,7 @@ class Side:
 
     @property
     def spec(self) -> str:
-        """The task of it."""
+        """The spec of its task."""
         if self.wait_s is None:
             return "python:chain_task:plain"
         return f"python:chain_task:with_tool:turns={self.turns},wait_s={self.wait_s}"
@@ -111,10 +112,10 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The time that counts, in which `tokens` were admitted.
+    """The measured time, in which `tokens` were admitted.
 
     `loop_s`, `env_s` and `turns` are those of the account (`benchmarks.episodes.learner`). `cores` are those that all
-    processes of the swarm kept busy, `others_cores` those of everybody else. `failed` counts rewards that could not be
+    processes of the swarm used, `others_cores` those of all other processes. `failed` counts rewards that could not be
     computed, since the start.
     """
 
@@ -145,7 +146,7 @@ class Shown:
 
 
 def run_side(side: Side, out: Path, *, span_s: float, seed: int) -> Shown:
-    """Let it happen in `out`, a new directory, until `span_s` have passed that count. Raises BenchmarkError."""
+    """Run one side in `out`, a new directory, for `span_s` of measured time. Raises BenchmarkError."""
     out.mkdir(parents=True)
     model, begin = out / "model", out / "begin"
     vocabulary = write_chain_model(model, SHAPE, side.tokens)
@@ -230,7 +231,7 @@ def _shown(events: Path, account: Path, *, cores: float, others_cores: float) ->
 
 
 def _seconds_of(started: Sequence[Program]) -> float:
-    """Processor time so far of all processes of ours that are alive: none is short-lived."""
+    """Return the processor time so far of all our processes that are alive; none is short-lived."""
     total = 0.0
     for one in started:
         family = psutil.Process(one.process.pid)
@@ -247,12 +248,12 @@ def _admitted(events: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):  # the last one may be being written
+        if line.endswith("\n"):  # the last one may be incomplete
             yield json.loads(line)
 
 
 def _at(lines: Sequence[dict[str, Any]], key: str, at_s: float) -> float:
-    """What was told there, on straight lines between what was told before and after."""
+    """Return the value at this time, interpolated between the lines before and after."""
     after = next((number for number, line in enumerate(lines) if line["at_s"] >= at_s), len(lines) - 1)
     low, high = lines[max(0, after - 1)], lines[after]
     span_s = high["at_s"] - low["at_s"]

@@ -1,8 +1,8 @@
-"""A trainer that computes nothing: each version is the model that it was given.
+"""Run a trainer that computes nothing: each version is the model that it was given.
 
     python -m benchmarks.episodes.trainer TRAIN_S BEGIN MODEL VOCABULARY
 
-On two cores a real one takes most of the processor, and hides whether nodes generate while a tool works.
+On two cores a real trainer takes most of the processor, and hides whether nodes generate while a tool works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.core.pipe import Header
 
 @dataclass(kw_only=True)
 class StillTrainer(SleepingTrainer):
-    """See the module's paragraph."""
+    """A sleeping trainer whose exports are copies of one model."""
 
     model: Path
     vocab_size: int

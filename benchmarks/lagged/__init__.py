@@ -1,1 +1,1 @@
-"""What the study of staleness is made of: small swarms without a network, whose rollouts are S steps old, exactly."""
+"""Parts of the study of staleness: small swarms without a network, whose rollouts are exactly S steps old."""

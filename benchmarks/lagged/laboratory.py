@@ -1,9 +1,13 @@
-"""One cell of the study: a model taught by example, then trained on rollouts that are exactly S steps old.
+"""Run one cell of the study: a model taught by example, then trained on rollouts that are exactly S steps old.
 
-The trainer is the product's own (`learner.training.train_state`), the engine stands in for a swarm in which every
-rollout arrives at the last moment: the batch of step t was drawn with the weights of step t - S, those of the first S +
-1 steps with the weights that training began with. What always holds: a cell gives the same outcome on the same machine;
-only the current policy is evaluated, since the accuracy of lagged rollouts hides a late collapse.
+The trainer is the product's own (`learner.training.train_state`). The engine stands for a swarm in which every rollout
+arrives at the last moment: the batch of step t was drawn with the weights of step t - S, and those of the first S + 1
+steps with the starting weights.
+
+Invariants:
+
+- A cell gives the same outcome on the same machine.
+- Only the current policy is evaluated, since the accuracy of lagged rollouts hides a late collapse.
 """
 
 from __future__ import annotations
@@ -34,19 +38,21 @@ from node.tasks.tokenized_task import EncodedTask
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 MAX_EXAMPLES = 4000
-"""Steps by example after which a seed is given up: every one of ours needed less than a quarter of that."""
+"""Steps by example after which a seed is given up: all of ours needed less than a quarter of that."""
 
 EXAMPLES_FROM = 10_000_000
-"""First problem that is taught by example: training never comes so far."""
+"""First problem that is taught by example; training never reaches it."""
 
 KEPT = ("loss", "grad_norm", "learning_rate", "clip_share", "mismatch_kl", "entropy", "ess", "max_log_ratio")
-"""Of a step's metrics, those that a record keeps."""
+"""The metrics of a step that a record keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`curve`: (step, accuracy of the current policy, drawn at T = 1), `final` the mean of the last ones, `greedy` at
-    the end. `steps`: metrics of every training step, for judging alarms. `began`: accuracy after the examples.
+    """The outcome of a cell.
+
+    `curve`: (step, accuracy of the current policy, drawn at T = 1); `final` is the mean of its last values, `greedy`
+    the greedy accuracy at the end. `steps`: metrics of every training step, for judging alarms.
     """
 
     curve: tuple[tuple[int, float], ...]
@@ -56,7 +62,7 @@ class Outcome:
 
 
 def prepare(recipe: Recipe, seed: int, directory: Path, shape: Mapping[str, Any] = MODEL) -> Path:
-    """Return the directory of the model that all cells of `seed` begin with, of `shape`; made if it is not there."""
+    """Return the directory of the model of `shape` with which all cells of `seed` begin; make it if it is missing."""
     done = directory / "model"
     if done.exists():
         return done
@@ -73,7 +79,7 @@ def prepare(recipe: Recipe, seed: int, directory: Path, shape: Mapping[str, Any]
 
 
 def _teach(policy: Policy, encoded: EncodedTask, recipe: Recipe, seed: int) -> None:
-    """Cross entropy on reference answers with wrong characters in them, until enough of what is drawn is right."""
+    """Train on reference answers with wrong characters in them, by cross entropy, until enough draws are right."""
     training = Training(policy, Hyperparameters(max_new_tokens=recipe.max_new_tokens))
     chance = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -86,7 +92,7 @@ def _teach(policy: Policy, encoded: EncodedTask, recipe: Recipe, seed: int) -> N
             policy, encoded, recipe, held_out, generator
         ) >= recipe.begin:
             return
-    raise RuntimeError(f"{recipe.task}: seed {seed} did not come to {recipe.begin} in {MAX_EXAMPLES} steps by example")
+    raise RuntimeError(f"{recipe.task}: seed {seed} did not reach {recipe.begin} in {MAX_EXAMPLES} steps by example")
 
 
 def _examples(
@@ -106,7 +112,7 @@ def _examples(
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """What was drawn for one training step: the problems' indexes, completions group by group, rewards."""
+    """The draws for one training step: the problems' indexes, completions group by group, rewards."""
 
     indexes: tuple[int, ...]
     drawn: tuple[Drawn, ...]
@@ -114,7 +120,7 @@ class _Batch:
 
 
 class Laboratory:
-    """One cell at work."""
+    """Runs one cell."""
 
     def __init__(self, cell: Cell, recipe: Recipe, model: Path) -> None:
         self.cell, self.recipe = cell, recipe
@@ -126,7 +132,7 @@ class Laboratory:
         self._held_out = _held_out(self.encoded, recipe.held_out)
 
     def run(self) -> Outcome:
-        """Train all steps of the recipe; a policy whose loss is not finite any more stays as it is."""
+        """Train all steps of the recipe; a policy whose loss is no longer finite stays unchanged."""
         waiting = deque(self._draw() for _ in range(self.cell.staleness))
         curve, steps = [(0, self.evaluate())], []
         for step in range(1, self.recipe.steps + 1):
@@ -147,11 +153,11 @@ class Laboratory:
             self.train_one()
 
     def train_one(self) -> None:
-        """One step on rollouts of the weights that it trains."""
+        """Take one step on rollouts of the weights that it trains."""
         self._train(self._draw(), 0)
 
     def evaluate(self, *, greedy: bool = False) -> float:
-        """Accuracy of the current policy on held-out prompts; the same draws every time."""
+        """Return the accuracy of the current policy on held-out problems, with the same draws every time."""
         generator = None if greedy else torch.Generator().manual_seed(7)
         return _accuracy(self.policy, self.encoded, self.recipe, self._held_out, generator)
 
@@ -196,7 +202,7 @@ class Laboratory:
 
 
 def hyperparameters(cell: Cell, recipe: Recipe) -> Hyperparameters:
-    """What a cell trains with: the preset as it is, and the learning rate."""
+    """Return a cell's hyperparameters: the preset as it is, and the learning rate."""
     return Hyperparameters(
         objective=cell.objective,
         learning_rate=cell.learning_rate,
@@ -227,5 +233,5 @@ def _accuracy(
 
 
 def _short(value: float) -> float:
-    """Five digits: all that a record is read for."""
+    """Return the value with five digits, all that a record needs."""
     return float(f"{value:.5g}")

@@ -1,8 +1,8 @@
-"""The picture of the study: what is lost at each S, and how accuracy rises.
+"""Draw the picture of the study: the loss at each S, and the rise of accuracy.
 
-A row for each recipe: on the left the accuracy at the end over S, every seed a dot beside the mean of its objective; on
-the right the mean curves of our default at every S, and of S = 0. Colours of Okabe and Ito with different markers, so
-that nothing rests on colour alone.
+The picture has a row for each recipe. On the left is the final accuracy over S: every seed is a dot beside the mean of
+its objective. On the right are the mean curves of our default at every S. Colours of Okabe and Ito have different
+markers, so that nothing depends on colour alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""What is studied: tasks, models, and the cells of the study, a value each.
+"""Define the tasks, models and cells of the study.
 
-What always holds: a cell names everything that its outcome depends on but the code, so a recorded cell can be run again
-on another machine; cells of one seed and task share the model they begin with, the order of the problems and the seeds
-of all draws, so that differences between them are paired.
+Invariants:
+
+- A cell names everything that its outcome depends on, except the code, so a recorded cell can be run again on another
+  machine.
+- Cells of one seed and task share the starting model, the order of the problems and the seeds of all draws, so that
+  differences between them are paired.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from node.learner_role.training.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = range(10, 20)
-"""Those that judge the default. Seeds 0 to 9 were used to choose it, and would flatter it."""
+"""Seeds that judge the default. Seeds 0 to 9 were used to choose it, and would flatter it."""
 
 RATES: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {"reversal": (8e-4, 1.2e-3, 1.8e-3, 2.7e-3), "arithmetic": (6e-4, 9e-4, 1.35e-3, 2e-3)}
@@ -27,7 +30,7 @@ OTHERS = ("grpo", "tis", "reinforce")
 """Plain GRPO, truncated importance sampling, no correction."""
 
 SEEDS_BESIDE = SEEDS[:5]
-"""The seeds of what stands beside the default."""
+"""The seeds of the other objectives."""
 
 CONSTANT: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
     {
@@ -35,15 +38,15 @@ CONSTANT: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(
         "arithmetic": (),
     }
 )
-"""By recipe, what is run with a constant rate as well."""
+"""By recipe, the (objective, S) that also run with a constant rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One task with what is trained on it: steps of `prompts` groups of `group` completions.
+    """One task and its training: steps of `prompts` groups of `group` completions.
 
-    The model is taught by example first, each character of an answer replaced by another with probability `noise`,
-    until `begin` of what it draws is right.
+    The model is taught by example first, with each character of an answer replaced by another with probability `noise`,
+    until `begin` of its draws are right.
     """
 
     task: str
@@ -56,13 +59,13 @@ class Recipe:
     example_rate: float = 2e-3
     example_batch: int = 64
     look_every: int = 10
-    """Steps by example from one look at what is drawn to the next."""
+    """Steps by example between two checks of the draws."""
     alphabet: str = ""
     every: int = 5
-    """Steps from one evaluation to the next."""
+    """Steps between two evaluations."""
     held_out: int = 2048
     last: int = 5
-    """How many evaluations at the end are averaged."""
+    """Number of final evaluations that are averaged."""
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -85,7 +88,7 @@ MODEL = TINY_QWEN3
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
-    """One run: on which recipe, with which objective, at which S and learning rate, from which seed.
+    """One run: its recipe, objective, S, learning rate and seed.
 
     The rate falls to a tenth over the run, as it does by default, or is `constant`.
     """
@@ -103,16 +106,15 @@ class Cell:
 
 
 def fresh_cells(recipe: str) -> Iterator[Cell]:
-    """S = 0 at every rate: where nothing is stale the objectives are one and the same."""
+    """Yield S = 0 at every rate: without stale rollouts the objectives are the same."""
     for seed in SEEDS:
         for rate in RATES[recipe]:
             yield Cell(recipe=recipe, objective=DEFAULT, staleness=0, learning_rate=rate, seed=seed)
 
 
 def stale_cells(recipe: str, rate: float) -> Iterator[Cell]:
-    """Every objective at every S above 0, at the rate that was best for S = 0, the default first; and what a rate that
-    does not fall does to some of them.
-    """
+    """Yield every objective at every S above 0, at the best rate of S = 0, the default first; then the cells with a
+    constant rate."""
     for objective in (DEFAULT, *OTHERS):
         for seed in SEEDS if objective == DEFAULT else SEEDS_BESIDE:
             for staleness in LAGS[1:]:

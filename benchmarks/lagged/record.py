@@ -1,7 +1,10 @@
-"""The recorded study: one line of JSON for each cell that was run, appended when it is done.
+"""Record the study: one line of JSON for each finished cell.
 
-What always holds: a line is written whole or cut off by a kill, and a line that was cut off is run again, as is a cell
-whose recipe has changed since; lines keep their order of arrival, so that a repository sees what was added.
+Invariants:
+
+- A line is written whole, or cut off by a kill. A cell whose line was cut off, or whose recipe has changed since, is
+  run again.
+- Lines keep their order of arrival, so that a repository shows what was added.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
 Records = dict[Cell, Outcome]
 
 STRIDE = 4
-"""Metrics are kept of one step in so many evaluations: what a repository bears of five hundred cells."""
+"""Metrics are kept of one step in STRIDE evaluations, so that five hundred cells do not make the repository too
+large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class Record:
     path: Path
 
     def read(self) -> Records:
-        """All cells of today's recipes."""
+        """Return all cells of the current recipes."""
         found: Records = {}
         for row in read_rows(self.path):
             cell = Cell(**row["cell"])
@@ -43,7 +47,7 @@ class Record:
 
 
 def recipe_of(cell: Cell) -> dict[str, Any]:
-    """All of what the outcome of a cell rests on beside its own fields, as a record says it."""
+    """Return everything apart from its own fields that a cell's outcome depends on, in the form of a record."""
     recipe = RECIPES[cell.recipe]
     return {**asdict(recipe), "model": dict(MODEL), "betas": list(hyperparameters(cell, recipe).betas)}
 

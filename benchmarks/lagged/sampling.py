@@ -1,7 +1,10 @@
-"""Completions drawn from a model in this process, many at a time, with their logprobs.
+"""Draw completions from a model in this process, many at a time, with their log probabilities.
 
-What always holds: a completion ends with a stop id or after the budget; its logprobs are log_softmax(logits) under the
-weights that drew it, as an engine reports them; the same generator gives the same completions.
+Invariants:
+
+- A completion ends with a stop id or after the budget.
+- Its log probabilities are log_softmax(logits) under the weights that drew it, as an engine reports them.
+- The same generator gives the same completions.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from numpy.typing import NDArray
 from transformers import DynamicCache
 
 BLOCK = 512
-"""Prompts evaluated together: some tens of MiB of logits and cache for the models that are studied."""
+"""Prompts evaluated together: some tens of MiB of logits and cache for the models of the study."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """One completion: token ids, and the logprob of each, float32 [len(tokens)]."""
+    """One completion: token ids, and the log probability of each, float32 [len(tokens)]."""
 
     tokens: tuple[int, ...]
     logprobs: NDArray[np.float32]
@@ -55,7 +58,7 @@ def _draw_equal(
     stop_ids: torch.Tensor,
     generator: torch.Generator | None,
 ) -> list[Drawn]:
-    """For prompts (P, L) of one length; returns P * group completions."""
+    """Return P * group completions for prompts (P, L) of one length."""
     cache = DynamicCache()
     logits = model(input_ids=prompts, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
     cache.batch_repeat_interleave(group)

@@ -1,7 +1,10 @@
-"""The tasks of the study: a built-in one by its spec, or a procedural data set of reasoning-gym.
+"""Open the tasks of the study: a built-in one by its spec, or a procedural data set of reasoning-gym.
 
-What always holds: an index names one problem; a prompt's digest says whether it is held out, so training and evaluation
-never meet; a reward is 1 for exactly the answer, ended by a stop id, else 0.
+Invariants:
+
+- An index names one problem.
+- A prompt's digest says whether it is held out, so training and evaluation share no prompt.
+- A reward is 1 for exactly the answer, ended by a stop id, else 0.
 """
 
 from __future__ import annotations
@@ -17,27 +20,27 @@ from node.tasks.kinds.generated import is_held_out
 from node.tasks.registry import open_task
 
 SIZE = 1 << 40
-"""Entries are made when they are asked for, so a data set may be as long as one likes."""
+"""Size of a data set. Entries are made on request, so it may be as large as needed."""
 
 DRAWS = 200
-"""Entries for each index, of which the first on the wanted side is taken: 7 in 8 are on the training side."""
+"""Entries for each index; the first on the wanted side is taken. 7 in 8 are on the training side."""
 
 ARITHMETIC = "arithmetic"
 """reasoning-gym's basic_arithmetic, sums of two numbers of one or two digits: "Calculate 42 + 57." -> "99"."""
 
 HELD_OUT_SEED = -1
-"""The data set's own for evaluation, the same for every seed; the digest keeps the sides apart."""
+"""Seed of the data set for evaluation, the same for every seed; the digest keeps the sides apart."""
 
 
 def open_lagged(task: str, seed: int) -> Task:
-    """The task of a recipe."""
+    """Return the task of a recipe."""
     if task == ARITHMETIC:
         return GymTask(name=ARITHMETIC, seed=seed, training=_arithmetic(seed), evaluation=_arithmetic(HELD_OUT_SEED))
     return open_task(task, directory=Path(), seed=seed)
 
 
 def _arithmetic(seed: int) -> Any:
-    """An entry is drawn from the sum of seed and index: seeds lie further apart than any run comes."""
+    """Return a data set. An entry is drawn from the sum of seed and index, so seeds are further apart than any run."""
     return reasoning_gym.create_dataset(
         "basic_arithmetic",
         size=SIZE,

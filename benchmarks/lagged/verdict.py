@@ -1,7 +1,10 @@
-"""What the recorded study says: losses against S = 0 with their bounds, collapses, steps to 0.8.
+"""Judge the recorded study: losses against S = 0 with their bounds, collapses, steps to 0.8.
 
-What always holds: S = 0 counts with the learning rate that was best for it over all seeds; losses are paired by seed;
-a bound is that of a one-sided t test at 95 %, so of twenty studies of a policy that loses nothing one would show more.
+Invariants:
+
+- S = 0 counts with the learning rate that was best for it over all seeds.
+- Losses are paired by seed.
+- A bound is that of a one-sided t test at 95 %: one in twenty studies of a policy that loses nothing would exceed it.
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from benchmarks.lagged.record import Records
 
 TARGET = 0.8
 COLLAPSE = 0.25
-"""A run whose end lies so far below its own best has collapsed: noise moves an end by a tenth of that. So has one that
-ends below half of where it began.
+"""A run has collapsed if its end is this far below its own best, ten times what noise does. So has one that ends below
+half of its start.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Points of accuracy that are lost against S = 0: the mean over seeds, and its one-sided 95 % bound."""
+    """Points of accuracy lost against S = 0: the mean over seeds, and its one-sided 95 % bound."""
 
     mean: float
     bound: float
@@ -35,7 +38,7 @@ class Loss:
 
 
 def best_rate(records: Records, recipe: str) -> float:
-    """The learning rate with the highest mean accuracy at the end at S = 0."""
+    """Return the learning rate with the highest mean final accuracy at S = 0."""
     finals: dict[float, list[float]] = {rate: [] for rate in RATES[recipe]}
     for cell, outcome in records.items():
         if cell.recipe == recipe and not (cell.staleness or cell.constant) and cell.learning_rate in finals:
@@ -46,7 +49,7 @@ def best_rate(records: Records, recipe: str) -> float:
 def runs(
     records: Records, recipe: str, objective: str, staleness: int, rate: float, *, constant: bool = False
 ) -> dict[int, Outcome]:
-    """Outcomes by seed; at S = 0 those of any objective, since there they are the same."""
+    """Return outcomes by seed; at S = 0 those of any objective, since they are the same there."""
     return {
         cell.seed: outcome
         for cell, outcome in records.items()
@@ -56,7 +59,7 @@ def runs(
 
 
 def loss(fresh: dict[int, Outcome], stale: dict[int, Outcome]) -> Loss | None:
-    """None without two paired seeds."""
+    """Return the loss; None without two paired seeds."""
     seeds = sorted(fresh.keys() & stale.keys())
     if len(seeds) < 2:
         return None
@@ -71,7 +74,7 @@ def has_collapsed(outcome: Outcome) -> bool:
 
 
 def steps_to_target(outcomes: Sequence[Outcome]) -> float | None:
-    """The median over seeds of when the current policy first reaches TARGET; None when half of them never do."""
+    """Return the median step over seeds at which the current policy first reaches TARGET; None if half never do."""
     return median([crossing(outcome.curve, TARGET) for outcome in outcomes]) if outcomes else None
 
 

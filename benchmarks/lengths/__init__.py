@@ -1,4 +1,4 @@
-"""A recorded run of Volery whose completions differ much in length, and the replay of it.
+"""A recorded run of Volery whose completions differ much in length, and its replay.
 
 - `collatz`: the task, whose right answers have a long tail
 - `record`: makes the run and writes the recording, benchmarks/recorded/lengths.jsonl

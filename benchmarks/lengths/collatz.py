@@ -1,11 +1,11 @@
-"""Write out the Collatz sequence of a number: a task whose right answers have a long tail.
+"""Define a task whose right answers have a long tail: write out the Collatz sequence of a number.
 
 An even number is followed by its half, an odd one by three times it and one, until there is 1. Half of the numbers up
 to 513 take less than 115 characters, one in a hundred takes 540. `benchmarks/lengths/record.py` copies this file beside
 its swarm.toml, as an operator would put a task there.
 
-A completion is worth the share of the sequence that it has right before its first mistake, so that a policy that errs
-learns which of its answers went further.
+The reward is the share of the sequence that is right before the first mistake, so that a policy that errs learns which
+of its completions came further.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from volery import Completion, Problem, TaskArguments, TaskError
 
 FIRST = 2
-"""The number that problem 0 asks."""
+"""The number of problem 0."""
 
 ALPHABET = "0123456789: "
 
 
 def sequence(number: int) -> list[int]:
-    """Return what follows `number`, up to 1."""
+    """Return the sequence after `number`, up to 1."""
     found = list[int]()
     while number != 1:
         number = number // 2 if number % 2 == 0 else 3 * number + 1
@@ -32,7 +32,7 @@ def sequence(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Collatz:
-    """Finitely many numbers, gone through pass after pass."""
+    """A finite set of numbers, repeated pass after pass."""
 
     size: int
     name: str = "collatz"

@@ -7,8 +7,8 @@ it by the default objective. They are processes of their own on this machine's C
 tokens of every completion are read from the learner's ledger. Prompts are leased as they come (`longest_first =
 false`), so that the order of the recording is the curriculum's.
 
-Warm-up and run go on from where they were stopped if `--keep DIR` names the same directory again. The same seed gives
-the same problems and the same warm-up; which version a group is made with depends on the machine's speed.
+Warm-up and run resume where they were stopped if `--keep DIR` names the same directory again. The same seed gives the
+same problems and the same warm-up; a group's version depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from node.network.invites import found_swarm
 from node.tasks.tokenizer import write_character_tokenizer
 
 SIZE = 256
-"""Numbers that are asked, 2 and on: so few that a small model can learn most of their sequences by heart."""
+"""Numbers of the task, from 2: so few that a small model can learn most of their sequences by heart."""
 
 STEPS, PROMPTS, GROUP = 128, 16, 8
-"""Eight passes over all numbers, if none sat out."""
+"""Eight passes over all numbers, if none is skipped."""
 
 TOKENS = 512
-"""Of a completion at most; one right answer in a hundred is longer."""
+"""Most tokens of a completion; one right answer in a hundred is longer."""
 
 STALENESS = 3
 NODES, BATCH = 2, 64
 WARM_STEPS, WARM_RATE, WARM_TOKENS = 450, 2e-3, 6144
 LEARNING_RATE = 5e-6
-"""With six times as much the policy, which has learnt most sequences by heart, is spoilt within forty steps."""
+"""At six times this rate, the policy, which has learnt most sequences by heart, is spoilt within forty steps."""
 
 POSITIONS = 1024
 MODEL = {**TINY_QWEN3, "max_position_embeddings": POSITIONS}
@@ -111,7 +111,7 @@ def record() -> int:
     parser.add_argument("file", type=Path, help="where to write the recording")
     parser.add_argument("--seed", type=int, default=0, help="of the model, the problems and the trainer (default 0)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"training steps (default {STEPS})")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run here, and go on with what is there")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="store the run here, and resume a run that is there")
     options = parser.parse_args()
     with ExitStack() as stack:
         out = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="volery-bench-")))
@@ -128,7 +128,7 @@ def record() -> int:
 
 
 def made(seed: int, steps: int) -> dict[str, Any]:
-    """Say how a recording is made."""
+    """Return how a recording is made."""
     return {
         "form": "version, problem, tokens of the prompt, tokens of each completion; in the order of the leases",
         "command": f".venv/bin/python -m benchmarks.lengths.record FILE --seed {seed} --steps {steps}",
@@ -162,7 +162,7 @@ def warm_up(out: Path, seed: int) -> None:
     argv = [sys.executable, "-m", "node", "warmup", str(config), str(out / "model"), "--steps", str(WARM_STEPS)]
     argv += ["--learning-rate", str(WARM_RATE), "--batch-tokens", str(WARM_TOKENS)]
     if code := subprocess.run(argv, check=False).returncode:
-        raise BenchmarkError(f"volery warmup ended with code {code}; what it said is above.")
+        raise BenchmarkError(f"volery warmup ended with code {code}; its output is above.")
 
 
 def write_untrained(directory: Path, seed: int) -> None:

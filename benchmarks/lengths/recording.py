@@ -1,4 +1,4 @@
-"""A recorded run as far as lengths go: which problem each group asked, by which version it was made, and its tokens.
+"""Read and write a recorded run: the problem of each group, its version, and the tokens of its completions.
 
 The first line of the file is a JSON object that says how the run was made. Then each group has a line, in the order of
 the leases: version, problem, tokens of the prompt, tokens of each completion.
@@ -37,7 +37,7 @@ class Recording:
 
     @property
     def mean(self) -> float:
-        """Tokens of a completion in the mean."""
+        """Mean tokens of a completion."""
         return sum(self.lengths) / len(self.lengths)
 
     def percentile(self, share: float) -> int:
@@ -47,7 +47,7 @@ class Recording:
 
 
 def write_recording(path: Path, recording: Recording) -> None:
-    """Write it, over what is there."""
+    """Write the recording; an existing file is replaced."""
     lines = [json.dumps(recording.made)]
     for one in recording.groups:
         row = [one.version, one.problem, one.prompt_tokens, one.lengths]

@@ -1,7 +1,7 @@
-"""The prompts and lengths of a recorded run for the simulated swarm (`learner.simulation.world`).
+"""Replay the prompts and lengths of a recorded run in the simulated swarm (`learner.simulation.world`).
 
-Prompts come in the order of the recording, from the beginning again after its last. A group takes as many tokens as it
-took then, by whichever node and in whatever order it is made.
+Prompts come in the order of the recording, from the beginning again after its last. A group has its recorded lengths,
+whichever node generates it, and in any order.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from learner.rollouts.open_leases import Prompt
 
 @dataclass(kw_only=True)
 class Replay:
-    """One walk through `recording`. Unless problems `repeat`, each is taken for one that never came before, as in a
-    task without end: its length is then known by the size of its prompt alone."""
+    """One walk through `recording`. Unless problems `repeat`, each is treated as new, as in a task without end: its
+    length can then be predicted only from the size of its prompt."""
 
     recording: Recording
     repeat: bool = True
     usual: float = field(init=False)
-    """Tokens of a completion in the mean."""
+    """Mean tokens of a completion."""
 
     def __post_init__(self) -> None:
         self.usual = self.recording.mean
         self._numbers = count()
 
     def next_prompt(self) -> Prompt:
-        """Return the next prompt; its tokens say no more than how many they are."""
+        """Return the next prompt; of its tokens only the count has a meaning."""
         index = next(self._numbers)
         return Prompt(task="recorded", index=index, tokens=(1,) * self._group(index).prompt_tokens)
 
     def alike(self, index: int) -> tuple[int, int]:
-        """Return which problem that index asks; all are of one kind."""
+        """Return the problem of that index; all are of one kind."""
         return (self._group(index).problem if self.repeat else index), 0
 
     def lengths(self, granted: GrantedLease) -> Sequence[int]:

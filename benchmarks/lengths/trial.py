@@ -1,8 +1,8 @@
-"""One simulated swarm with the lengths of a recording: in today's order, longest first, and with lengths known.
+"""Simulate one swarm with the lengths of a recording: in today's order, longest first, and with lengths known.
 
 The swarm is that of `learner.simulation`, which runs the learner's own scheduler. The sides of a trial have the same
 machines, prompts, lengths and luck. "Today" is `[learn] longest_first = false`. "Known" is longest first with a
-scheduler that is told each length beforehand: it shows what better foretelling could still gain.
+scheduler that knows each length beforehand: it shows what better prediction could still gain.
 
 Invariant: a setting and a seed give the same figures everywhere.
 """
@@ -28,15 +28,16 @@ Side = Literal["today", "longest first", "known"]
 SIDES: tuple[Side, ...] = ("today", "longest first", "known")
 
 BATCH_SPREAD = 0.05
-"""Deviation over mean of a batch's seconds beside what its lengths do: a machine that does little else."""
+"""Deviation over mean of a batch's seconds, besides the effect of its lengths: a machine with little other load."""
 
 BROADCAST_S, INSTALL_S = TRAIN_S / 20, TRAIN_S / 100
-"""A version's journey and its loading: the least of `benchmarks.swarms.draw`, since neither is what is measured."""
+"""Seconds of a version's broadcast and of its loading: the least of `benchmarks.swarms.draw`, since neither is
+measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A run and its swarm. `name` is what the table calls it."""
+    """A run and its swarm. `name` is its name in the table."""
 
     name: str
     staleness: int = 1
@@ -45,16 +46,16 @@ class Setting:
     """R, in groups of the recording's size."""
     nodes: int = 16
     batch: int = 8
-    """Rollouts that an engine takes at once."""
+    """Rollouts that an engine generates at once."""
     rate_spread: float = RATE_SPREAD
     """Standard deviation of the logarithm of the nodes' rates; 0: all are equally fast."""
     fixed_share: float = 0.8
-    """Share of a full batch's seconds that one completion takes too. On GPUs most of a token's time is reading the
-    weights, once for all sequences."""
+    """Share of a full batch's seconds that one completion takes too. On GPUs a token's time is mostly spent on reading
+    the weights, once for all sequences."""
     supply: float = 1.0
-    """Rollouts a second of all nodes over R / T_train, if all completions took the mean."""
+    """Rollouts a second of all nodes over R / T_train, if all completions had the mean length."""
     repeat: bool = True
-    """Whether problems come again; else each is new."""
+    """Whether problems repeat; otherwise each is new."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +63,20 @@ class Ran:
     """Means over all steps of a run."""
 
     gathered_s: float
-    """From the first lease of a batch until its last completion has come."""
+    """Seconds from the first lease of a batch until its last completion has come."""
     late_s: float
     """The same over the second half of the steps, when most problems have been seen."""
     step_s: float
-    """From one training step to the next."""
+    """Seconds from one training step to the next."""
     vain_share: float
-    """Share of the rollouts begun that grew too old, or were recalled since they would have."""
+    """Share of the started rollouts that became stale, or were recalled before that."""
 
 
 Trial = dict[Side, Ran]
 
 
 def run_trial(setting: Setting, recording: Recording, seed: int, *, steps: int | None = None) -> Trial:
-    """Run all sides; `steps` are as many as the recording has groups for, unless given."""
+    """Run all sides; without `steps`, as many as the recording has groups for."""
     prompts = setting.rollouts // len(recording.groups[0].lengths)
     steps = steps or len(recording.groups) // prompts
     return {side: _run(side, setting, recording, seed, steps) for side in SIDES}
@@ -127,7 +128,7 @@ def _run(side: Side, setting: Setting, recording: Recording, seed: int, steps: i
 
 @dataclass(kw_only=True)
 class Known(CompletionLengths):
-    """Lengths that are known beforehand: `longest` tells the tokens of a group's longest completion."""
+    """Lengths that are known beforehand: `longest` returns the tokens of a group's longest completion."""
 
     longest: Callable[[int], int]
 
@@ -137,5 +138,5 @@ class Known(CompletionLengths):
         return True
 
     def foretold(self, index: int, prompt_tokens: int | None) -> float:
-        """Return what it will be."""
+        """Return the length that it will have."""
         return float(self.longest(index))

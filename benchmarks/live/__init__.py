@@ -1,6 +1,7 @@
-"""A real swarm in an emulated network: a learner and rollout nodes, each a process of its own behind a link of its own.
+"""A real swarm in an emulated network: a learner and rollout nodes, each a process of its own behind its own link.
 
-`swarm` starts, watches and ends it; `learner` is `volery learn` with `trainer`, which sleeps, in the place of a trainer
-that computes. `loopback` is a swarm without emulated links, whose learner can be killed and started again; `members`
-are many members of it that have nothing to do. `idle` counts what nodes say to each other that have nothing to do.
+`swarm` starts, watches and ends it; `learner` is `volery learn` with `trainer`, which sleeps instead of computing.
+`leaving_node` is `volery join` with an account of what it generates. `loopback` is a swarm without emulated links,
+whose learner can be killed and started again. `members` are many idle members of it; `besieger` are strangers that
+attack it. `idle` counts the bytes that idle nodes exchange.
 """

@@ -1,10 +1,10 @@
-"""Strangers who attack a learner: `python -m benchmarks.live.besieger idle|greedy ADDRESS`.
+"""Attack a learner as strangers do: `python -m benchmarks.live.besieger idle|greedy ADDRESS`.
 
-    idle      300 connections of one address that say nothing, each made again as soon as it is closed
-    greedy    40 connections that shake hands, open 256 streams each, fill every window, and read nothing; each made
+    idle      300 connections of one address that say nothing, each opened again as soon as it is closed
+    greedy    40 connections that shake hands, open 256 streams each, fill every window, and read nothing; each opened
               again, with another key, as soon as it is cut off
 
-Ends when its input does.
+It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ async def idle(address: Address) -> None:
         with suppress(OSError, trio.BrokenResourceError):
             async with await connect(address) as stream:
                 while await stream.receive_some():
-                    pass  # a greeting, until it is closed
+                    pass  # a greeting, until the learner closes the connection
         await trio.sleep(AGAIN_S)
 
 
 async def greedy(address: Address) -> None:
-    """Fill whatever can be filled; of our own memory as little as possible."""
+    """Fill every window, with as little memory of our own as possible."""
     header = encode_message("/multistream/1.0.0") + encode_message(PING_PROTOCOL)
     data = header + bytes(INITIAL_WINDOW - len(header))
     while True:

@@ -1,16 +1,17 @@
-"""What a node sends and receives that has nothing to do, in a swarm in which everybody knows everybody.
+"""Measure what an idle node sends and receives, in a swarm in which all nodes are neighbours.
 
     python -m benchmarks.live.idle      one measurement, a line for each node
 
-`volery learn` and as many `volery join` as a full mesh takes (FULL_MESH), each behind a router of kind `port`, so that
-a node has FULL_MESH connections, one of them to the learner. One version is published and fetched, rollouts are made
-until the staleness window is full, and then all wait for a trainer that sleeps. The engines sleep as well. All that
-nodes say then is counted where their router would count it: heartbeats, questions, keep-alives, reservations, searches
-for a router's ports, with all headers.
+The swarm is `volery learn` and as many `volery join` as a full mesh has (FULL_MESH), each behind a router of kind
+`port`. So a node has FULL_MESH connections, one of them to the learner. One version is published and fetched, and
+rollouts are generated until the staleness window is full. Then all wait for a trainer that sleeps; the engines sleep as
+well. All traffic of nodes in that time is counted where their router would count it: heartbeats, questions,
+keep-alives, reservations, searches for a router's ports, with all headers.
 
 Invariants:
-- Every router was probed before the first node started.
-- Nothing is counted before nodes had SETTLE_S for what they do after joining.
+
+- Every router is probed before the first node starts.
+- Nothing is counted before nodes had SETTLE_S for their work after joining.
 """
 
 from __future__ import annotations
@@ -49,28 +50,28 @@ from node.tasks.tokenizer import write_character_tokenizer
 from swarm.work.neighbour_graph import FULL_MESH
 
 PLANT = Plant(train_s=3600.0, prompts=4, size_bytes=1 << 20, learner_mbit=50.0, node_down_mbit=50.0, heartbeat_s=5.0)
-"""A training step that does not end, and the heartbeats of a swarm whose operator said nothing of them."""
+"""A training step that does not end, and the default heartbeat period."""
 
 MEETING_S = 90.0
-"""For all to meet, on two cores: each of 276 pairs shakes hands twice."""
+"""Timeout for all to connect, on two cores: each of 276 pairs shakes hands twice."""
 
 SETTLE_S = 45.0
-"""From the last meeting until counting begins: questions to neighbours become rare within it."""
+"""Pause from the last connection to the count: questions to neighbours become rare within it."""
 
 SPAN_S = 75.0
-"""Counted: everything that a node says regularly is said at least once."""
+"""Seconds that are counted: every regular message of a node is sent at least once."""
 
 LOOK_S = 1.0
 FEWEST_MET_PCT = 95.0
-"""Of the connections of a full mesh. With fewer, nodes have fewer neighbours to speak with."""
+"""Smallest percentage of the connections of a full mesh. With fewer, nodes have fewer neighbours to speak with."""
 
 ESTABLISHED = "01"
-"""In /proc/net/tcp."""
+"""The state in /proc/net/tcp."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """By node: bytes a second, both ways together; and how many connections it had."""
+    """By node: bytes a second, both ways together; and its number of connections."""
 
     bytes_per_s: dict[str, float]
     num_connections: dict[str, int]
@@ -85,12 +86,12 @@ class Idle:
 
     @property
     def met_pct(self) -> float:
-        """Of the connections that a full mesh and the learner make, how many there were."""
+        """Percentage of the connections of a full mesh with the learner that existed."""
         return 100 * sum(self.num_connections.values()) / len(self.num_connections) ** 2
 
 
 def measure_idle(out: Path) -> Idle:
-    """Let it happen; `out`, a new directory, takes everything.
+    """Run the swarm and measure it; `out`, a new directory, receives all files.
 
     Raises BenchmarkError, NetworkUnavailable, or ProbeFailed.
     """
@@ -146,13 +147,13 @@ def _start(lab: Laboratory, names: Sequence[str], stack: ExitStack, out: Path) -
 
 
 def _counted(lab: Laboratory, name: str) -> int:
-    """Bytes that a node's interface has sent and received."""
+    """Return the bytes that a node's interface has sent and received."""
     told = json.loads(ip("-n", lab.namespace(name), "-s", "-j", "link", "show", "eth0"))
     return sum(int(told[0]["stats64"][way]["bytes"]) for way in ("rx", "tx"))
 
 
 def _connections(lab: Laboratory, name: str) -> int:
-    """TCP connections of a node that are open, the one to the learner among them."""
+    """Return the number of a node's open TCP connections, the one to the learner included."""
     lines = run(*inside(lab.namespace(name), ["cat", "/proc/net/tcp"])).splitlines()[1:]
     return sum(line.split()[3] == ESTABLISHED for line in lines)
 

@@ -1,8 +1,8 @@
-"""`volery learn` with another trainer's process.
+"""Run `volery learn` with another trainer's process.
 
     python -m benchmarks.live.learner SWARM_TOML TRAINER...     then the arguments of `benchmarks.live.trainer`
 
-What always holds: all but the trainer is the program that operators run.
+Invariant: everything but the trainer is the program that operators run.
 """
 
 from __future__ import annotations

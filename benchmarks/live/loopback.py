@@ -1,8 +1,12 @@
-"""A swarm on loopback, without emulated links: a learner that can be killed and started again, and nodes.
+"""Run a swarm on loopback, without emulated links: a learner that can be killed and started again, and nodes.
 
-The learner is the program that operators run, but for a trainer that sleeps (`benchmarks/live/trainer.py`); nodes have
-engines that sleep. What always holds: a learner that is started again listens where the one before did, and has its
-state; each program ends with the block that opened it.
+The learner is the program that operators run, except that its trainer sleeps (`benchmarks/live/trainer.py`); nodes have
+engines that sleep.
+
+Invariants:
+
+- A restarted learner listens where the one before did, and has its state.
+- Each program ends with the block that opened it.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ audits = false
 
 @dataclass(kw_only=True)
 class LoopbackSwarm:
-    """See the module's paragraph. `out`, a directory, takes everything; training begins once `begin` is there."""
+    """A swarm on loopback. `out`, a directory, receives all files; training begins once the file `begin` exists."""
 
     name: str
     out: Path
@@ -91,7 +95,7 @@ class LoopbackSwarm:
 
     @contextmanager
     def learner(self, number: int) -> Iterator[psutil.Process]:
-        """The learner's start of that number; its log is named by it."""
+        """Start the learner for the `number`th time, which names its log; yield its process."""
         trainer = [str(self.plant.train_s), str(self.plant.size_bytes), str(self.begin)]
         argv = [sys.executable, "-m", "benchmarks.live.learner", str(self.config), *trainer]
         with open_program(f"learner{number}", argv, self.out) as program:
@@ -99,7 +103,7 @@ class LoopbackSwarm:
 
     @contextmanager
     def node(self, name: str, address: str = "127.0.0.1") -> Iterator[None]:
-        """A node that listens at `address`."""
+        """Run a node that listens at `address`."""
         config, plant = self.out / f"{name}.toml", self.plant
         token_s = plant.generation_s / plant.tokens
         told = fake_node_toml(name, group=plant.group, token_s=token_s, address=address)
@@ -110,7 +114,7 @@ class LoopbackSwarm:
 
 
 def listens(process: psutil.Process) -> bool:
-    """Whether a learner can be dialled. Raises BenchmarkError when it has ended."""
+    """Return whether a learner can be dialled. Raises BenchmarkError if it has ended."""
     if not process.is_running():
-        raise BenchmarkError("The learner ended when it was started again.")
+        raise BenchmarkError("The learner ended after its restart.")
     return any(one.status == psutil.CONN_LISTEN for one in process.net_connections(kind="tcp"))

@@ -1,12 +1,12 @@
-"""Members that have nothing to do: `python -m benchmarks.live.members INVITE FIRST COUNT`.
+"""Run idle members: `python -m benchmarks.live.members INVITE FIRST COUNT`.
 
-Each of them is a host of libp2p as nodes have it (TLS, yamux, identify, reachability, broadcasts), with a key and an
-address of its own, a line to the learner that greets it and beats as often as it was told, and a link that would tell
-it which chunks there are. They have no engine: they say that it is outside their hours, ask for no leases, fetch no
-versions, and dial none of those to whom they are introduced.
+Each of them is a host of libp2p as nodes have it (TLS, yamux, identify, reachability, broadcasts), with its own key and
+address. It has a work connection to the learner, which greets and sends heartbeats at the period that the learner sets,
+and a link that would tell it which chunks there are. Members have no engine: they say that they are resting, ask for no
+leases, fetch no versions, and dial none of the peers that they are introduced to.
 
-Keys and addresses follow from the number of a member, so whoever starts them again is whom the learner knows. Ends when
-its input does.
+Keys and addresses follow from the number of a member, so the learner knows a member that is started again. The program
+ends with its standard input.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from swarm.transport.interface import Transport, ignore_report
 from swarm.work.client import Connected, LineEvent, NotWelcome, RunFinished, WorkClient
 
 STARTED_AT_ONCE = 8
-"""Members of one process that are on their way in at the beginning. After a restart of the learner all come at once."""
+"""Members of one process that join at once at the beginning. After a restart of the learner all come at once."""
 
 PER_NETWORK = 250
 
 
 def address_of(number: int) -> str:
-    """Of the network that is this machine alone, 127.0.0.0/8."""
+    """Return an address of the network that is only this machine, 127.0.0.0/8."""
     return f"127.77.{number // PER_NETWORK}.{1 + number % PER_NETWORK}"
 
 
@@ -56,7 +56,7 @@ def now_ms() -> int:
 
 
 class Member:
-    """One of them."""
+    """One idle member."""
 
     def __init__(self, number: int, invite: Invite, transport: Transport, store: ChunkStore) -> None:
         self.number, self.invite, self.transport = number, invite, transport
@@ -95,14 +95,14 @@ class Member:
         )
 
     def _reach(self, *, anew: bool) -> dict[str, bytes]:
-        """How it is reached, where the learner does not know, as a node tells it."""
+        """Return how it can be reached if the learner does not know it, as a node reports it."""
         reach = encode(self.transport.reached())
         is_known, self.told = reach == self.told, reach
         return {} if is_known and not anew else {REACH: reach}
 
 
 async def keep_member(number: int, invite: Invite, place: Path, starting: trio.CapacityLimiter) -> None:
-    """Be there until cancelled, or until the run is over."""
+    """Stay connected until cancelled, or until the run is over."""
     seed = hashlib.sha256(b"member %d" % number).digest()
     await starting.acquire_on_behalf_of(number)
     with suppress(NotWelcome, RunFinished), first_cause():
@@ -117,7 +117,7 @@ async def keep_member(number: int, invite: Invite, place: Path, starting: trio.C
 
 
 async def keep_members(invite: Invite, first: int, count: int) -> None:
-    """Be there until nobody waits for us any more."""
+    """Keep the members connected until standard input ends."""
     starting = trio.CapacityLimiter(STARTED_AT_ONCE)
     with TemporaryDirectory(prefix="volery-members-") as directory:
         await _keep_members(invite, range(first, first + count), Path(directory), starting)

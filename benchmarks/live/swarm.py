@@ -1,11 +1,14 @@
-"""One run of a learner and its rollout nodes, from nothing to the learner's last training step.
+"""Run a learner and its rollout nodes once, from nothing to the learner's last training step.
 
-    learner     `volery learn`, but for a trainer that sleeps (`trainer`)
-    nodes       `volery join` with the fake engine, which sleeps as well: no token costs a core anything
+    learner     `volery learn`, except for a trainer that sleeps (`trainer`)
+    nodes       `volery join` with the fake engine, which sleeps as well: no token uses a core
     links       each process in a network namespace of its own (`benchmarks.network.emulation`)
 
-What always holds: training begins when all nodes have joined; when `run_swarm` returns or raises, none of its processes
-and namespaces is left; the learner's state directory is, and tells what happened.
+Invariants:
+
+- Training begins when all nodes have joined.
+- When `run_swarm` returns or raises, none of its processes and namespaces is left.
+- The learner's state directory is left, and records what happened.
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ LEARNER = "learner"
 
 POLL_S = 0.5
 START_S = 120.0
-"""Until all have joined: so many interpreters and their imports, on two busy cores."""
+"""Timeout until all have joined: many interpreters and their imports, on two busy cores."""
 
 PATIENCE = 6.0
-"""A run has failed when it takes so many times what training alone takes, and START_S."""
+"""A run has failed if it takes longer than this factor times the training alone, plus START_S."""
 
 SWARM_TOML = """\
 [swarm]
@@ -89,9 +92,9 @@ fake_token_s = {token_s}
 
 @dataclass(frozen=True, kw_only=True)
 class Plant:
-    """What is the same in every run: what things take by themselves, sizes, and rates of links in Mbit/s.
+    """The constants of every run: durations, sizes, and rates of links in Mbit/s.
 
-    A node makes a group of `group` completions at a time, of at most `tokens` tokens, in `generation_s`.
+    A node generates a group of `group` completions at a time, of at most `tokens` tokens, in `generation_s`.
     """
 
     train_s: float = 2.45
@@ -113,7 +116,7 @@ class Plant:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is not: the window, the period, how many nodes and training steps; `first` is the first step that counts."""
+    """The variables of a run: window, period, numbers of nodes and of training steps; `first` is the first counted."""
 
     staleness: int
     kappa: int = 1
@@ -125,8 +128,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A run that ended well. `state` is the learner's directory; `cores` the share of all cores that were in use, by
-    anybody, from the first step that counts on.
+    """A run that ended well. `state` is the learner's directory; `cores` is the share of all cores in use, by any
+    process, from the first counted step on.
     """
 
     state: Path
@@ -134,7 +137,7 @@ class Ran:
 
 
 def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
-    """Let it happen; `out`, a new directory, takes everything. Raises BenchmarkError."""
+    """Run the swarm; `out`, a new directory, receives all files. Raises BenchmarkError."""
     names = [f"n{number}" for number in range(1, run.nodes + 1)]
     nodes = [Node(name=name, up=plant.node_up_mbit, down=plant.node_down_mbit) for name in names]
     links = [Node(name=LEARNER, up=plant.learner_mbit, down=plant.learner_mbit), *nodes]
@@ -163,7 +166,7 @@ def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
 
 
 def _watch(learner: Program, started: Sequence[Program], plant: Plant, run: Run, state: Path) -> float:
-    """Wait until the learner has ended; return the share of the cores in use since the first step that counts."""
+    """Wait until the learner has ended; return the share of the cores in use since the first counted step."""
     ends = time.monotonic() + PATIENCE * run.steps * plant.train_s + START_S
     began: tuple[float, float] | None = None
     cores = 0.0
@@ -183,7 +186,7 @@ def _watch(learner: Program, started: Sequence[Program], plant: Plant, run: Run,
 
 
 def swarm_toml(plant: Plant, run: Run, address: str) -> str:
-    """The learner's configuration."""
+    """Return the learner's configuration."""
     return SWARM_TOML.format(
         address=address,
         port=PORT,
@@ -199,13 +202,13 @@ def swarm_toml(plant: Plant, run: Run, address: str) -> str:
 
 
 def node_toml(plant: Plant, name: str, address: str) -> str:
-    """A node's configuration."""
+    """Return a node's configuration."""
     token_s = plant.generation_s / plant.tokens
     return fake_node_toml(name, group=plant.group, token_s=token_s, address=address, port=PORT)
 
 
 def fake_node_toml(name: str, *, group: int, token_s: float, address: str = "127.0.0.1", port: int = 0) -> str:
-    """The configuration of a node whose engine is the fake one, and takes `token_s` for a token."""
+    """Return the configuration of a node with the fake engine, which takes `token_s` for a token."""
     return NODE_TOML.format(name=name, address=address, port=port, token_s=token_s, group=group)
 
 
@@ -217,20 +220,20 @@ def _join(plant: Plant, name: str, address: str, invite: str, out: Path) -> list
 
 
 class Program:
-    """One program, and where its output goes."""
+    """One program with the log of its output."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name, self.process, self._log = name, process, log
 
     def last_words(self) -> str:
-        """The end of its output."""
+        """Return the end of its output."""
         tail = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
         return "\n".join([f"The end of the output of {self.name}:", *(tail or ["(nothing)"])])
 
 
 @contextmanager
 def open_program(name: str, argv: Sequence[str], out: Path) -> Iterator[Program]:
-    """A program that is ended, politely if it lets itself be, when the block is left. Its stdin ends when we die."""
+    """Yield a program that is terminated, then killed, when the block is left. Its stdin ends if this process dies."""
     log = out / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -259,15 +262,15 @@ def wait_until(what: str, condition: Callable[[], bool], started: Sequence[Progr
     ends = time.monotonic() + START_S
     while not condition():
         if ended := next((one for one in started if one.process.poll() is not None), None):
-            raise BenchmarkError(f"{ended.name} ended before there was {what}. {ended.last_words()}")
+            raise BenchmarkError(f"{ended.name} ended while we waited for {what}. {ended.last_words()}")
         if time.monotonic() > ends:
             words = started[0].last_words() if started else ""
-            raise BenchmarkError(f"After {START_S:.0f} s there was not {what}. {words}")
+            raise BenchmarkError(f"Timed out after {START_S:.0f} s waiting for {what}. {words}")
         time.sleep(POLL_S)
 
 
 def count_events(path: Path, event: str) -> int:
-    """How often this event stands in a file of events, one a line."""
+    """Return how often this event occurs in a file of events, one a line."""
     if not path.exists():
         return 0
     lines = path.read_bytes().splitlines(keepends=True)

@@ -1,11 +1,15 @@
-"""A trainer that sleeps instead of computing: the conversation of `learner.training.server` over the same pipe, from
-memory.
+"""Run a trainer that sleeps instead of computing; it speaks as `learner.training.server` does, over the same pipe.
 
     python -m benchmarks.live.trainer TRAIN_S SIZE_BYTES BEGIN
 
-What always holds: a step takes TRAIN_S; every export is a model of SIZE_BYTES, all of whose bytes are random and
-differ from those of the version before, so that nothing compresses, no patch is worth while, and every version travels
-whole; `load` is not answered before the file BEGIN exists. Rewards come and are not looked at.
+It ignores the rewards that it gets.
+
+Invariants:
+
+- A step takes TRAIN_S.
+- Every export is a model of SIZE_BYTES random bytes that all differ from those of the version before. So nothing
+  compresses, no patch is smaller, and every version is sent whole.
+- `load` is not answered before the file BEGIN exists.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ STATE = "trainer.json"
 
 @dataclass(kw_only=True)
 class SleepingTrainer:
-    """See the module's paragraph."""
+    """A trainer whose steps only take time."""
 
     train_s: float
     size_bytes: int
@@ -45,7 +49,7 @@ class SleepingTrainer:
     steps: int = 0
 
     def answer(self, header: Header) -> Header:
-        """Do one request; the reply's header."""
+        """Handle one request; return the reply's header."""
         began = time.monotonic()
         number = header.pop("id", None)
         try:
@@ -86,13 +90,13 @@ def _directory(text: str) -> Path:
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until they end."""
     train_s, size_bytes, begin = sys.argv[1:]
     serve(SleepingTrainer(train_s=float(train_s), size_bytes=int(size_bytes), begin=Path(begin)), requests, replies)
 
 
 def serve(trainer: SleepingTrainer, requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer with this trainer until nobody asks any more."""
+    """Answer requests with this trainer until they end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def send(header: Header) -> None:

@@ -1,1 +1,1 @@
-"""Pools of machines whose prices, rates and presence change, and those who choose among them."""
+"""Pools of machines whose prices, rates and presence change, and the loops that choose among them."""

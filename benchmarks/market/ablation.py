@@ -1,8 +1,10 @@
-"""The paper's own ablation (ECHO-2, Table 2), by its own rule: without peer-to-peer, and without looking at prices.
+"""Repeat the paper's own ablation (ECHO-2, Table 2), by its own rule: without peer-to-peer, and without prices.
 
-What always holds: all of it is `learner.provisioning.model.echo2`, with a learner of four A100 and a pool of equal
-cards whose prices and rates differ as offers do; a swarm without peer-to-peer has as many machines or one more, as in
-Table 2, whichever is cheaper.
+Invariants:
+
+- All of it is `learner.provisioning.model.echo2`, with a learner of four A100 and a pool of equal cards whose prices
+  and rates differ as offers do.
+- A swarm without peer-to-peer has as many machines or one more, as in Table 2, whichever is cheaper.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from learner.provisioning.model.echo2 import mu_target, wait_s
 from learner.provisioning.model.windows import Timings
 
 TRAIN_S, BROADCAST_S, KAPPA, ROLLOUTS = 1631.2, 1437.0, 2, 2048
-"""Table 2, and S = 3. R is not printed; 128 prompts of 16 rollouts."""
+"""From Table 2, and S = 3. R is not printed; it is 128 prompts of 16 rollouts."""
 
 STAR_S = 1830.0 / 9
-"""Without peer-to-peer a version took 1830 s to nine machines: the learner sends each its own copy."""
+"""Without peer-to-peer a version took 1830 s to reach nine machines: the learner sends each its own copy."""
 
 LEARNER_PRICE = 4 * 3.06
 CARDS, CARD_PRICE, CARD_RATE = 40, 0.35, 0.27
 SPREAD = 0.35
-"""Deviation of the logarithm of a price; of a rate, half of it."""
+"""Deviation of the logarithm of a price; that of a rate is half of it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Ablation:
-    """USD per training step, the learner's included, and machines."""
+    """USD per training step, the learner's included, and numbers of machines."""
 
     full: float
     no_p2p: float
@@ -45,7 +47,7 @@ class Ablation:
 
 
 def ablation(seed: int) -> Ablation:
-    """One pool."""
+    """Return the ablation of one pool."""
     rng = random.Random(seed)
     cards = [
         Card(CARD_PRICE * rng.lognormvariate(0, SPREAD), CARD_RATE * rng.lognormvariate(0, SPREAD / 2))
@@ -65,7 +67,7 @@ def ablation(seed: int) -> Ablation:
 
 
 def per_step(cards: Sequence[Card], broadcast_s: float) -> float:
-    """USD, with the wait that equation (1) predicts."""
+    """Return the USD of a step, with the wait that equation (1) predicts."""
     timings = _timings(broadcast_s)
     period_s = TRAIN_S + wait_s(timings, KAPPA, math.fsum(card.rate for card in cards))
     return (LEARNER_PRICE + math.fsum(card.price for card in cards)) * period_s / 3600

@@ -1,7 +1,7 @@
-"""Those who choose: the planner, the paper's loop in one order or another, and everybody on; and what each pays.
+"""Define the loops that choose: the planner, the paper's loop in two orders, and all machines; and what each pays.
 
-What always holds: all of them see the same measured rates at the same reviews, and pay for what is on from the moment
-that it is switched on, while it supplies only once it has started.
+Invariant: all loops see the same measured rates at the same reviews. They pay for a machine from its activation on,
+while it supplies only once it has started.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from learner.provisioning.planner.planner import Planner, Settings, Situation
 from learner.provisioning.planner.pool import Pool
 
 PROVEN_S = 300.0
-"""After so long on, a newcomer's rate is measured; it is not forgotten when it goes and comes back."""
+"""Active time after which a newcomer's rate is measured; it is not forgotten when the machine leaves and returns."""
 
 FLAP_S = 3600.0
-"""Who is switched on again within an hour of being switched off, without having left, went for nothing."""
+"""A machine that is activated again within an hour of its deactivation, without having left, counts as a flap."""
 
 
 class Loop(Protocol):
-    """Chooses who is on."""
+    """Chooses the active machines."""
 
     def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]: ...
 
 
 class Ours:
-    """`learner.provisioning.planner.planner`."""
+    """The planner, `learner.provisioning.planner.planner`."""
 
     def __init__(self, clock: Clockwork) -> None:
         self.train_s = clock.train_s
@@ -46,7 +46,7 @@ class Ours:
 
 
 class InOrder:
-    """The paper's loop, on our condition and with our patience: first in `order` comes, last goes, one at a time."""
+    """The paper's loop, with our condition and our delays: first in `order` comes, last goes, one at a time."""
 
     def __init__(self, clock: Clockwork, order: Callable[[Candidate], float]) -> None:
         self._clock, self._order = clock, order
@@ -75,14 +75,14 @@ class InOrder:
 
 
 class Everybody:
-    """All that there is."""
+    """Activates all machines."""
 
     def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]:
         return frozenset(one.name for one in candidates)
 
 
 def loops(clock: Clockwork, seed: int) -> dict[str, Loop]:
-    """By name."""
+    """Return the loops by name."""
     places: dict[str, float] = {}
     rng = random.Random(seed)
     return {
@@ -95,7 +95,7 @@ def loops(clock: Clockwork, seed: int) -> dict[str, Loop]:
 
 @dataclass(kw_only=True)
 class Account:
-    """What a loop did. Money in USD, `steps` of training; flaps while there was churn, and after."""
+    """The account of a loop: USD, `steps` of training, and flaps during churn and after."""
 
     paid: float = 0.0
     steps: float = 0.0
@@ -108,12 +108,12 @@ class Account:
 
     @property
     def per_step(self) -> float:
-        """USD."""
+        """USD of a step."""
         return self.paid / self.steps
 
 
 def run(loop: Loop, clock: Clockwork, moments: Sequence[Moment]) -> Account:
-    """The whole story, from one who has measured all that are there at its beginning."""
+    """Run a loop through all moments; it starts with measured rates for all machines present at the beginning."""
     account = Account(proven={one.name for one in moments[0].true})
     since_s: dict[str, float] = {}
     off_s: dict[str, float] = {}
@@ -142,7 +142,7 @@ def run(loop: Loop, clock: Clockwork, moments: Sequence[Moment]) -> Account:
 
 
 def seen(moment: Moment, proven: set[str]) -> list[Candidate]:
-    """The pool as far as it is known."""
+    """Return the pool with the rates that are known."""
     return [moment.measured[one.name] if one.name in proven else moment.promised[one.name] for one in moment.true]
 
 

@@ -1,8 +1,10 @@
-"""How soon the planner reacts to what really changes: four shocks to a swarm that was left in peace.
+"""Measure how soon the planner reacts to real changes: four shocks to a swarm that was left in peace.
 
-What always holds: each shock meets the planner as the trace left it; time is counted from the moment after a review to
-the review at which enough is switched on, so one that is caught at the next review took REVIEW_S. What then has to
-start takes its own time.
+Invariants:
+
+- Each shock meets the planner as the trace left it.
+- Time is counted from the moment after a review to the review that activates enough, so a shock that the next review
+  catches took REVIEW_S. The start of the machines takes its own time.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from learner.provisioning.planner.pool import Pool
 MOST_REVIEWS = 240
 
 SLOWER, QUICKER, HIT = 0.5, 0.85, 1 / 3
-"""A third of those on give half as much; the learner's step takes 15 % less."""
+"""A third of the active machines supply half as much; the learner's step takes 15 % less."""
 
 MATTERS = 0.05
-"""A saving of less need not be followed."""
+"""A smaller saving need not be followed."""
 
 Enough = Callable[[Pool, frozenset[str]], bool]
 
 
 def reactions(ours: Ours, clock: Clockwork, now_s: float, pool: Sequence[Candidate], seed: int) -> dict[str, float]:
-    """Seconds by shock, infinity for never; without those that changed nothing or that nobody could make good."""
+    """Return seconds by shock, infinity for never; without shocks that change nothing or that no set can compensate."""
     on = sorted(ours.review(now_s, pool, set()))
     rng = random.Random(seed)
     gone, slow = set(rng.sample(on, (len(on) + 1) // 2)), set(rng.sample(on, max(1, round(len(on) * HIT))))
@@ -51,7 +53,7 @@ def reactions(ours: Ours, clock: Clockwork, now_s: float, pool: Sequence[Candida
 
 
 def _matters(pool: Pool, name: str, on: Sequence[str]) -> bool:
-    """Whether it would be on, and save enough to be moved to."""
+    """Return whether the machine would be active, and save enough to be worth a change."""
     choice = cheapest(pool.target, on)
     chosen = isinstance(choice, Choice) and name in {one.name for one in choice.chosen}
     return chosen and isinstance(choice, Choice) and choice.price < (1 - MATTERS) * pool.price(on)

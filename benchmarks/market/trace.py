@@ -1,8 +1,12 @@
-"""A seeded pool of machines over some hours: who is there when, at what price and rate, and how well that is known.
+"""Draw a seeded pool of machines over some hours: their presence, prices, rates, and how well these are known.
 
-What always holds: a seed is one story, whoever chooses among the machines; after the churn nobody comes, goes, or
-changes price or speed, and in the end what is measured is what is. Prices and rates are guesses at a market (RTX
-5090 as in ECHO-2, Table 1, at vast.ai; its rate as Table 2 implies), spread by what such offers differ by.
+Prices and rates are guesses at a market (RTX 5090 as in ECHO-2, Table 1, at vast.ai; its rate as Table 2 implies), with
+the spread of such offers.
+
+Invariants:
+
+- A seed is one story, whichever loop chooses among the machines.
+- After the churn no machine comes, goes, or changes price or speed. In the end measurements are exact.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from learner.provisioning.planner.constants import REVIEW_S
 from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
 
 CHURN_S, QUIET_S, EXACT_S = 5400.0, 3600.0, 2700.0
-"""Everything changes; nothing does, but it is measured with noise; it is known exactly."""
+"""Seconds of three phases: everything changes; nothing changes, but it is measured with noise; it is known exactly."""
 
 MACHINES = (3, 200)
 
@@ -37,28 +41,28 @@ PRICE_SPREAD, RATE_SPREAD = 0.25, 0.2
 """Deviations of the logarithm within a kind."""
 
 NOISE, NOISE_LASTS_S = 0.03, 900.0
-"""The median of 32 values that vary by 15 % has an error of 3.3 %, and is made of new ones after so long."""
+"""The median of 32 values that vary by 15 % has an error of 3.3 %, and all its values are new after this time."""
 
 PRIOR_SPREAD = 0.3
-"""What a newcomer's own benchmark promises, against what it will deliver; the deviation of the logarithm."""
+"""Deviation of the logarithm of a newcomer's own benchmark over its later rate."""
 
 LEAVES_PER_HOUR, AWAY_S = (0.0, 0.6), 1800.0
-"""Rented spot machines and owners who come home; each machine has its own rate."""
+"""For rented spot machines and owners who come home; each machine has its own rate."""
 
 PRICE_CHANGES_PER_HOUR, PRICE_STEP = 0.3, 0.2
 SLOWS_PER_HOUR, SLOW = 0.05, 0.6
-"""Somebody else plays on that card now."""
+"""Another program uses the card now."""
 
 LATE = 0.15
-"""Share of the machines that nobody has seen at the beginning."""
+"""Share of the machines that are not present at the beginning."""
 
 LOADING_S, DOWNLOAD_S = (10.0, 60.0), (60.0, 600.0)
-"""Who stands by holds the newest version and must only load it; who came a moment ago must get it first."""
+"""A standby machine holds the newest version and must only load it; a machine that just came must fetch it first."""
 
 
 @dataclass(kw_only=True)
 class Machine:
-    """One of the pool. `leaves` per hour; `prior` is what it promises over what it delivers."""
+    """A machine of the pool. `leaves` per hour; `prior` is its promised rate over its real one."""
 
     name: str
     price: float
@@ -74,7 +78,7 @@ class Machine:
     error: float = 0.0
 
     def candidate(self, now_s: float, *, factor: float = 1.0) -> Candidate:
-        """It as a plan sees it, its rate being `factor` times the true one."""
+        """Return the machine as a plan sees it, with `factor` times its true rate."""
         assert self.joined_s is not None
         return Candidate(
             name=self.name,
@@ -89,9 +93,9 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """The pool at one time: as it is, and as it seems, `measured` or, until that is done, `promised`.
+    """The pool at one time: its true rates, and the known ones, `measured` or, until then, `promised`.
 
-    `exact`: everybody is measured, and without an error.
+    `exact`: all machines are measured, and without an error.
     """
 
     at_s: float
@@ -102,7 +106,7 @@ class Moment:
 
 
 def trace(seed: int) -> tuple[Clockwork, list[Moment]]:
-    """The learner's clock, and the pool at every review."""
+    """Return the learner's clock, and the pool at every review."""
     rng = random.Random(seed)
     train_s = 60.0 * 30 ** rng.random()
     machines = _machines(rng, train_s)
@@ -152,7 +156,7 @@ def _machines(rng: random.Random, train_s: float) -> list[Machine]:
 
 
 def _clock(rng: random.Random, train_s: float, machines: list[Machine]) -> Clockwork:
-    """R such that a quarter to two thirds of all machines would do, at the strictest condition."""
+    """Return a clock whose R needs a quarter to two thirds of all machines, at the strictest condition."""
     staleness = rng.randint(2, 6)
     everybody = [one.candidate(0.0) for one in machines]
     delay_s = usual_delay_s([one.supplier() for one in everybody])
@@ -180,7 +184,7 @@ def _churn(rng: random.Random, one: Machine, now_s: float) -> None:
 
 
 def _measure(rng: random.Random, machines: list[Machine], *, exact: bool) -> None:
-    """Errors that last: an autoregressive walk with deviation NOISE."""
+    """Draw errors that last: an autoregressive walk with deviation NOISE."""
     kept = float(np.exp(-REVIEW_S / NOISE_LASTS_S))
     for one in machines:
         one.error = 0.0 if exact else kept * one.error + (1 - kept**2) ** 0.5 * rng.gauss(0, NOISE)

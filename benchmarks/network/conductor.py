@@ -3,7 +3,7 @@
 Invariants:
 
 - The clock runs from GO to the last peer's DONE.
-- What a peer received is compared with the payload, byte for byte, before its time counts.
+- A peer's file is compared with the payload, byte for byte, before its time counts.
 - If a node ends early or a run takes too long, RunFailed is raised with the end of that node's output.
 - Routers are probed before a node starts.
 - When this returns, no process of the run is left.

@@ -71,7 +71,7 @@ class Kind:
 
 _KINDS = (
     Kind(name="open", summary="no router: a public host", filtering=By.NOTHING, is_public=True, ip6=True),
-    Kind(name="cone", summary="a mapped port is open to everybody", filtering=By.NOTHING),
+    Kind(name="cone", summary="a mapped port is open to all hosts", filtering=By.NOTHING),
     Kind(name="address", summary="a mapped port is open to hosts that were sent to", filtering=By.ADDRESS),
     Kind(name="port", summary="a mapped port is open only to ports that were sent to, as in most homes"),
     Kind(name="symmetric", summary="another mapped port for each destination", mapping=By.PORT),

@@ -1,11 +1,14 @@
-"""A day of a learner and its nodes in one process, over a network in memory, in a time that runs RATE times as fast.
+"""Run a learner and its nodes for a day in one process, over a network in memory, RATE times as fast as real time.
 
-    learner    `volery learn`, but for a trainer that sleeps (`benchmarks.live.trainer`); it is started again every hour
-    nodes      `volery join` with the fake engine; each stays for a while, and then another one comes in its place
+    learner    `volery learn`, except for a trainer that sleeps (`benchmarks.live.trainer`); restarted every hour
+    nodes      `volery join` with the fake engine; each stays for a while, and then another one takes its place
 
-What always holds: all but the trainer, the engines and the network is the program that people run, with its ledger, its
-store and its files; the clock that dates things runs as fast as the one that times them; a node that left has taken its
-directory with it.
+Invariants:
+
+- Everything but the trainer, the engines and the network is the program that people run, with its ledger, its store and
+  its files.
+- The clock for dates runs as fast as the one for durations.
+- The directory of a node that left is removed.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ from swarm.versions import follower
 
 HOUR_S = 3600.0
 RATE = 120.0
-"""Virtual seconds in one: a day takes twelve minutes, and a commit of the ledger ten virtual seconds."""
+"""Virtual seconds in a real one: a day takes twelve minutes, and a commit of the ledger ten virtual seconds."""
 
 NODES = 4
 STAY_S = 4800.0
-"""How long a node stays, in the mean: 72 leave in a day."""
+"""Mean stay of a node: 72 leave in a day."""
 
 TRAIN_S = 240.0
 SIZE_BYTES = 1 << 17
-"""Of a version: small, so that what nodes keep of versions in memory, which is bounded, does not hide what is not."""
+"""Size of a version. It is small, so that versions in the nodes' memory, which is bounded, do not hide other growth."""
 
 LOOK_S = 1800.0
 
@@ -89,7 +92,7 @@ audits = false
 
 @dataclass(kw_only=True)
 class Day:
-    """See the module's paragraph. `out`, a directory, takes everything."""
+    """A day of a swarm. `out`, a directory, receives all files."""
 
     out: Path
     hours: float
@@ -106,7 +109,7 @@ class Day:
     _rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def live(self) -> Sequence[Usage]:
-        """Let it pass; return what was used, every LOOK_S."""
+        """Let the day pass; return the usage at every LOOK_S."""
         write_character_tokenizer(self.out / "model")
         (self.out / "model" / "config.json").write_text("{}", encoding="ascii")
         write_payload(self.out / "model", 1 << 16, seed=0)
@@ -137,7 +140,7 @@ class Day:
         return looks
 
     async def _learn(self, config: Path) -> None:
-        """The learner, which is started again every hour."""
+        """Run the learner, and restart it every hour."""
         begin = self.out / "begin"
         begin.touch()
         trainer = [sys.executable, "-m", "benchmarks.live.trainer", str(TRAIN_S / RATE), str(SIZE_BYTES), str(begin)]
@@ -171,7 +174,7 @@ class Day:
                 self.troubles.append(str(text))
 
     async def _join(self, slot: int) -> None:
-        """One node after the other."""
+        """Run one node after the other."""
         await trio.sleep(slot * STAY_S / NODES)
         while True:
             if self._invite is None:

@@ -1,8 +1,11 @@
-"""Thousands of joins over real connections: hosts that come, ask a question and are gone, each with a key of its own.
+"""Let thousands of hosts join over real connections: each has its own key, asks a question and leaves.
 
-What always holds: whoever comes shakes hands as nodes do (TLS, yamux, identify) and is answered; nobody of them is left
-when usage is looked at. The first WARM_UP joins are not looked at: of so many peers a host remembers that they were
-here, and then forgets the oldest.
+Usage is not measured in the first WARM_UP joins: a host remembers that many peers, and then forgets the oldest.
+
+Invariants:
+
+- Each host shakes hands as nodes do (TLS, yamux, identify) and gets an answer.
+- None of them is left when usage is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from swarm.transport.interface import Stream, Transport
 
 WARM_UP = MAX_EXPECTED + 500
 EACH = 250
-"""Joins between two looks."""
+"""Joins between two measurements."""
 
 AT_ONCE = 4
 QUESTION = "/soak/question/1"
@@ -33,8 +36,10 @@ async def _answer(stream: Stream) -> None:
 
 
 async def _join(host: Transport, number: int) -> None:
-    """Come, be trusted, ask, and go. Each was here before, at an address of its own: strangers come no faster than
-    UNKNOWN_HANDSHAKES, and one origin no faster than ORIGIN_HANDSHAKES.
+    """Join, be trusted, ask, and leave.
+
+    Each host counts as one that was here before, at its own address: strangers come no faster than UNKNOWN_HANDSHAKES,
+    and one origin no faster than ORIGIN_HANDSHAKES.
     """
     keypair, address = Keypair(os.urandom(32)), f"127.88.{number // 250 % 250}.{1 + number % 250}"
     host.expect({keypair.peer_id: address})
@@ -50,7 +55,7 @@ async def _join(host: Transport, number: int) -> None:
 
 
 async def join(times: int, directory: Path, tell: Callable[[Usage], None]) -> Sequence[Usage]:
-    """Let so many join after those of the warm-up; return what was used, every EACH joins, in thousands of them."""
+    """Let `times` hosts join after the warm-up; return the usage at every EACH joins, counted in thousands."""
     looks: list[Usage] = []
     async with open_libp2p(os.urandom(32), [LOOPBACK]) as host:
         host.handle(QUESTION, _answer)

@@ -1,7 +1,7 @@
-"""Whether what was measured grows: the slope through it, and how sure of it one may be.
+"""Find whether a measurement grows: the slope through its values, and a confidence interval.
 
-The slope is the median of those between all pairs of measurements (Theil and Sen), with its 95 % interval, so that no
-single measurement decides. A pure function.
+The slope is the median of those between all pairs of values (Theil and Sen), with its 95 % interval, so that no single
+value decides. A pure function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Of a quantity by another: `slope`, and the ends of its interval."""
+    """The trend of one quantity over another: `slope`, and the ends of its interval."""
 
     slope: float
     low: float
@@ -24,6 +24,6 @@ class Trend:
 
 
 def trend(at: Sequence[float], values: Sequence[float]) -> Trend:
-    """The trend of `values` measured at `at`, two or more."""
+    """Return the trend of `values` measured at `at`, two or more."""
     found = theilslopes(values, at, CONFIDENCE)
     return Trend(slope=float(found.slope), low=float(found.low_slope), high=float(found.high_slope))

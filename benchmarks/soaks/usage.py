@@ -1,6 +1,6 @@
-"""What this process uses, its children's memory included.
+"""Measure the resources that this process uses, its children's memory included.
 
-What always holds: what Python and the C library could give back, they have given back before memory is read.
+Invariant: Python and the C library free the memory that they can before it is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """`at`: in hours of the run, or in thousands of joins. `disk_mib` is what lies in the files."""
+    """`at`: in hours of the run, or in thousands of joins. `disk_mib` is the size of the files."""
 
     at: float
     memory_mib: float
@@ -30,7 +30,7 @@ class Usage:
 
 
 def usage(at: float, directory: Path) -> Usage:
-    """Now, with the files below `directory`. To be asked in a task of trio."""
+    """Return the current usage, with the files below `directory`. Call it in a task of trio."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -46,7 +46,7 @@ def table2_wait_s() -> float:
 
     The rate is the one by which it waits for nine as it did for the paper's nine.
     """
-    low, high = 0.7, 1.3  # of nine, over R / T_train; our model says 0.925
+    low, high = 0.7, 1.3  # the rate of nine over R / T_train; our model says 0.925
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if _wait_s(9, middle) > GIVEN_WAIT_S else (low, middle)

@@ -111,7 +111,7 @@ def drawn(
     window, group = rng.randint(*staleness), rng.choice(GROUPS)
     peers = round(math.exp(rng.uniform(*(math.log(many) for many in PEERS))))
     journey, generation, share = rng.uniform(*broadcast), rng.uniform(*GENERATION), rng.uniform(*supply)
-    batches = peers / share / generation  # of mean machines, in one training step at R / T_train
+    batches = peers / share / generation  # by mean machines, in one training step at R / T_train
     rollouts = group * max(8, round(batches * rng.uniform(*GROUPS_AT_ONCE)))
     learning = Learning(
         rollouts=rollouts,

@@ -128,7 +128,7 @@ def test_what_was_not_measured_says_why(out: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_without_a_swarm_still_has_its_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = {"transformers": "the swarm took no step, or not in time"}
+    skipped = {"transformers": "the swarm took no step in time"}
     (tmp_path / "run.json").write_text(json.dumps({"commit": "0" * 40, "tiny": False, "skipped": skipped}))
     monkeypatch.setattr(sys, "argv", ["summary", str(tmp_path)])
     assert summary.main() == 1

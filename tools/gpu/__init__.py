@@ -1,4 +1,4 @@
-"""A trial of the program on a machine with one GPU, with or without a network: see README.md.
+"""Try the program on a machine with one GPU, with or without a network: see README.md.
 
 - `prepare`: builds the bundles that a machine without a network needs
 - `run`: runs every part within a time limit, and ends with the summary

@@ -3,8 +3,8 @@
     python3 -m tools.gpu.environment FOLDER volery.tar.xz
     FOLDER/bin/python -m tools.gpu.environment OTHER vllm.tar.zst vllm-library.zst
 
-The first needs the standard library alone; an archive of zstd needs zstandard, which is among Volery's packages.
-Engine workers start with `python -I`, which takes no PYTHONPATH; an environment of its own it does take.
+The first needs only the standard library; an archive of zstd needs zstandard, which is among Volery's packages. Engine
+workers start with `python -I`, which ignores PYTHONPATH but accepts an environment of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO
 
 LIBRARY = "vllm/_C_stable_libtorch.abi3.so"
-"""vLLM's largest file, which is carried apart: together the two archives would be too large for one bundle."""
+"""vLLM's largest file, which has its own bundle: together the two archives would be too large for one."""
 
 WINDOW_BYTES = 1 << 27
-"""What `zstd --long=27` packs with; readers must be told."""
+"""The window of `zstd --long=27`; readers must know it."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def make(root: Path) -> Path:
 
 
 def unpack(archive: Path, packages: Path) -> None:
-    """Put what an archive holds among the packages."""
+    """Add an archive's contents to the packages."""
     if archive.suffixes[-2:] == [".tar", ".xz"]:
         with tarfile.open(archive) as tar:
             tar.extractall(packages, filter="fully_trusted")

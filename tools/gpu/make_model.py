@@ -1,8 +1,7 @@
 """Make a Qwen3 of random weights in bfloat16, and a tokenizer of words: python -m tools.gpu.make_model FOLDER [tiny]
 
-Random weights cost a step as much as trained ones. Word n is "wn", so whatever the model says is text, and some of it
-earns a reward (`trial_task`). FOLDER/made.json says what was made: parameters, bytes, on which device, the
-configuration.
+Random weights cost a step as much as trained ones. Word n is "wn", so every completion is text, and some of it earns a
+reward (`trial_task`). FOLDER/made.json describes the model: parameters, bytes, device, and configuration.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def make_weights(out: Path, config: dict[str, Any], device: str) -> int:
-    """Write configuration and weights; return how many parameters there are."""
+    """Write configuration and weights; return the number of parameters."""
     torch.manual_seed(0)
     with torch.device(device):
         model = Qwen3ForCausalLM(Qwen3Config(**config)).to(torch.bfloat16)

@@ -1,10 +1,10 @@
 """Measure vLLM alone, without the program around it: plain_vllm.py MODEL OUT.json, with the Python that has vLLM.
 
 vLLM generates batches of 256 completions, of two kinds:
-- `step`: 256 new tokens after 256, much as a training step asks for them.
-- `start`: 32 new tokens after 16, as a node measures its speed when it begins (`node/engine/throughput.py`).
+- `step`: 256 new tokens after 256, similar to a training step.
+- `start`: 32 new tokens after 16, as a node measures its speed when it starts (`node/engine/throughput.py`).
 
-It compiles where a node would: where there is g++.
+It compiles if a node would: if there is g++.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SHAPES = {"step": (256, 256), "start": (16, 32)}
 """Tokens of a prompt, new tokens."""
 
 RUNS = 2
-"""The first pays for what is only paid once; the best counts."""
+"""The first run includes one-time costs; the best run counts."""
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
-"""Batches that a CUDA graph is captured for. vLLM's own list is longer, and takes a minute more."""
+"""Batch sizes for which a CUDA graph is captured. vLLM's own list is longer, and takes a minute more."""
 
 
 def main() -> None:
-    """Write what was measured after each run, so that an early end leaves the earlier ones."""
+    """Write the measurements after each run, so that an early end keeps the earlier ones."""
     model, out = sys.argv[1], Path(sys.argv[2])
     began, eager = time.time(), shutil.which("g++") is None
     import torch

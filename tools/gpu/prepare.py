@@ -6,9 +6,9 @@ FOLDER (default: .gpu in the checkout, which git must ignore) gets folders to ca
     B1   vLLM's largest library (vllm-library.zst)
     B    the rest of vLLM, with its packages (vllm.tar.zst)
 
-The GPU machine brings CPython 3.12 with torch. This needs the same Python and system, Linux on x86-64, and a package
-index, git, tar, xz, zstd, a C compiler and the headers of GMP. Packages of torch's own
-stay out; so does what a run never imports.
+The GPU machine brings CPython 3.12 with torch. This program needs the same Python and system, Linux on x86-64. It also
+needs a package index, git, tar, xz, zstd, a C compiler and the headers of GMP. Packages that belong to torch stay out,
+and so does everything that a run never imports.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 LIMIT_MIB = 55
-"""Of a bundle: what can be sent through most doors in one piece."""
+"""Largest size of a bundle, so that most channels can send it in one piece."""
 
 SCRIPTS = ("tools", "benchmarks")
-"""Folders of the repository that bundle A has beside the packages. Each gets an `__init__.py`, if it has none: of two
-packages of a name, Python prefers the one that has it."""
+"""Folders of the repository in bundle A beside the packages. Each gets an `__init__.py` if it has none: of two packages
+with one name, Python prefers the one that has it."""
 
 IN_THE_BASE = {"torch", "numpy", "scipy", "matplotlib"}
-"""Packages of Volery that the GPU machine's own Python has. What only they need is left to it, too."""
+"""Packages of Volery that the GPU machine's own Python has. Packages that only these need are left out, too."""
 
 NEVER_IMPORTED = {"grpcio", "hf-xet", "mypy-protobuf", "types-protobuf", "types-requests"}
-"""Packages that others ask for, and that no run touches; the first two would take 12 MiB."""
+"""Packages that others require and no run uses; the first two would take 12 MiB."""
 
 LEFT_OUT_A = ["docs", "examples", "example.py", "interop", "newsfragments", "stubs"]
-"""What libp2p's wheel puts beside its package."""
+"""Folders that libp2p's wheel puts beside its package."""
 
 VLLM = "vllm==0.32.0"
 LEFT_OUT_B = [
@@ -77,23 +77,23 @@ def fail(*lines: str) -> None:
 
 
 def run(*argv: str | Path, cwd: Path | None = None) -> str:
-    """A command's output; ends the program where the command fails."""
+    """Return a command's output; end the program if the command fails."""
     print("+", *(str(a) for a in argv[:8]), "..." if len(argv) > 8 else "", flush=True)
     done = subprocess.run([str(a) for a in argv], cwd=cwd, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        fail(f"{argv[0]} failed with exit status {done.returncode}; its own words are above.")
+        fail(f"{argv[0]} failed with exit status {done.returncode}; its own message is above.")
     return done.stdout
 
 
 def pythons() -> Iterator[str]:
-    """Where CPython 3.12 may be: PYTHON312, PATH, pyenv."""
+    """Yield the paths where CPython 3.12 may be: PYTHON312, PATH, pyenv."""
     yield from filter(None, [os.environ.get("PYTHON312"), shutil.which("python3.12"), shutil.which("python3")])
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from (str(path) for path in sorted(root.glob("versions/3.12*/bin/python3.12"), reverse=True))
 
 
 def find_python() -> str:
-    """The first that runs and is CPython 3.12."""
+    """Return the first path that runs and is CPython 3.12."""
     test = "import sys; sys.exit((sys.implementation.name, *sys.version_info[:2]) != ('cpython', 3, 12))"
     for python in pythons():
         try:
@@ -106,7 +106,7 @@ def find_python() -> str:
 
 
 def check(folder: Path, parts: list[str]) -> None:
-    """Complain now about what would go wrong in some minutes."""
+    """Check now for problems that would appear only after minutes."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         fail(f"the wheels must be those of Linux on x86-64, and this is {platform.system()} on {platform.machine()}.")
     for command in ["git", "tar", "xz", *(["zstd"] if "B" in parts else [])]:
@@ -119,12 +119,12 @@ def check(folder: Path, parts: list[str]) -> None:
 
 
 def canonical(name: str) -> str:
-    """A package's name as indexes spell it."""
+    """Return a package's name in the spelling of indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def needed(pip: list[str], source: Path, scratch: Path) -> list[str]:
-    """Lines name==version: what Volery needs at the project's pins, without what the GPU machine has."""
+    """Return lines name==version: Volery's packages at the project's pins, without those of the GPU machine."""
     report = scratch / "report.json"
     run(*pip, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report, "-c",
         source / "constraints.txt", source)  # fmt: skip
@@ -144,7 +144,7 @@ def needed(pip: list[str], source: Path, scratch: Path) -> list[str]:
 
 
 def fetch(pip: list[str], commands: Path, wheels: Path, *wanted: str | Path) -> None:
-    """Wheels of exactly what is wanted. One that was built here gets the libraries that it links to, GMP above all."""
+    """Fetch exactly the wanted wheels. A wheel that was built here gets the libraries that it links to, such as GMP."""
     run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *wanted)
     for wheel in wheels.glob("*-linux_x86_64.whl"):
         search = f"{commands}:{os.environ['PATH']}"
@@ -153,7 +153,7 @@ def fetch(pip: list[str], commands: Path, wheels: Path, *wanted: str | Path) -> 
 
 
 def install(pip: list[str], wheels: Path, site: Path, left_out: list[str]) -> None:
-    """A folder of packages, compiled in part."""
+    """Install a folder of packages, compiled in part."""
     run(*pip, "install", "--quiet", "--no-deps", "--no-compile", "--target", site, *sorted(wheels.glob("*.whl")))
     for name in ["bin", *left_out]:
         path = site / name
@@ -167,7 +167,7 @@ def install(pip: list[str], wheels: Path, site: Path, left_out: list[str]) -> No
 
 
 def packed(site: Path, archive: Path, *compressor: str) -> None:
-    """The folder's contents as one archive."""
+    """Pack the folder's contents into one archive."""
     print("+ tar", site, "|", *compressor, flush=True)
     with archive.open("wb") as file:
         tar = subprocess.Popen(["tar", "-C", site, "--owner=0", "--group=0", "-cf", "-", "."], stdout=subprocess.PIPE)
@@ -177,7 +177,7 @@ def packed(site: Path, archive: Path, *compressor: str) -> None:
 
 
 def finished(part: Path) -> None:
-    """Look at the size."""
+    """Check the size of a finished bundle."""
     size = sum(f.stat().st_size for f in part.rglob("*") if f.is_file()) / 2**20
     print(f"{part}: {size:.1f} MiB")
     if size > LIMIT_MIB:
@@ -185,7 +185,7 @@ def finished(part: Path) -> None:
 
 
 def part_a(pip: list[str], commands: Path, part: Path, scratch: Path) -> None:
-    """Volery as HEAD has it, and its packages."""
+    """Build bundle A: Volery as HEAD has it, and its packages."""
     source, site = scratch / "source", scratch / "site-a"
     source.mkdir()
     commit = run("git", "rev-parse", "HEAD", cwd=ROOT).strip()
@@ -202,7 +202,7 @@ def part_a(pip: list[str], commands: Path, part: Path, scratch: Path) -> None:
 
 
 def part_b(pip: list[str], commands: Path, folder: Path, scratch: Path) -> None:
-    """vLLM and the packages of vllm-packages.txt; its largest library goes by itself."""
+    """Build bundles B and B1: vLLM and the packages of vllm-packages.txt, with its largest library apart."""
     site, squeeze = scratch / "site-b", ["zstd", "-q", "-19", "--long=27", "-T0"]
     fetch(pip, commands, scratch / "wheels-b", VLLM, "-r", HERE / "vllm-packages.txt")
     install(pip, scratch / "wheels-b", site, LEFT_OUT_B)
@@ -213,7 +213,7 @@ def part_b(pip: list[str], commands: Path, folder: Path, scratch: Path) -> None:
 
 
 def main() -> None:
-    """Everything, in a scratch folder that is gone afterwards."""
+    """Build all bundles in a scratch folder, which is removed afterwards."""
     parser = argparse.ArgumentParser(description="Build the bundles that a GPU machine without a network needs.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / ".gpu")
     parser.add_argument("--parts", nargs="+", choices=["A", "B"], default=["A", "B"], help="B is B1, too")

@@ -1,12 +1,13 @@
-"""Run every part of the trial within TOTAL_S seconds, and write what came of them to OUT: python3 -m tools.gpu.run
+"""Run every part of the trial within TOTAL_S seconds, and write the results to OUT: python3 -m tools.gpu.run
 
 Start it in the checkout or in bundle A, with the Python that has torch. The parts follow one another: the trainer
 alone, a swarm whose nodes run transformers, a swarm whose node runs vLLM, vLLM alone, the summary. Settings are
-environment variables, which README.md explains. This file needs the standard library alone.
+environment variables, which README.md explains. This file needs only the standard library.
 
 Invariants:
-- A part that fails or is left out is told in OUT/run.json, and the others run.
-- The exit code is 0 if no part failed, whatever the bars say.
+
+- A part that fails or is left out is noted in OUT/run.json, and the others run.
+- The exit code is 0 if no part failed, even if bars were missed.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ TITLES = {
     "vllm": "a swarm on vLLM",
     "plain_vllm": "vLLM alone",
 }
-"""Of the parts, by the names that their files in OUT have."""
+"""Titles of the parts, by the names of their files in OUT."""
 
 TOTAL_S = float(os.environ.get("TOTAL_S") or 480)
 PARTS = Path(os.environ.get("PARTS") or "/tmp/volery-parts")
 VLLM_ARCHIVES = ("vllm.tar.zst", "vllm-library.zst")
 NO_VLLM = "none"
-"""As VLLM_PYTHON: the parts that need vLLM are left out."""
+"""Value of VLLM_PYTHON that leaves out the parts that need vLLM."""
 
 AS_ASKED = f"VLLM_PYTHON is {NO_VLLM}"
 
 ROOM_GB = 1 if TINY else 42
-"""Free space that checkpoints and versions need, with some to spare."""
+"""Free space in GB that checkpoints and versions need, with some to spare."""
 
 VLLM_SWARM_S = 150
-"""Kept back for the swarm on vLLM: its first step comes after some 95 s, then B_RUN_S, then the end."""
+"""Seconds reserved for the swarm on vLLM: its first step comes after some 95 s, then B_RUN_S, then the end."""
 
 PLAIN_S = 70
-"""Kept back for vLLM alone, which finds most of what it compiles in the cache that the node left."""
+"""Seconds reserved for vLLM alone, which finds most of its compiled code in the cache that the node left."""
 
 SUMMARY_S = 10
 LEAST_S = 30
-"""Nothing is begun with less than this left."""
+"""Minimum of seconds left for a part to begin."""
 
 VLLM_SETTINGS = {
     "ENGINE": "vllm",
@@ -62,7 +63,7 @@ VLLM_SETTINGS = {
     "BATCH": "16" if TINY else "256",
     "ENGINE_MORE": 'gpu_memory_utilization = 0.4;max_model_len = 4096;on_new_version = "continue"',
 }
-"""Where `trial` has no better default for a node on vLLM."""
+"""Settings for a node on vLLM for which `trial` has no better default."""
 
 
 class Failed(Exception):
@@ -70,7 +71,7 @@ class Failed(Exception):
 
 
 class Run:
-    """All parts, and which of them were left out or failed."""
+    """All parts, with those that were left out or failed."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -86,7 +87,7 @@ class Run:
         self.environment = {**os.environ, **own, "VLLM_NO_USAGE_STATS": "1", "MODEL": str(self.model)}
 
     def run(self) -> int:
-        """Do all of it; return the exit code."""
+        """Run all parts; return the exit code."""
         if (self.out / "run.json").exists():
             sys.exit(f"{self.out} holds an earlier run. Set OUT to a new folder, or remove it.")
         self.describe_machine()
@@ -95,7 +96,7 @@ class Run:
             self.make_model()
         except Failed as why:
             sys.exit(str(why))
-        with ThreadPoolExecutor(1) as beside:  # unpacking keeps one core busy for some 20 s, and the GPU not at all
+        with ThreadPoolExecutor(1) as beside:  # unpacking uses one core for some 20 s, and not the GPU
             finding = beside.submit(self.find_vllm)
             self.part("trainer", self.trainer_alone)
             vllm, why_not = finding.result()
@@ -112,11 +113,11 @@ class Run:
         self.say("summary")
         done = subprocess.run([self.python, "-m", "tools.gpu.summary", str(self.out)], cwd=ROOT, check=False)
         shutil.rmtree(self.room / "places", ignore_errors=True)
-        # 1: bars were missed, which is no failure of the trial. A summary that could not be written is.
+        # 1: bars were missed, which is no failure of the trial. A summary that could not be written is one.
         return int(self.failed or done.returncode not in (0, 1) or not (self.out / "gpu.json").exists())
 
     def part(self, name: str, action: Callable[[], None]) -> None:
-        """Run one part; one that fails is told, and others follow."""
+        """Run one part; if it fails, report it and go on."""
         self.say(TITLES[name])
         try:
             action()
@@ -131,7 +132,7 @@ class Run:
     # Parts.
 
     def trainer_alone(self) -> None:
-        """Have the trainer take steps while nothing else runs, for its mfu."""
+        """Let the trainer take steps while nothing else runs, to measure its mfu."""
         options = ["--reps", "3", *(["--rehearse"] if TINY else [])]
         self.do("trainer", [self.python, "-m", "benchmarks.trainer_gpu", *options], 110, codes=(0, 1))
         last = (self.out / "trainer.log").read_text(errors="replace").splitlines()[-1:]
@@ -149,11 +150,11 @@ class Run:
         environment |= {key: os.environ[key] for key in VLLM_SETTINGS if os.environ.get(key)}
         argv = [self.python, "-m", "tools.gpu.trial", str(self.room / "places" / name), str(self.out / name)]
         if subprocess.run(argv, cwd=ROOT, env=environment, check=False).returncode:
-            raise Failed("the swarm took no step, or not in time; its logs lie in OUT")
+            raise Failed("the swarm took no step in time; its logs are in OUT")
         shutil.rmtree(self.room / "places" / name, ignore_errors=True)
 
     def plain_vllm(self, python: str) -> None:
-        """Measure vLLM alone with what time is left; a run that was cut short may have left figures."""
+        """Measure vLLM alone in the time left; a run that was cut short may have left figures."""
         limit_s = self.left_s() - SUMMARY_S
         if limit_s < LEAST_S:
             raise Failed(f"no time was left for it, of {TOTAL_S:g} s; set TOTAL_S to more")
@@ -170,7 +171,7 @@ class Run:
         return self.make_environment("volery", sys.executable, packages) if packages.is_file() else sys.executable
 
     def find_vllm(self) -> tuple[str | None, str]:
-        """Return the Python that has vLLM; or None, and why there is none."""
+        """Return the Python that has vLLM; or None, and the reason."""
         if named := os.environ.get("VLLM_PYTHON"):
             return (named, "") if named != NO_VLLM else (None, AS_ASKED)
         if (installed := ROOT / ".venv-vllm" / "bin" / "python").is_file():
@@ -198,7 +199,7 @@ class Run:
         return str(folder / "bin" / "python")
 
     def make_model(self) -> None:
-        """Make the model, unless it is there. Raises Failed."""
+        """Make the model, unless it exists. Raises Failed."""
         if not (self.model / "made.json").is_file():
             argv = [self.python, "-m", "tools.gpu.make_model", str(self.model), *(["tiny"] if TINY else [])]
             self.do("model", argv, 90)
@@ -211,7 +212,7 @@ class Run:
         if shutil.which("nvidia-smi"):
             subprocess.run(["nvidia-smi", "-L"], check=False)
         elif not TINY:
-            self.say("no nvidia-smi is here; without a GPU, rehearse: TINY=1")
+            self.say("nvidia-smi is not installed; without a GPU, rehearse: TINY=1")
 
     def do(self, name: str, argv: list[str], limit_s: float, codes: tuple[int, ...] = (0,)) -> None:
         """Run a program to its end, output to OUT/NAME.log. Raises Failed."""
@@ -249,7 +250,7 @@ def find_room() -> Path:
     if named := os.environ.get("ROOM"):
         room = Path(named).absolute()
     else:
-        # In memory, a flush says nothing of a disk.
+        # A memory file system says nothing about a disk's flushes.
         base = next((p for p in ("/tmp", "/dev/shm") if gb_free(p) >= ROOM_GB), None)
         if base is None:
             sys.exit(f"Neither /tmp nor /dev/shm has {ROOM_GB} GB free. Set ROOM to a folder that has.")
@@ -263,7 +264,7 @@ def gb_free(folder: str) -> float:
 
 
 def commit() -> str:
-    """Return which commit this is: bundle A has it in a file, a checkout in git."""
+    """Return the commit: bundle A has it in a file, a checkout in git."""
     file = ROOT / "volery.commit"
     if file.is_file():
         return file.read_text().strip()

@@ -1,12 +1,13 @@
-"""Say where a step's seconds went and which bars were met, from what a run left: python -m tools.gpu.summary OUT
+"""Report where a step's seconds went and which bars were met, from a run's files: python -m tools.gpu.summary OUT
 
-It reads what `run` and the parts left: run.json, model.json, trainer.json, plain_vllm.json, and of each swarm the
-folder with ledger, events and settings. It prints tables, the bars, and last one line of JSON, whose form is that of
+It reads the files of `run` and the parts: run.json, model.json, trainer.json, plain_vllm.json, and for each swarm the
+folder with ledger, events and settings. It prints tables, the bars, and last one line of JSON in the form of
 `benchmarks/harness.py`. OUT/gpu.txt and OUT/gpu.json get the same. Each swarm gets steps.csv, one row a step. FLOP of a
 step and the peak are those of `benchmarks/trainer_gpu.py`.
 
 Invariants:
-- The learner's time is what its ledger says (`LearnerTime`), so its kinds add up to the wall.
+
+- The learner's time comes from its ledger (`LearnerTime`), so its kinds add up to the wall-clock time.
 - The first steps of a swarm, which compile and wait, count in no median and no share.
 - A bar without a value says why.
 """
@@ -36,13 +37,13 @@ Event = dict[str, Any]
 Figures = dict[str, Any]
 
 LEFT_OUT = 3
-"""Steps at the start: torch compiles in them, and the first rollouts are waited for."""
+"""Steps left out at the start: torch compiles in them, and they wait for the first rollouts."""
 
 SWARMS = ("transformers", "vllm")
 """Parts that are swarms, by the engine of their nodes. Bars are of the first, unless they say otherwise."""
 
 VLLM_AT_LEAST = 0.85
-"""Of the speed of vLLM alone: what `benchmarks/engines.py` asks of a worker with the seeded sampler on a CPU."""
+"""Minimum over the speed of vLLM alone, as `benchmarks/engines.py` requires of the seeded sampler on a CPU."""
 
 REHEARSED = "a rehearsal: a tiny model on the CPU says nothing of a GPU"
 
@@ -51,7 +52,7 @@ TROUBLE = {
     *("engine_crashed", "group_doubted", "install_failed", "peer_banned", "peer_quarantined", "trainer_restarted"),
     *("trouble", "versions_skipped"),
 }
-"""Events that are told by name, with their number."""
+"""Events that are reported by name, with their number."""
 
 
 def main() -> int:
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def tell(out: Path) -> int:
-    """Print all of it; return 0 if every bar was met, 1 otherwise."""
+    """Print the whole summary; return 0 if every bar was met, 1 otherwise."""
     run, model = read(out / "run.json"), read(out / "model.json")
     swarms = {name: swarm_of(out / name, model) for name in SWARMS if (out / name / "ledger.sqlite").is_file()}
     trainer, plain = read(out / "trainer.json"), read(out / "plain_vllm.json")
@@ -87,7 +88,7 @@ def tell(out: Path) -> int:
 
 
 def bars_of(figures: Mapping[str, Any], run: Mapping[str, Any]) -> list[Bar]:
-    """Return the promises, each with its value or with the reason why it has none."""
+    """Return the bars, each with its value or with the reason why it has none."""
     skipped = run.get("skipped", {})
     no_swarm = skipped.get(SWARMS[0], "the swarm took no step that counts")
     no_vllm = skipped.get("plain_vllm") or skipped.get("vllm") or "vLLM told no speed"
@@ -110,7 +111,7 @@ def bars_of(figures: Mapping[str, Any], run: Mapping[str, Any]) -> list[Bar]:
 
 
 def alone_of(trainer: Mapping[str, Any], plain: Mapping[str, Any], vllm: Figures) -> Figures:
-    """Return what was measured of the trainer alone and of vLLM alone."""
+    """Return the figures of the trainer alone and of vLLM alone."""
     bars = {bar["name"]: bar["value"] for bar in trainer.get("bars", [])}
     figures, bare = trainer.get("figures", {}), plain.get("tokens_per_s", {})
     worker, start = vllm.get("node_tokens_per_s"), bare.get("start")
@@ -159,7 +160,7 @@ def swarm_of(kept: Path, model: Mapping[str, Any]) -> Figures:
 
 
 def published_of(events: Sequence[Event], early: set[str]) -> Figures:
-    """Return what publishing took: medians, without the versions of the first steps."""
+    """Return the times of publishing: medians, without the versions of the first steps."""
     versions = [e for e in named(events, "version_published") if e["version"].partition(".")[2] not in early | {"0"}]
     patched = [e for e in versions if e.get("patches") and e.get("patch_seconds")]
     skipped = sum(e["last"] - e["first"] + 1 for e in named(events, "versions_skipped"))
@@ -177,7 +178,7 @@ def published_of(events: Sequence[Event], early: set[str]) -> Figures:
 
 
 def fetched_of(nodes: Sequence[Event]) -> Figures:
-    """Return what a version takes on the nodes' side, once patches lead to it: medians."""
+    """Return a version's times on the nodes, for versions with patches: medians."""
     patched = [e for e in named(nodes, "version_fetched") if e["patches"]]
     return {
         "fetch_s": median(e["seconds"] for e in patched),
@@ -187,7 +188,7 @@ def fetched_of(nodes: Sequence[Event]) -> Figures:
 
 
 def worked_of(events: Sequence[Event], nodes: Sequence[Event]) -> Figures:
-    """Return what the nodes generated, and how their audits ended."""
+    """Return the nodes' work and the results of their audits."""
     judged, audits = named(events, "delivery_judged"), named(events, "audited")
     span_s = judged[-1]["at"] - judged[0]["at"] if judged else 0.0
     tokens = sum(e.get("tokens") or 0 for e in judged)
@@ -202,7 +203,7 @@ def worked_of(events: Sequence[Event], nodes: Sequence[Event]) -> Figures:
 
 
 def mfu_of(step: StepRow, settings: Mapping[str, Any], model: Mapping[str, Any]) -> float | None:
-    """Return the model FLOP utilisation of a step; None where the device's peak is not known."""
+    """Return the model FLOP utilisation of a step; None if the device's peak is not known."""
     peak = peak_of(str(model.get("device")))
     if peak is None or not step.train_s or not step.rollouts:
         return None
@@ -211,19 +212,19 @@ def mfu_of(step: StepRow, settings: Mapping[str, Any], model: Mapping[str, Any])
 
 
 def percent(time: LearnerTime, *kinds: TimeKind) -> float | None:
-    """Return the share of the wall, 0 to 100; None where no time has passed."""
+    """Return the share of the wall-clock time, 0 to 100; None if no time has passed."""
     share = time.share(*kinds)
     return None if share is None else 100 * share
 
 
 def without_waiting(time: LearnerTime) -> float | None:
-    """Return training over all but waiting, 0 to 100: what nodes on other machines would leave."""
+    """Return training over all time but waiting, 0 to 100: the utilisation with nodes on other machines."""
     rest_s = time.wall_s - time.of(TimeKind.WAITING)
     return 100 * time.of(TimeKind.TRAINING) / rest_s if rest_s > 0 else None
 
 
 def write_steps(path: Path, steps: Sequence[StepRow], of_step: Mapping[int, LearnerTime]) -> None:
-    """Write one row a step: its seconds by kind, which add up to its wall."""
+    """Write one row a step: its seconds by kind, which add up to its wall-clock time."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "rollouts", "tokens", "wall_s", *(f"{kind}_s" for kind in TimeKind)])
@@ -234,7 +235,7 @@ def write_steps(path: Path, steps: Sequence[StepRow], of_step: Mapping[int, Lear
 
 
 def gpu_busy(path: Path) -> float | None:
-    """Return the mean utilisation that nvidia-smi wrote down, 0 to 100."""
+    """Return the mean utilisation that nvidia-smi recorded, 0 to 100."""
     lines = path.read_text().splitlines() if path.is_file() else []
     values = [int(first) for line in lines if (first := line.partition(",")[0].strip()).isdigit()]
     return statistics.mean(values) if values else None
@@ -293,14 +294,14 @@ def rows_of(swarms: Mapping[str, Figures]) -> list[list[str]]:
 
 
 def told(value: float | None) -> str:
-    """Return a figure as people read it: three digits that count."""
+    """Return a figure for people: three significant digits."""
     if value is None or isinstance(value, int):
         return "-" if value is None else str(value)
     return number(value, 4 if abs(value) < 1 else 2 if abs(value) < 100 else 0)
 
 
 def told_steps(swarms: Mapping[str, Figures]) -> str:
-    """Return how many steps the figures are of."""
+    """Return how many steps the figures are based on."""
     counted = ", ".join(f"{swarm['steady_steps']} steps on {name}" for name, swarm in swarms.items())
     return f"{counted}; seconds are medians" if counted else "no swarm took a step"
 
@@ -309,7 +310,7 @@ def told_steps(swarms: Mapping[str, Figures]) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a JSON file holds, nothing where there is none."""
+    """Return the contents of a JSON file; empty without a file."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found
 
@@ -329,7 +330,7 @@ def named(events: Iterable[Event], name: str) -> list[Event]:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of those that are there; None if none is."""
+    """Return the median of the values that are not None; None without any."""
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
 

@@ -4,9 +4,10 @@ Checkpoints and versions go to PLACE, some 35 GB for the model of 0.6 billion pa
 environment variable of its name.
 
 Invariants:
-- It ends within LIMIT_S seconds, and no process stays behind.
-- OUT has what `summary` reads: settings, the learner's ledger, its events and those of the nodes. Beside them lie logs
-  and the program's own report.
+
+- It ends within LIMIT_S seconds, and no process is left.
+- OUT has the files that `summary` reads: settings, the learner's ledger, its events and those of the nodes. Beside them
+  are logs and the program's own report.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 TINY = os.environ.get("TINY") == "1"
 STARTED_FROM = str(Path.cwd())
-"""Has the program's modules, where they are not installed."""
+"""The folder with the program's modules, if they are not installed."""
 
 SETTINGS: Mapping[str, tuple[Any, Any]] = {
     # Name: the value on a GPU, the value of a rehearsal.
@@ -118,7 +119,7 @@ batch_rollouts = {batch}
 """
 
 LARGEST_BYTES = 40_000_000
-"""Of a file that OUT gets. Only a ledger or a metrics file of a long run is larger."""
+"""Largest size of a file that is copied to OUT. Only a ledger or a metrics file of a long run is larger."""
 
 
 class TrialError(Exception):
@@ -139,7 +140,7 @@ def main() -> int:
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return each setting, by its name in small letters, of the type that its default has."""
+    """Return each setting, by its name in lower case, with the type of its default."""
     defaults = {name: values[TINY] for name, values in SETTINGS.items()}
     return {name.lower(): type(value)(environment.get(name) or value) for name, value in defaults.items()}
 
@@ -169,7 +170,7 @@ def end_of(path: Path, lines: int = 25) -> str:
 
 
 class Trial:
-    """One swarm in a place, and what it leaves in a folder."""
+    """One swarm in a place, with the folder that receives its files."""
 
     def __init__(self, place: Path, out: Path, settings: Mapping[str, Any]) -> None:
         self.place, self.out, self.settings = place, out, settings
@@ -183,7 +184,7 @@ class Trial:
         self.environment = {**os.environ, **own}
 
     def run(self) -> None:
-        """Do all of it. Raises TrialError."""
+        """Run the whole trial. Raises TrialError."""
         self.place.mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "settings.json").write_text(json.dumps(self.settings, indent=1))
@@ -206,7 +207,7 @@ class Trial:
             time.sleep(0.5)
             if learner.poll() is not None:
                 log = end_of(self.out / "learner.log")
-                raise TrialError(f"The learner ended with exit code {learner.returncode}. Its last words:\n{log}")
+                raise TrialError(f"The learner ended with exit code {learner.returncode}. The end of its log:\n{log}")
             if not self.nodes and (self.state / "invite").is_file():
                 self.say("the invite is there; nodes start")
                 for number in range(self.settings["nodes"]):
@@ -219,10 +220,10 @@ class Trial:
                 time.sleep(2)
         logs = [self.out / "learner.log", *(self.out / f"node{number}.log" for number in self.nodes)]
         said = "\n".join(f"{log.name}:\n{end_of(log, 15)}" for log in logs)
-        raise TrialError(f"No step was taken in time. What the processes said last:\n{said}")
+        raise TrialError(f"No step was taken in time. The ends of the logs:\n{said}")
 
     def let_run(self, learner: subprocess.Popen[bytes]) -> None:
-        """Wait for RUN_S, and tell of a step now and then."""
+        """Wait for RUN_S, and print a step from time to time."""
         until = time.monotonic() + min(self.settings["run_s"], self.left_s() - self.settings["stop_s"])
         told = time.monotonic()
         while time.monotonic() < until and learner.poll() is None:
@@ -234,10 +235,10 @@ class Trial:
                 names = ("step", "train_s", "waited_s", "buffered", "max_lag")
                 self.say(", ".join(f"{name} {newest.get(name)}" for name in names))
         if learner.poll() is not None:
-            self.say(f"the learner ended early. Its last words:\n{end_of(self.out / 'learner.log')}")
+            self.say(f"the learner ended early. The end of its log:\n{end_of(self.out / 'learner.log')}")
 
     def stop(self, learner: subprocess.Popen[bytes]) -> None:
-        """Press Ctrl-C in the learner, then in the nodes."""
+        """Send Ctrl-C to the learner, then to the nodes."""
         self.say("Ctrl-C")
         at = time.monotonic()
         code = self.end(learner, max(10.0, min(75.0, self.left_s() - 15)))
@@ -246,7 +247,7 @@ class Trial:
             self.end(node, 8.0)
 
     def keep(self) -> None:
-        """Copy into OUT what is worth keeping."""
+        """Copy the useful files into OUT."""
         names = [f"{which}.sqlite{ending}" for which in ("metrics", "ledger") for ending in ("", "-wal")]
         wanted = [*self.place.glob("*.toml"), *self.state.glob("*.jsonl"), *(self.state / name for name in names)]
         targets = {source: self.out / source.name for source in wanted}
@@ -258,12 +259,12 @@ class Trial:
                     shutil.copy(source, target)
 
     def report(self) -> None:
-        """Have the program report, for people."""
+        """Write the program's own report."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.start(self.command("report", "swarm.toml"), "report.txt").wait(40)
 
     def watch_gpu(self) -> None:
-        """Have the GPU's own program write once a second how busy it is, where there is one."""
+        """Let nvidia-smi, if installed, record the GPU's utilisation once a second."""
         if shutil.which("nvidia-smi"):
             query = "--query-gpu=utilization.gpu,memory.used"
             self.start(["nvidia-smi", query, "--format=csv,noheader,nounits", "-l", "1"], "nvidia-smi.csv")
@@ -277,7 +278,7 @@ class Trial:
         self.nodes[number] = self.start(command, f"node{number}.log")
 
     def ended_nodes(self) -> list[int]:
-        """Return and tell which nodes have ended by themselves."""
+        """Return and report the nodes that have ended by themselves."""
         ended = [number for number, node in self.nodes.items() if node.poll() is not None]
         for number in ended:
             code = self.nodes[number].returncode
@@ -285,17 +286,17 @@ class Trial:
         return ended
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return the learner's events of steps so far."""
+        """Return the learner's step events so far."""
         path = self.state / "events.jsonl"
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         return [json.loads(line) for line in lines if '"event": "step"' in line and line.endswith("}")]
 
     def command(self, *options: str) -> list[str]:
-        """Return a command of the program's."""
+        """Return a command line of the program."""
         return [sys.executable, "-m", "volery", *options]
 
     def start(self, argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        """Start a process in a group of its own, so that Ctrl-C is for one at a time; its log is appended to."""
+        """Start a process in its own group, so that Ctrl-C reaches one at a time; append its output to the log."""
         with (self.out / log).open("ab") as file:
             process = subprocess.Popen(
                 argv,
@@ -310,7 +311,7 @@ class Trial:
         return process
 
     def end(self, process: subprocess.Popen[bytes], wait_s: float) -> int:
-        """Press Ctrl-C, wait, and kill its group if that was not enough; return the exit code."""
+        """Send Ctrl-C, wait, and kill its group if that was not enough; return the exit code."""
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
@@ -321,14 +322,14 @@ class Trial:
         return process.wait()
 
     def kill_all(self) -> None:
-        """Kill what still runs."""
+        """Kill all processes that still run."""
         for process in self.started:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
     def left_s(self) -> float:
-        """Return seconds until LIMIT_S."""
+        """Return the seconds left until LIMIT_S."""
         return float(self.settings["limit_s"]) - (time.monotonic() - self.began)
 
     def say(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A task whose rewards differ even for a model that knows nothing: the share of even words in what it says.
+"""Define a task whose rewards differ even for a model that knows nothing: the share of even words in a completion.
 
 `trial` copies this file beside swarm.toml, which names it: `python:trial_task:Even:length=N`, prompts of N words.
 """
@@ -11,11 +11,11 @@ import random
 from volery import Completion, Problem, TaskArguments
 
 WORDS = int(os.environ.get("TRIAL_WORDS", "100000"))
-"""Prompts are made of the words w0 to so many; the tokenizer must have them."""
+"""Prompts are made of the words w0 to w(WORDS - 1); the tokenizer must have them."""
 
 
 class Even:
-    """See the file's paragraph."""
+    """A task that rewards words with an even last digit."""
 
     name = "even"
     levels = 1

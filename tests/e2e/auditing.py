@@ -1,8 +1,10 @@
-"""A seeded audit, literally: every token that a run's ledger still holds is drawn again with the weights it claims.
+"""Regenerate every token that a run's ledger still holds, with the weights that its record claims.
 
-What always holds: the model is torch's own forward pass in float32 over prompt and completion, so nothing of an engine
-is believed; a token's gap is how far it lies below what its seed draws, in nats (docs/sampling.md); what cannot be
-audited, since its version is gone, is counted.
+Invariants:
+
+- The model is torch's own forward pass in float32 over prompt and completion, so no result of an engine is trusted.
+- A token's gap is how far it lies below the token that its seed draws, in nats (docs/sampling.md).
+- Records that cannot be audited, because their version is gone, are counted.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from tests.support.ledgers import checkpoints_in
 
 @dataclass
 class Audited:
-    """By peer: `tokens` that were drawn again, the largest `gap` of them in nats, and the largest distance of a claimed
-    logprob from ours; `gone`: records whose version is no longer held.
+    """What was audited, by peer. `tokens`: tokens that were regenerated. `gap`: the largest gap among them, in nats.
+    `apart`: the largest distance of a claimed log probability from ours. `gone`: records whose version is no longer
+    held.
     """
 
     tokens: Counter[PeerId] = field(default_factory=Counter)
@@ -38,7 +41,7 @@ class Audited:
 
 
 def audit(state: Path) -> Audited:
-    """Draw again what the learner in `state` admitted, as far as its ledger and its store go back."""
+    """Regenerate what the learner in `state` admitted, as far back as its ledger and its store go."""
     swarm = SwarmId(checkpoints_in(state / "ledger.sqlite")[0])
     sql = (
         "SELECT l.envelope, r.envelope FROM records r JOIN leases l USING (lease)"

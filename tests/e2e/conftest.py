@@ -1,4 +1,4 @@
-"""A model that every swarm of this directory starts from, and a machine for each test."""
+"""Provide the model that every swarm of this directory starts from, and a machine for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASK = "reverse:letters=2"
 """Small enough to be half learned in two seconds."""
 
 DOOMED_STEPS = 50
-"""Of a swarm whose trainer hashes, unless a test wants more."""
+"""Training steps of a swarm whose trainer hashes, unless a test wants more."""
 
 
 @pytest.fixture(scope="session")

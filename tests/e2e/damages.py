@@ -1,4 +1,4 @@
-"""What can become of a file on a disk, as one word each, and how to do it and undo it."""
+"""List the ways in which a file on a disk can be damaged, and apply and undo each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 
 FLIPS = 6
-"""Bits flipped, one at a time, at places drawn anew for each file; in what SQLite wrote as many again in its schema."""
+"""Number of bits flipped, one at a time, at random places of each file. In a SQLite file as many again are flipped in
+its schema."""
 
 DEEP = 100_000
 """Brackets in brackets: Python's stack ends at some 1,000."""
@@ -22,14 +23,14 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """`do` makes of the sound bytes what lies there afterwards, or makes something else of the path."""
+    """One damage. `do` turns the sound bytes into the damaged ones, or puts something else at the path."""
 
     name: str
     do: Callable[[Path, bytes], None]
 
 
 def damages_of(path: Path, rng: Random) -> list[Damage]:
-    """All that may become of the file at `path`."""
+    """Return every damage that can be done to the file at `path`."""
     size = path.stat().st_size
     places = [rng.randrange(8 * size) for _ in range(FLIPS)] if size else []
     with path.open("rb") as file:
@@ -56,7 +57,7 @@ def damages_of(path: Path, rng: Random) -> list[Damage]:
 
 @contextmanager
 def damaged(path: Path, damage: Damage) -> Iterator[None]:
-    """Have it so for a while."""
+    """Apply the damage inside this context, and undo it afterwards."""
     kept, status = path.read_bytes(), path.stat()
     damage.do(path, kept)
     try:
@@ -79,7 +80,9 @@ def flip(path: Path, place: int) -> None:
 
 
 def _in_schema(path: Path, rng: Random) -> int:
-    """A byte of the text of a database's schema, which lies on its first page, or on those that this points at."""
+    """Return the place of a byte in the text of a database's schema: on its first page, or on the pages that this one
+    points at.
+    """
     data = path.read_bytes()
     found = [at for at in range(len(data) - 6) if data[at : at + 6] == b"CREATE"]
     return rng.choice(found) + rng.randrange(60)

@@ -1,11 +1,14 @@
-"""Where a process of a test is to be killed: written into a file, found there by whoever comes by.
+"""Kill a process of a test at a chosen call: a file names the call, and each process reads it on the way.
 
     CALL MOMENT NUMBER VICTIM       "TrainingLedger.step_trained after 7 learner", "trainer.save half 2 trainer"
 
-Of the learner's own calls the learner is the victim in any case; of the trainer's it may be either.
+The learner is always the victim of its own calls. The victim of a trainer's call may be either of the two.
 
-What always holds: the process dies at that very point, by SIGKILL, and nobody dies of the same doom twice, since the
-file is gone before. Each process counts its own calls from when the file appeared.
+Invariants:
+
+- The process dies at that very point, by SIGKILL.
+- A doom kills once only, since the file is deleted first.
+- Each process counts its own calls from the moment when the file appeared.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ VARIABLE = "VOLERY_TEST_DOOM"
 
 @dataclass
 class Doom:
-    """What is in the file that VARIABLE names, if there is one."""
+    """The content of the file that VARIABLE names, if there is one."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
     def pass_by(self, call: str, moment: str) -> None:
-        """Die here, or let another die, if that is what the file says."""
+        """Kill this process, or let another one be killed, if the file says so."""
         path = Path(os.environ.get(VARIABLE) or os.devnull)
         try:
             doom = path.read_text(encoding="ascii")

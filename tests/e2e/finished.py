@@ -1,6 +1,9 @@
-"""The state directories of a run that is over: a learner and a node as people start them, and a trainer without torch.
+"""Make the state directories of a run that is over: of a learner and a node, with a trainer without torch.
 
-What always holds: nobody runs there any more, and all that a learner and a node keep between two starts is there.
+Invariants:
+
+- No process works in the directories any more.
+- They hold everything that a learner and a node keep between two starts.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ STEPS = 6
 
 
 def hashed_swarm(machine: Machine, *, steps: int = STEPS) -> Swarm:
-    """A swarm whose model is a name and a tokenizer: nobody computes with it. Made, not started."""
+    """Make a swarm whose model is a name and a tokenizer, since no process computes with it. Do not start it."""
     model = machine.root / "model"
     model.mkdir()
     write_character_tokenizer(model)
@@ -42,7 +45,7 @@ def finish(swarm: Swarm) -> None:
 
 @contextmanager
 def surroundings(root: Path) -> Iterator[None]:
-    """The environment and the directory that programs in `root` are started in."""
+    """Provide the environment and the directory in which programs in `root` are started."""
     changed = {
         "VOLERY_HOME": str(root / "home"),
         VARIABLE: str(root / "doom"),

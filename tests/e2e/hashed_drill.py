@@ -1,9 +1,12 @@
-"""`volery` whose drills need no torch: the trainer hashes, and so does the engine of players and audits.
+"""Run `volery` with drills that need no torch: the trainer hashes, and so does the engine of players and audits.
 
 python -m tests.e2e.hashed_drill SECONDS_PER_TOKEN drill ...
 
-What always holds: all else of a drill is as operators run it; two engines draw the same tokens with the same weights,
-and other tokens with others, so that audits find what they are to find.
+Invariants:
+
+- Everything else of a drill is as operators run it.
+- Two engines draw the same tokens with the same weights, and other tokens with other weights, so audits can find
+  cheats.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from protocol.core.ids import ManifestHash
 
 
 class HashingEngine(FakeEngine):
-    """A fake engine that looks at the weights, where that looks at the version's name only."""
+    """A fake engine that draws by the weights; `FakeEngine` draws by the version's name only."""
 
     _weights = ManifestHash(b"")
 
@@ -45,7 +48,7 @@ class HashingEngine(FakeEngine):
 async def open_engine(
     token_s: float, section: EngineSection, events: EventLog, *, name: str, state: Path
 ) -> AsyncIterator[HashingEngine]:
-    """Takes the place of `open_verifying_engine`; a token takes `token_s`."""
+    """Replace `open_verifying_engine`. A token takes `token_s` seconds."""
     yield HashingEngine(FakeConfig(seconds_per_token=token_s))
 
 

@@ -1,9 +1,10 @@
-"""A trainer whose weights are a hash of all that it was trained on: the conversation of `learner.training.server`, no
-torch.
+"""Train without torch, in the conversation of `learner.training.server`: weights are a hash of all training data.
 
-What always holds: its checkpoint also lists what every step was trained on, a digest for each sequence, so that what
-became of a chain of steps can be judged without the ledger. Checkpoints and exports are written by threads beside
-training, first half of them, then the other.
+Invariants:
+
+- A checkpoint also lists what every step was trained on, as a digest for each sequence. So a chain of steps can be
+  judged without the ledger.
+- Threads write checkpoints and exports beside training, first one half of them, then the other.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from tests.support.store_fixture import safetensors_file
 
 STATE = "trainer.json"
 NOT_LOADED = 'no model is loaded; send "load" first'
-"""What the real one says, too, when it was killed, started again, and knows nothing."""
+"""The real trainer says the same when it was killed, started again, and has no model."""
 EMBEDDING_BYTES = 200_000
-"""What never changes: enough for a version to have several chunks."""
+"""Bytes of weights that never change: enough for a version to have several chunks."""
 
 
 @dataclass
 class HashingTrainer:
-    """See the module's paragraph."""
+    """A trainer that hashes what it is trained on."""
 
     replies: BinaryIO
     doom: Doom = field(default_factory=Doom)
@@ -126,7 +127,7 @@ class HashingTrainer:
 
 
 def digests(arrays: Arrays) -> list[str]:
-    """One for each sequence of a batch: of its tokens and behaviour logprobs."""
+    """Return one digest for each sequence of a batch, of its tokens and behaviour log probabilities."""
     ends = np.cumsum(arrays["lengths"])
     generated = np.cumsum([part.sum() for part in np.split(arrays["mask"], ends[:-1])])
     rows = np.split(arrays["tokens"], ends[:-1])
@@ -135,13 +136,13 @@ def digests(arrays: Arrays) -> list[str]:
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until their stream ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer = HashingTrainer(replies)
     trainer.send({"event": "ready"})
     for header, arrays in requests_of(requests):
         trainer.answer(header, arrays)
-    os._exit(0)  # what is being written is as if we were killed
+    os._exit(0)  # files that are being written stay unfinished, as after a kill
 
 
 if __name__ == "__main__":

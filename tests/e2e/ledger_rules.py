@@ -1,6 +1,7 @@
-"""What must hold in every ledger, whatever was killed on the way; read from the SQLite file, as an auditor would.
+"""Check what must hold in every ledger, whatever was killed on the way, by reading the SQLite file as an auditor would.
 
-Written against `docs/protocol.md` and the schema, not with the learner's own code: lag and chain are worked out anew.
+The rules are written against `docs/protocol.md` and the schema, and use none of the learner's own code: lag and chain
+are computed again.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from protocol.work import open_lease, read_record
 from tests.e2e.programs import Program, Swarm, counted_by, counted_for, receipts_of, verdicts_for
 
 HONEST = frozenset({"admitted", "stale"})
-"""How an honest node's records may be judged when nobody was killed."""
+"""Verdicts that an honest node's records may get when no process was killed."""
 
 AFTER_A_CRASH = HONEST | {"orphaned", "unknown_lease"}
-"""The same when somebody was. Rollouts of versions that a crash made undone are worth nothing, nor are those of leases
-that had ended when a line was back: that is nobody's fault either."""
+"""The same after a kill. Rollouts of versions that a crash undid are not admitted, nor are those of leases that had
+ended before the connection was back. Neither is anybody's fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the run was asked to be."""
+    """The settings of the run."""
 
     steps: int
     incarnations: int = 1
@@ -46,7 +47,7 @@ class Run:
 
 
 def check_ledger(swarm: Swarm, run: Run) -> None:
-    """Everything that is said in this file's functions, of a run that reached its last step."""
+    """Check every rule of this file on a run that reached its last step."""
     assert [step for (step,) in swarm.rows("SELECT step FROM steps ORDER BY step")] == [*range(1, run.steps + 1)]
     assert Counter(rule for (rule,) in swarm.rows("SELECT rule FROM records")).keys() <= run.verdicts
     incarnations = [number for (number,) in swarm.rows("SELECT incarnation FROM incarnations")]
@@ -64,22 +65,22 @@ def check_ledger(swarm: Swarm, run: Run) -> None:
 
 
 COMPLETION = "hex(coalesce(c.root, r.lease)) || '/' || coalesce(json_extract(c.slots, '$[' || r.idx || ']'), r.idx)"
-"""Of which completion a record `r` is, or a part: its group and its place there, where `c` is what its lease goes on
-with."""
+"""SQL for the completion that record `r` is, or is a part of: its group and its place there. `c` is the completion that
+its lease continues."""
 
 CONTINUED = "LEFT JOIN continuations c USING (lease)"
 
 
 def check_admitted(swarm: Swarm, run: Run) -> None:
-    """No record was admitted at a lag that the window does not allow."""
+    """Check that no record was admitted at a lag that the window does not allow."""
     lags = [lag for (lag,) in swarm.rows("SELECT DISTINCT lag FROM records WHERE rule = 'admitted'")]
     assert min(lags) >= 0
     assert max(lags) <= run.staleness
 
 
 def check_by_turns(swarm: Swarm, run: Run) -> None:
-    """Generating and training took turns: each step trained on all that the version before it had made, and on nothing
-    else, so every version but the last was trained on and no rollout was made in vain.
+    """Check that generating and training took turns: each step trained on all rollouts of the version before it, and on
+    no others. So every version but the last was trained on, and no rollout was wasted.
     """
     versions = [version for (version,) in swarm.rows("SELECT version FROM versions ORDER BY version")]
     assert versions == [*range(run.steps + 1)]
@@ -92,8 +93,8 @@ def check_by_turns(swarm: Swarm, run: Run) -> None:
 
 
 def check_trained(swarm: Swarm, run: Run) -> None:
-    """Every step took a full batch of admitted records, each counted once, none older than the window, all of its own
-    chain. It is larger by less than a group where slow peers were given smaller ones.
+    """Check that every step took a full batch of admitted records: each counted once, none older than the window, all
+    of its own chain. A batch is larger by less than a group where slow peers were given smaller groups.
     """
     rows = swarm.rows(
         "SELECT r.step, s.incarnation, r.rule, r.incarnation, r.version, r.trained_lag, r.lease, r.idx"
@@ -126,21 +127,21 @@ LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease) WHERE r.rule = 'admit
 
 
 def check_episodes(swarm: Swarm, run: Run) -> int:
-    """Every step took a full batch of whole episodes: each turn once, with the reward at the last; what is read before
-    a turn is what was read and said before. Returns how many turns there were beyond the first.
+    """Check that every step took a full batch of whole episodes: each turn once, with the reward at the last. The text
+    before a turn is all that was read and said before. Return how many turns there were beyond the first.
     """
     rows = swarm.rows(TURNS)
-    assert len({row[:3] for row in rows}) == len(rows), "a turn of an episode is made once"
+    assert len({row[:3] for row in rows}) == len(rows), "a turn of an episode was made twice"
     authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
     steps: dict[int, set[tuple[bytes, int]]] = {}
     for (root, slot), group in groupby(rows, key=lambda row: row[:2]):
         turns = list(group)
         assert [row[2] for row in turns] == [*range(len(turns))], "none is missing"
-        assert len({(row[3], row[7]) for row in turns}) == 1, "they have one fate"
+        assert len({(row[3], row[7]) for row in turns}) == 1, "turns of one episode differ in step or drop"
         assert all(row[6] is None for row in turns[:-1])
         if (step := turns[-1][3]) is not None:
             steps.setdefault(step, set()).add((root, slot))
-            assert turns[-1][6] is not None, "only what is over is trained on"
+            assert turns[-1][6] is not None, "only an episode that is over may be trained on"
             assert all(0 <= row[4] <= run.staleness and row[4] == step - 1 - row[5] for row in turns)
         for before, after in pairwise(turns):
             if before[8] is not None and after[9] is not None:
@@ -156,7 +157,7 @@ def _prompt(envelope: bytes, swarm: SwarmId) -> tuple[int, ...]:
 
 
 def check_nothing_lost(swarm: Swarm) -> None:
-    """An admitted record was trained on, or dropped for its age, or is still there to be trained on."""
+    """Check that each admitted record was trained on, dropped for its age, or is still there to be trained on."""
     lost = swarm.rows(
         "SELECT lease, idx FROM records WHERE rule = 'admitted' AND step IS NULL AND envelope IS NULL"
         " AND coalesce((SELECT root FROM continuations c WHERE c.lease = records.lease), lease)"
@@ -166,14 +167,14 @@ def check_nothing_lost(swarm: Swarm) -> None:
 
 
 def skipped(swarm: Swarm) -> set[int]:
-    """Training steps whose state was not published, since the versions before it were still on their way."""
+    """Return the training steps whose state was not published, since earlier versions were still on their way."""
     lines = (swarm.state / "events.jsonl").read_text("utf-8").splitlines()
     told = [event for event in map(json.loads, lines) if event["event"] == "versions_skipped"]
     return {step for event in told for step in range(event["first"], event["last"] + 1)}
 
 
 def check_versions(swarm: Swarm) -> None:
-    """Every admitted record was made with a version that was published, and of the chain as it was then."""
+    """Check that every admitted record was made with a published version, of the chain as it was then."""
     published = set(swarm.rows("SELECT incarnation, version FROM versions"))
     used = set(swarm.rows("SELECT incarnation, version FROM records WHERE rule = 'admitted'"))
     assert used <= published
@@ -182,8 +183,8 @@ def check_versions(swarm: Swarm) -> None:
 
 
 def check_chain(swarm: Swarm) -> None:
-    """Every start took the next incarnation and went on from a step that survived until then, and its first version is
-    that step; each manifest that is still there names the last version that survived when it was signed.
+    """Check that every start took the next incarnation and went on from a step that survived until then. Its first
+    version is that step. Each manifest that is still there names the last version that survived when it was signed.
     """
     authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
     bases = dict(swarm.rows("SELECT incarnation, base FROM incarnations ORDER BY incarnation"))
@@ -206,7 +207,9 @@ def check_chain(swarm: Swarm) -> None:
 
 
 def check_orphans(swarm: Swarm) -> None:
-    """What a restart orphaned counts for its author, group by group, unless it is too old as well; and nothing else."""
+    """Check that rollouts which a restart orphaned count for their author, group by group, unless they are too old as
+    well. Nothing else counts.
+    """
     rows = swarm.rows(
         "SELECT r.lease, sum(r.tokens), min(r.rule), max(r.rule), min(r.detail) FROM records r"
         " JOIN leases l USING (lease) WHERE r.lease IN (SELECT lease FROM records WHERE rule = 'orphaned')"
@@ -223,7 +226,7 @@ def check_orphans(swarm: Swarm) -> None:
 
 
 def check_history(swarm: Swarm, run: Run, trained: list[list[str]]) -> None:
-    """What the trainer itself says it was trained on, by its last checkpoint, is what the ledger says, once each."""
+    """Check that the trainer's last checkpoint lists the same records as the ledger, once each."""
     rows = dict(
         swarm.rows(
             f"SELECT r.step, count(DISTINCT {COMPLETION}) FROM records r {CONTINUED} WHERE r.step IS NOT NULL"
@@ -235,8 +238,8 @@ def check_history(swarm: Swarm, run: Run, trained: list[list[str]]) -> None:
 
 
 def check_leases(swarm: Swarm) -> None:
-    """A lease is its holder's alone: no seed occurs twice, but where another goes on with the same completion, and only
-    what was delivered, or handed back, counts.
+    """Check that a lease is its holder's alone. No seed occurs twice, except where another lease continues the same
+    completion; then only what was delivered, or handed back, counts.
 
     The ledger keeps a lease's envelope only as long as it may be needed, so seeds are those of the leases left.
     """
@@ -261,9 +264,12 @@ def check_leases(swarm: Swarm) -> None:
 
 
 def check_relays(swarm: Swarm) -> None:
-    """Every credit for relaying is covered by its receiver's signed word, once, by a record, and by the version's size.
+    """Check each receiver's relay credits for a version.
 
-    What the word says of chunks is held against the manifest for as long as the store has that.
+    One signed receipt covers them, the receiver has an admitted record of that version, and their sum is at most the
+    version's size.
+
+    The chunks of a receipt are compared with the manifest for as long as the store has that.
     """
     authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
     rows = swarm.rows("SELECT manifest, incarnation, version, total_bytes FROM versions")
@@ -303,8 +309,9 @@ WHERE step > ? AND step <= ? ORDER BY step, record
 
 
 def check_tallies(swarm: Swarm) -> None:
-    """The tallies of the versions that survived follow each other from the first step to the last, and each has the
-    root of what its steps consumed; so each such record is counted once. The manifests that are left carry them.
+    """Check the tallies of the versions that survived. They follow each other from the first step to the last, and each
+    has the root of the records that its steps consumed. So each such record is counted once. The manifests that are
+    left carry the tallies.
     """
     authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
     counted = reached = 0
@@ -327,7 +334,7 @@ def check_tallies(swarm: Swarm) -> None:
 
 
 def _root(leaves: list[bytes]) -> bytes:
-    """The root as RFC 9162 writes it."""
+    """Return the Merkle root as RFC 9162 defines it."""
     if len(leaves) < 2:
         return sha256(b"\0" + leaves[0]).digest() if leaves else sha256().digest()
     half = 1 << (len(leaves) - 1).bit_length() - 1
@@ -335,7 +342,7 @@ def _root(leaves: list[bytes]) -> bytes:
 
 
 def check_statement(swarm: Swarm, books: Path) -> dict[str, dict[str, int]]:
-    """What a learner or a node states holds for whoever has the invite. Return what it says of each peer."""
+    """Verify a statement of a learner or a node with the invite. Return what it says of each peer."""
     file = swarm.machine.root / f"{books.name}.jsonl"
     told = swarm.machine.call("receipts", "export", books, "--out", file, "--proofs")
     assert told.code in (0, None), told
@@ -345,7 +352,9 @@ def check_statement(swarm: Swarm, books: Path) -> dict[str, dict[str, int]]:
 
 
 def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False) -> None:
-    """What the node was told is what the ledger says: all of it, unless the node was `cut_off` before it was told."""
+    """Check that the node's receipts agree with the ledger, and are complete unless the node was `cut_off` before they
+    came.
+    """
     told, written = receipts_of(node), verdicts_for(swarm, peer_of(swarm, node))
     assert told.items() <= written.items()
     assert node.state is not None
@@ -354,22 +363,22 @@ def check_receipts(swarm: Swarm, node: Program, *, cut_off: bool = False) -> Non
     if not cut_off:
         assert told == written
         ((trained,),) = swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND step IS NOT NULL", peer)
-        assert stated.get("proven", 0) >= trained, "more, where a restart cut off what they trained at first"
+        assert stated.get("proven", 0) >= trained, "at least the records that were trained on"
         assert counted_by(node) == counted_for(swarm, peer_of(swarm, node))
 
 
 def peer_of(swarm: Swarm, node: Program) -> str:
-    """The peer id of a node, as the learner knows it."""
+    """Return the peer id of a node, as the learner knows it."""
     ((peer,),) = swarm.rows("SELECT peer FROM peers WHERE name = ?", node.name)
     return str(peer)
 
 
 def reasons(swarm: Swarm, peer: str) -> Collection[str]:
-    """Why its visits ended."""
+    """Return the reasons for which the peer's visits ended."""
     return [reason for (reason,) in swarm.rows("SELECT reason FROM presence WHERE peer = ? ORDER BY id", peer)]
 
 
 def _in_chain(bases: dict[int, int], head: int, incarnation: int, version: int) -> bool:
-    """Whether incarnation `head` grew from (incarnation, version): no restart in between threw it away."""
+    """Return whether incarnation `head` grew from (incarnation, version): no restart in between threw it away."""
     later = [base for number, base in bases.items() if incarnation < number <= head]
     return incarnation <= head and version >= bases[incarnation] and all(version <= base for base in later)

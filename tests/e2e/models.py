@@ -1,4 +1,4 @@
-"""Models made on the spot that get a part of a task right: what a swarm can teach, and what can be scored."""
+"""Make small models that already solve a part of a task, so that a swarm can teach them and their rewards differ."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def write_half_taught(
 
 GUESSES = 4
 RANDOM_DIGIT = 1.25
-"""Mean loss of a digit and the stop id after it, in nats, where the digit is anybody's guess: a bit over ln(10) / 2."""
+"""Mean loss of a digit and the stop id after it, in nats, where the digit is random: a bit over ln(10) / 2."""
 
 
 def write_guesser(directory: Path, task: Task, *, lr: float, batch: int, **config: Any) -> None:
-    """Write a model that plays `guess` in form and without sense: any digit, then the stop id, in each of four turns.
+    """Write a model that plays `guess` in form but at random: any digit, then the stop id, in each of four turns.
 
-    What is answered between is true, and not taught.
+    The task's answers between the turns are true, and the model is not taught to say them.
     """
     import torch
 
@@ -86,8 +86,9 @@ def write_guesser(directory: Path, task: Task, *, lr: float, batch: int, **confi
 
 
 def _untaught(directory: Path, task: Task, config: Mapping[str, Any]) -> tuple[EncodedTask, Any]:
-    """The task in the tokens of a tokenizer written to `directory`, and a Qwen3 of random weights; a mixture of experts
-    where `config` has some."""
+    """Return the task in the tokens of a tokenizer that is written to `directory`, and a Qwen3 of random weights. The
+    model is a mixture of experts where `config` has some.
+    """
     import torch
     import transformers
 

@@ -1,8 +1,11 @@
-"""Volery as people run it: `volery` commands as processes of their own over loopback, watched from outside.
+"""Run Volery as people do: `volery` commands as processes of their own over loopback, watched from outside.
 
-What always holds: a test waits for something it can observe (a file, an event in a log, a row in the ledger, a process
-that ends) and fails with the ends of everybody's output when that does not come; whoever was started here is gone when
-the test is over, children included, also when the test run itself is killed (`STOP_ON_EOF`).
+Invariants:
+
+- A test waits for something it can observe: a file, an event in a log, a row in the ledger, a process that ends.
+- When that does not come, the test fails with the ends of every program's output.
+- Every process that was started here is gone when the test is over, children included, also when the test run itself is
+  killed (`STOP_ON_EOF`).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ from node.cli.main import main
 from node.runtime.shutdown import STOP_ON_EOF
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "180"))
-"""For anything that is to happen: ten times what it takes here, since other people's machines are busy as well."""
+"""Seconds to wait for anything that is to happen: ten times what it takes here, since other people's machines are busy
+as well."""
 
 POLL_S = 0.05
 
@@ -125,7 +129,7 @@ class Program:
         return self.process.pid
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """What it logged, in order; of this name only if one is given."""
+        """Return the events that it logged, in order; with `name`, only those of this name."""
         if self.state is None or not (path := self.state / "events.jsonl").exists():
             return []
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -144,21 +148,21 @@ class Program:
         return self.process.poll() is None
 
     def interrupt(self) -> None:
-        """What Ctrl-C in a terminal does: SIGINT to the whole foreground process group."""
+        """Send SIGINT to the whole foreground process group, as Ctrl-C in a terminal does."""
         os.killpg(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """kill -9, of this process alone."""
+        """Kill this process alone with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def family(self) -> list[psutil.Process]:
-        """The process and everything below it."""
+        """Return the process and everything below it."""
         root = psutil.Process(self.pid)
         return [root, *root.children(recursive=True)]
 
     def child(self, *modules: str) -> psutil.Process:
-        """The child that runs one of `modules` or a file of that name, once there is one."""
+        """Return the child that runs one of `modules` or a file of that name, once there is one."""
 
         def found() -> psutil.Process | None:
             runs = (each for each in self.family()[1:] for word in _words(each) if any(one in word for one in modules))
@@ -167,7 +171,7 @@ class Program:
         return wait_for(f"a child of {self.name} that runs {' or '.join(modules)}", found, self)
 
     def story(self) -> str:
-        """The ends of its output, for people."""
+        """Return the ends of its output, for people."""
         tails = [path.read_text(errors="replace")[-3000:] for path in (self.out, self.err)]
         events = "\n".join(str(event) for event in self.events() if event["event"] != "heartbeat")[-4000:]
         code = self.process.poll()
@@ -184,11 +188,11 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def wait_for(what: str, condition: Callable[[], T | None], *programs: Program) -> T:
-    """Return what `condition` gives once that is true. Fails when it takes too long, or when a program ends first."""
+    """Return the result of `condition` once it is true. Fail when it takes too long, or when a program ends first."""
     ends = time.monotonic() + DEADLINE_S
     while True:
         ended = [program for program in programs if program.process.poll() is not None]
-        if found := condition():  # after the look at who ended: what they did last still counts
+        if found := condition():  # checked after looking which programs ended: what they did last still counts
             return found
         late = time.monotonic() > ends
         if ended or late:
@@ -198,7 +202,7 @@ def wait_for(what: str, condition: Callable[[], T | None], *programs: Program) -
 
 
 def wait_event(program: Program, name: str, /, *others: Program, after: int = 0, **fields: object) -> dict[str, Any]:
-    """Wait until `program` has logged an event like this; `after` skips as many that are alike."""
+    """Wait until `program` has logged an event like this; `after` skips that many that are alike."""
 
     def found() -> dict[str, Any] | None:
         alike = [e for e in program.events(name) if all(e.get(key) == value for key, value in fields.items())]
@@ -217,7 +221,7 @@ class Terminal:
 
     @classmethod
     def open(cls, shown: Path) -> Terminal:
-        """A terminal of 40 lines; `slave` is for the program, and to be closed once that has it."""
+        """Open a terminal of 40 lines. `slave` is for the program, and is closed here once the program has it."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
         shown.touch()
@@ -226,31 +230,33 @@ class Terminal:
         return terminal
 
     def press(self, keys: bytes) -> None:
-        """Type, as `b"\\x03"` for Ctrl-C."""
+        """Type keys, such as `b"\\x03"` for Ctrl-C."""
         os.write(self.master, keys)
 
     def close(self) -> None:
-        """Close the window: the kernel hangs up on whoever runs there, and writing there fails from now on."""
+        """Close the window: the kernel hangs up on all processes that run there, and writing there fails
+        from now on.
+        """
         self._over.set()
         os.close(self.master)
         self._read_all.wait(DEADLINE_S)
 
     def text(self) -> str:
-        """All that was written there, without what moves the cursor or colours."""
+        """Return everything that was written there, without the sequences that move the cursor or set colours."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.read_text(errors="replace"))
 
     def __post_init__(self) -> None:
         self._over, self._read_all = threading.Event(), threading.Event()
 
     def _read(self, master: int) -> None:
-        """Keep what is shown until the program has left the terminal, or that was closed."""
+        """Keep what is shown until the program has left the terminal, or the terminal is closed."""
         with open(master, "rb", buffering=0) as screen, self.shown.open("ab", buffering=0) as kept:
             while not self._over.is_set():
                 if not select.select([screen], [], [], POLL_S)[0]:
                     continue
                 try:
                     kept.write(screen.read(1 << 16) or b"")
-                except OSError:  # nobody has it open any more
+                except OSError:  # no process has it open any more
                     break
         self._read_all.set()
 
@@ -279,7 +285,9 @@ class Machine:
         return {**os.environ, **ENVIRONMENT}
 
     def call(self, *arguments: object) -> Outcome:
-        """Run a command that looks, or fails soon, to its end: in this interpreter, which has its imports by now."""
+        """Run a command that only reads, or fails soon, to its end: in this interpreter, which has
+        imported it already.
+        """
         out, err = io.StringIO(), io.StringIO()
         before, sys.argv = sys.argv, ["volery", *map(str, arguments)]
         try:
@@ -320,10 +328,10 @@ class Machine:
         module: str = "node",
         hangup_ignored: bool = False,
     ) -> tuple[Program, Terminal]:
-        """Start a command as the foreground program of a terminal of its own; what that shows is kept in a file.
+        """Start a command as the foreground program of a terminal of its own, and keep what that shows in a file.
 
-        With `hangup_ignored` as after `trap '' HUP` in a shell, which is what `nohup` does. The program does not watch
-        its stdin: a test run that is killed closes the terminal.
+        With `hangup_ignored` it starts as after `trap '' HUP` in a shell, which is what `nohup` does. The program does
+        not watch its stdin: a test run that is killed closes the terminal.
         """
         number = len(self.programs)
         shown = self.root / f"{number}-{name}.screen"
@@ -333,7 +341,7 @@ class Machine:
 
         def take_terminal() -> None:  # in the child, which leads a session by now
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            # Whoever runs the tests may ignore hang-ups as well, and children inherit that.
+            # The test run itself may ignore hang-ups, and children inherit that.
             signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup_ignored else signal.SIG_DFL)
 
         with open(terminal.slave, "rb+", buffering=0) as slave:
@@ -366,7 +374,7 @@ class Machine:
         )
 
     def clear(self) -> None:
-        """End everything that was started here and what it started, by its id."""
+        """End every process that was started here, and every process that those started, each by its id."""
         for program in self.programs:
             if program.process.poll() is None:
                 family = program.family()
@@ -422,8 +430,8 @@ class Swarm:
         trainer: str = "",
         audits: bool = False,
     ) -> None:
-        """Write swarm.toml. A learner that is to be found again after a restart needs a `port`. No audit passes what
-        the fake engine makes. `trainer`: more lines of that section.
+        """Write swarm.toml. A learner that is to be found again after a restart needs a `port`. The audits are off by
+        default, since the fake engine's tokens would fail them. `trainer`: more lines of that section.
         """
         self.directory.mkdir(exist_ok=True)
         text = SWARM_TOML.format(
@@ -435,11 +443,11 @@ class Swarm:
         self.config.write_text(text, encoding="utf-8")
 
     def learn(self, *options: object, is_invited: bool = True) -> Program:
-        """Start the learner and wait until there is an invite of this start, if one is waited for."""
+        """Start the learner. With `is_invited`, wait until there is an invite of this start."""
         return self._learner("learn", self.config, *options, is_invited=is_invited)
 
     def learn_doomed(self, *, is_invited: bool = True) -> Program:
-        """The same with a trainer that hashes, where `tests.e2e.doom` may strike, perhaps before there is an invite."""
+        """Start a learner whose trainer hashes. `tests.e2e.doom` may strike there, even before there is an invite."""
         return self._learner(self.config, module="tests.e2e.doomed", is_invited=is_invited)
 
     def _learner(self, *arguments: object, module: str = "node", is_invited: bool = True) -> Program:
@@ -460,15 +468,15 @@ class Swarm:
     def join(
         self, name: str, *options: object, engine: str = "fake", token_s: float = 0.0, out_to: int | None = None
     ) -> Program:
-        """Start a rollout node with a state directory of its own beside the swarm. `token_s`: how long the fake engine
-        takes for a token; a swarm that is only waited for takes less of the processors with a slow one.
+        """Start a rollout node with a state directory of its own beside the swarm. `token_s`: seconds that the fake
+        engine takes for a token. A slow engine leaves more of the processors to the rest while a test only waits.
         """
         words = self._to_join(name, options, engine, token_s)
         return self.machine.start(name, *words, state=self.directory / name, out_to=out_to)
 
     def join_all(self, learner: Program, *each: Sequence[object], engine: str = "fake") -> list[Program]:
-        """Start a node for each name and its options. The trainer stands still until all have joined: one that is
-        faster could bring the run to its end before the others are there, which then look for the learner ever after.
+        """Start a node for each name and its options. The trainer stands still until all have joined. Otherwise a
+        faster node could end the run before the others join, and these would look for the learner for ever.
         """
         with stopped(learner.child(*TRAINERS)):
             nodes = [self.join(str(name), *options, engine=engine) for name, *options in each]
@@ -479,7 +487,7 @@ class Swarm:
     def join_in_terminal(
         self, name: str, *options: object, engine: str = "fake", hangup_ignored: bool = False
     ) -> tuple[Program, Terminal]:
-        """The same in a terminal of its own."""
+        """Start a node in the same way, in a terminal of its own."""
         words, state = self._to_join(name, options, engine), self.directory / name
         return self.machine.start_in_terminal(name, *words, state=state, hangup_ignored=hangup_ignored)
 
@@ -490,7 +498,7 @@ class Swarm:
 
     @property
     def steps_taken(self) -> int:
-        """Training steps in the ledger."""
+        """Return the training steps in the ledger."""
         ((step,),) = self.rows("SELECT coalesce(max(step), 0) FROM steps")
         return int(step)
 
@@ -499,18 +507,18 @@ class Swarm:
         wait_for(f"step {number}", lambda: self.steps_taken >= number, *programs)
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """What the ledger says, also while the learner runs."""
+        """Return rows of the ledger, also while the learner runs."""
         return rows_of(self.ledger_file, sql, *values)
 
 
 def rows_of(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Rows of a SQLite file, opened to read only."""
+    """Return rows of a SQLite file, opened to read only."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as db:
         return db.execute(sql, values).fetchall()
 
 
 def wait_done(*programs: Program) -> None:
-    """Wait until all have ended, each with exit code 0."""
+    """Wait until all have ended, and check that each has exit code 0."""
 
     def done() -> bool:
         codes = [program.process.poll() for program in programs]
@@ -524,27 +532,27 @@ def wait_done(*programs: Program) -> None:
 
 
 def receipts_of(node: Program) -> dict[tuple[bytes, int], tuple[bytes, str]]:
-    """What a node was told of its records: (lease, index) -> (record id, rule)."""
+    """Return the verdicts in a node's receipts: (lease, index) -> (record id, rule)."""
     assert node.state is not None
     rows = rows_of(node.state / "receipts.sqlite", "SELECT lease, idx, record, rule FROM verdicts")
     return {(lease, index): (record, rule) for lease, index, record, rule in rows}
 
 
 def verdicts_for(swarm: Swarm, peer: str) -> dict[tuple[bytes, int], tuple[bytes, str]]:
-    """What the ledger says of a peer's records, in the same form."""
+    """Return the ledger's verdicts on a peer's records, in the same form."""
     rows = swarm.rows("SELECT lease, idx, record, rule FROM records WHERE peer = ?", peer)
     return {(lease, index): (record, rule) for lease, index, record, rule in rows}
 
 
 def counted_by(node: Program) -> int:
-    """Tokens that count for a node, by its receipts."""
+    """Return the tokens that count for a node, by its receipts."""
     assert node.state is not None
     ((tokens,),) = rows_of(node.state / "receipts.sqlite", "SELECT coalesce(sum(tokens), 0) FROM receipts")
     return int(tokens)
 
 
 def counted_for(swarm: Swarm, peer: str) -> int:
-    """The same by the ledger."""
+    """Return the tokens that count for a peer, by the ledger."""
     ((tokens,),) = swarm.rows(
         "SELECT (SELECT coalesce(sum(tokens), 0) FROM records WHERE peer = ?1 AND rule = 'admitted')"
         " + (SELECT coalesce(sum(o.tokens), 0) FROM orphans o JOIN leases l USING (lease) WHERE l.peer = ?1)",
@@ -555,7 +563,7 @@ def counted_for(swarm: Swarm, peer: str) -> int:
 
 @contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """SIGSTOP while inside, SIGCONT afterwards."""
+    """Stop a process with SIGSTOP inside this context, and continue it with SIGCONT afterwards."""
     process.suspend()
     try:
         yield
@@ -564,7 +572,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

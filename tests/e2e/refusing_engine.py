@@ -1,4 +1,4 @@
-"""An engine's process that refuses every version: the conversation of an engine worker, no torch.
+"""Act as an engine worker that refuses every version, without torch.
 
 Run in a worker's place by `[engine] python` (`refusing_python`).
 """
@@ -12,11 +12,11 @@ from learner.trainer_api.pipes import claim_pipes, requests_of
 from protocol.core.pipe import Header, encode_frame
 
 REASON = "attention 'x' is not supported\x1b[2J"
-"""With what would clear a terminal."""
+"""The reason of the refusal, with a control sequence that would clear a terminal."""
 
 
 def refusing_python(directory: Path) -> Path:
-    """Write a program that is Python, but for an engine's worker, which it replaces by this one."""
+    """Write a program that behaves like Python, but replaces an engine's worker by this module."""
     script = directory / "refusing-python"
     script.write_text(
         f'#!/bin/sh\n[ "$1" = "-I" ] && exec "{sys.executable}" -m tests.e2e.refusing_engine\n'

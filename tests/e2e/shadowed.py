@@ -1,10 +1,10 @@
-"""`volery join` that also writes what it delivers and what it is told into a file outside its state: a shadow ledger.
+"""Run `volery join`, and also write its deliveries and receipts into a file outside its state: a shadow ledger.
 
     python -m tests.e2e.shadowed join ...
 
-Each line is a JSON object. "delivered" comes before the first byte goes out, "acknowledged" when the signed receipt
-was checked and before the program knows of it. A line is one write to a file opened for appending, so a kill leaves it
-whole or out, and a line outlives the process that wrote it.
+Each line is a JSON object. A "delivered" line is written before the first byte is sent. An "acknowledged" line is
+written when the signed receipt was checked, before the program learns of it. A line is one write to a file opened for
+appending, so a kill leaves it whole or out, and a line outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ VARIABLE = "VOLERY_TEST_SHADOW"
 
 @dataclass(frozen=True, kw_only=True)
 class Shadow:
-    """What the lines of a shadow ledger say.
+    """The lines of a shadow ledger.
 
-    `delivered`: by (record, lease, index), since a node that was killed makes a lease once more, what the trainer calls
-    it. `acknowledged`: by (lease, index), the record and the verdict on it. `contradictions`: what two receipts said of
-    one place differently; a refusal of a lease that had ended says nothing of what was admitted before.
+    `delivered`: by (record, lease, index), the digest by which the trainer knows the record, since a node that was
+    killed makes a lease once more. `acknowledged`: by (lease, index), the record and its verdict. `contradictions`:
+    places on which two receipts differ. A receipt that refuses a lease that had ended does not contradict an earlier
+    admission.
     """
 
     delivered: dict[tuple[str, str, int], str]
@@ -72,7 +73,7 @@ def write(what: str, lease: bytes, records: Sequence[dict[str, Any]]) -> None:
 
 
 def shadow_line() -> None:
-    """Have every work line of this process keep the shadow ledger."""
+    """Have every connection of this process to the learner's work protocol keep the shadow ledger."""
     prompts: dict[bytes, bytes] = {}
     request, deliver = WorkClient.request_leases, WorkClient.deliver
 
@@ -94,8 +95,9 @@ def shadow_line() -> None:
 
 
 def _described(prompt: bytes, raw: bytes) -> dict[str, Any]:
-    """A record's index, its own digest, and the one by which the trainer that hashes knows it: ids and logprobs travel
-    as the trainer gets them."""
+    """Return a record's index, its own digest, and the digest by which the trainer that hashes knows it. Ids and log
+    probabilities travel as the trainer gets them.
+    """
     swarm = msgspec.msgpack.decode(raw)[0]
     envelope = read_envelope(raw, kind=Kind.RECORD, swarm=swarm, limit=MAX_RECORD_BYTES)
     record = msgspec.msgpack.decode(envelope.payload, type=RolloutRecord)

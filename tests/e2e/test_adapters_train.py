@@ -1,4 +1,4 @@
-"""Environments of other packages, trained on for twenty steps by two honest nodes, with audits.
+"""Train on environments of other packages for twenty steps, with two honest nodes and audits.
 
 Slow, and skipped where the packages are missing: `make test-adapters` installs them in an environment of its own.
 """
@@ -26,12 +26,12 @@ from tests.support.paths import ROOT
 STEPS = 20
 
 TAUGHT = 250
-"""Episodes that a model is taught before: enough for calls that can be read, and too few to be right."""
+"""Episodes that a model is taught first: enough for calls that can be parsed, and too few for correct ones."""
 
 EXAMPLES = ROOT / "docs" / "examples" / "tasks"
 
 Play = Callable[[Problem, random.Random], list[tuple[str, Answer | None]]]
-"""What a policy might say in a problem, turn by turn, each with what it is answered."""
+"""Returns what a policy might say in a problem, turn by turn, each with the answer it gets."""
 
 
 def write_caller(directory: Path, spec: str, beside: Path, play: Play) -> Path:
@@ -78,12 +78,14 @@ def configure(swarm: Swarm, spec: str, *, max_new_tokens: int) -> None:
 
 
 def check_honest(swarm: Swarm) -> Counter[str]:
-    """Twenty steps were taken, and nothing that an honest node made was rejected. Returns verdicts by their rules."""
+    """Check that twenty steps were taken, and that no record of an honest node was rejected. Return the verdicts by
+    rule.
+    """
     run = Run(steps=STEPS)
     assert swarm.steps_taken == STEPS
     verdicts = Counter(str(rule) for (rule,) in swarm.rows("SELECT rule FROM records"))
     assert verdicts.keys() <= HONEST, verdicts
-    assert check_episodes(swarm, run) > 0, "there were later turns"
+    assert check_episodes(swarm, run) > 0, "no episode had a second turn"
     check_admitted(swarm, run)
     check_nothing_lost(swarm)
     check_versions(swarm)

@@ -1,4 +1,4 @@
-"""Real processes: an honest volunteer is believed after eight audits, one that makes tokens up is banned for good."""
+"""Real processes: a volunteer is trusted after eight audits; a node that makes tokens up is banned for good."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
 from tests.e2e.programs import Swarm, stopped, wait_event
 
 WHY = re.compile(r"are not what the seeded sampler draws|log probabilities are more than .* from those of the version")
-"""The one that is further from what may be, of made up tokens with made up probabilities."""
+"""Reason of the ban. Made-up tokens with made-up probabilities fail both tests; the audit names the one that failed
+more clearly."""
 
 
 @pytest.mark.rest
@@ -25,7 +26,8 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
         for node in (honest, cheat):
             wait_event(node, "joined", learner)
     wait_event(learner, "peer_banned")
-    with stopped(learner.child("learner.training.server")):  # or the run could be over before the cheat comes back
+    # otherwise the run could be over before the cheat comes back
+    with stopped(learner.child("learner.training.server")):
         assert cheat.wait() == 2, cheat.story()
         assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
         assert WHY.search(cheat.err.read_text()), cheat.story()
@@ -45,14 +47,14 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     assert swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND step IS NOT NULL", cheat_id) == [(0,)]
     assert swarm.rows("SELECT count(*) FROM records WHERE peer = ? AND rule = 'admitted'", cheat_id) == [(0,)]
     [(worst,)] = swarm.rows("SELECT max(worst) FROM audits WHERE peer = ?", honest_id)
-    assert worst == 0.0, "float32 on both sides"
+    assert worst == 0.0, "both sides compute in float32, so there is no gap"
     revised = wait_event(cheat, "receipt_revised")
     assert revised["reason"] in ("audit", "banned")
 
 
 @pytest.mark.rest
 def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> None:
-    swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has what the cheat named
+    swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has the version that the cheat named
     learner = swarm.learn()
     with stopped(learner.child("learner.training.server")):
         honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")

@@ -1,4 +1,4 @@
-"""What people get wrong, through the command line: one paragraph, the right exit code, and nothing half-written."""
+"""Wrong input through the command line gets one paragraph and the right exit code, and leaves nothing half-written."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ USAGE, TROUBLE = 2, 1
 
 
 def needs_root(test: Callable[..., None]) -> Callable[..., None]:
-    """Mounting a small file system is root's."""
+    """Skip a test unless root runs it, since only root may mount a small file system."""
     return pytest.mark.root(pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")(test))
 
 
 def check_refusal(outcome: Outcome, code: int, *words: str) -> None:
-    """One paragraph on stderr that holds `words`, and this exit code."""
+    """Check that stderr is one paragraph that holds `words`, and that the exit code is this one."""
     assert outcome.code == code, outcome
     check_paragraph(outcome.err, *words)
 
 
 def check_paragraph(text: str, *words: str) -> None:
-    """One paragraph of ours that ends as a sentence does and holds `words`."""
+    """Check that `text` is one paragraph that ends as a sentence does and holds `words`."""
     assert text.startswith("volery: "), text
     assert text.endswith(".\n"), text
     assert "Traceback" not in text
@@ -355,7 +355,7 @@ INVITES = {
 
 
 def at_no_time(text: str) -> str:
-    """`text` without how long ago and at which moment: two programs do not start in the same second."""
+    """Return `text` without times of day and ages: two programs do not start in the same second."""
     return re.sub(r"expired .*? ago|says \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "<time>", text)
 
 
@@ -371,7 +371,7 @@ def test_an_invite_that_is_none(machine: Machine, tmp_path: Path, name: str) -> 
     assert not (tmp_path / "home").exists()
 
 
-# --- what was pasted where a file, a directory or an invite is wanted -------------------------------------------------
+# --- any text pasted in place of a file, a directory or an invite -----------------------------------------------------
 
 LONG_INVITE = write_invite(invite_of(1, addresses=4 * invite_of(1).addresses))
 PASTED = {
@@ -389,7 +389,7 @@ GIVEN = {
     "config": "swarm.toml", "source": "swarm.toml", "invite": LONG_INVITE, "record": "ab", "peer": "x", "name": "x",
     "file": "file", "directory": "file", "out": "file/out",
 }  # fmt: skip
-"""What is named where another parameter is tried."""
+"""The valid arguments of a command where another parameter is tried."""
 
 
 TAKES_NOTHING = {("verifier",), ("engines",), ("tasks",)}
@@ -405,7 +405,7 @@ PLACES = [
     "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in PASTED]
 )
 def test_whatever_is_pasted_into_any_command_is_answered_in_a_paragraph(machine: Machine, kind: str) -> None:
-    """Never a traceback; what is named may be of use to one or the other."""
+    """There is never a traceback. Some commands may accept the value."""
     open_learner_home(machine.root / "state", name="x", certificate_days=90, now_ms=Clock.now_ms()).close()
     (machine.root / "swarm.toml").write_text(
         '[swarm]\nname = "x"\n[model]\ndirectory = "model"\n[task]\nspec = "sort"\n'
@@ -427,7 +427,7 @@ def test_whatever_is_pasted_into_any_command_is_answered_in_a_paragraph(machine:
 
 
 def test_what_was_pasted_joins_all_the_same(machine: Machine) -> None:
-    """The words of a line that was pasted whole, too, and an invite that a mail broke."""
+    """So does a whole line that was pasted with its other words, and an invite that a mail program broke."""
     pasted = [
         (f'"{LONG_INVITE}"',), ("volery", "join", LONG_INVITE), (f"volery join {LONG_INVITE}",),
         (LONG_INVITE[:100], LONG_INVITE[100:]),
@@ -438,7 +438,7 @@ def test_what_was_pasted_joins_all_the_same(machine: Machine) -> None:
 
 
 def test_an_invite_names_the_node_that_has_joined_its_swarm(machine: Machine) -> None:
-    """A volunteer has that string at hand, rather than a directory's name."""
+    """A volunteer has the invite at hand more often than a directory's name."""
     check_refusal(machine.call("status", LONG_INVITE), USAGE, "no node in the usual places", "volery join INVITE")
     machine.call("join", LONG_INVITE, "--wait", "0")
     for command in ("status", "report", "identity --state"):
@@ -479,7 +479,9 @@ def test_a_learner_and_who_is_turned_away(swarm: Swarm) -> None:
     before = join("none", good, "--dry-run")
     assert (before.code, "task reverse, 100 %" in " ".join(before.out.split())) == (0, True), before
     assert not (swarm.directory / "none").exists()
-    assert swarm.rows("SELECT name FROM peers") == [(swarm.directory.name,)], "the learner alone: nobody has joined"
+    assert swarm.rows("SELECT name FROM peers") == [(swarm.directory.name,)], (
+        "a node joined; only the learner should be listed"
+    )
     for options in ((), ("--dry-run",)):
         wrong = join("one", msgspec.structs.replace(good, token="please"), *options)
         check_refusal(wrong, USAGE, "token", "new invite")
@@ -489,7 +491,7 @@ def test_a_learner_and_who_is_turned_away(swarm: Swarm) -> None:
     check_refusal(machine.call("learn", swarm.config), TROUBLE, str(swarm.state), "running")
     assert learner.is_running
 
-    # Whoever was turned away may come back with the right words, and with what it has.
+    # A node that was turned away may come back with the right token, and with its old state.
     wait_done(learner, swarm.join("one"))
 
 
@@ -522,7 +524,7 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True)
 
     def fill(self, leave: int) -> Path:
-        """Take all room but `leave` bytes; return the file to delete to get it back."""
+        """Fill the disk but for `leave` bytes; return the file to delete to get the room back."""
         ballast = self.path / "ballast"
         room = shutil.disk_usage(self.path).free - leave
         ballast.write_bytes(bytes(max(0, room)))
@@ -538,7 +540,8 @@ def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> No
     node = swarm.join("node")
     with stopped(learner.child("learner.training.server")):
         wait_event(node, "joined", learner)
-        ballast = small_disk.fill(leave=400_000)  # room for a version or two, and what SQLite needs to say no
+        # room for a version or two, and for what SQLite needs to report the error
+        ballast = small_disk.fill(leave=400_000)
     assert learner.wait() == TROUBLE, learner.story()
     check_paragraph(learner.err.read_text(), "disk")
 
@@ -596,7 +599,7 @@ def test_a_small_model_made_on_a_full_disk(swarm: Swarm, small_disk: SmallDisk, 
 def test_a_node_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk, leave: int) -> None:
     swarm.configure(steps=12)
     (swarm.directory / "node").symlink_to(small_disk.path)
-    learner = swarm.learn_doomed()  # whose trainer is there at once: this is not about it
+    learner = swarm.learn_doomed()  # the hashing trainer starts at once; this test is not about training
     ballast = small_disk.fill(leave=leave)
     node = swarm.join("node")
     assert node.wait() == TROUBLE, node.story()

@@ -17,7 +17,7 @@ from tests.e2e.test_bad_input import TROUBLE, check_paragraph
 from tests.support.store_fixture import safetensors_file
 
 STEPS = 100_000
-"""More than anybody waits for."""
+"""More steps than a test waits for."""
 
 BEYOND = f"a prompt is empty or leaves the vocabulary of {FakeConfig().vocab_size}"
 REFUSED = "attention 'x' is not supported\\x1b[2J"
@@ -36,7 +36,7 @@ patience_s = {patience_s}
 
 
 def write_model(directory: Path) -> Path:
-    """A model whose chat template ends with a token that no embedding of the nodes' engine has a row for."""
+    """Write a model whose chat template ends with a token that has no row in the embedding of the nodes' engine."""
     write_character_tokenizer(directory)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.add_special_tokens([AddedToken("<far>", special=True, normalized=False)])
@@ -51,7 +51,9 @@ def write_model(directory: Path) -> Path:
 
 @pytest.fixture
 def swarm(machine: Machine) -> Swarm:
-    """A learner with a trainer that hashes would train on whatever comes; its prompts have the far token."""
+    """A learner with a trainer that hashes, and would train on anything. Its prompts contain the token
+    without a row.
+    """
     swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=write_model(machine.root / "model"))
     tasks = machine.root / "task.jsonl"
     pairs = [(a, b) for a in "abcdefgh" for b in "abcdefgh"]
@@ -76,7 +78,7 @@ def says(swarm: Swarm, command: str, target: Path) -> str:
 
 
 def test_leases_that_no_node_can_use(swarm: Swarm) -> None:
-    """Before nodes said so, two of them gave back a hundred leases a second, and the learner only waited."""
+    """Before nodes told the reason, two of them gave back a hundred leases a second, and the learner only waited."""
     learner = swarm.learn_doomed()
     nodes = [join(swarm, name, patience_s=6.0) for name in ("one", "two")]
     sentence = f"2 of 2 nodes cannot use their leases: {BEYOND}"
@@ -89,7 +91,7 @@ def test_leases_that_no_node_can_use(swarm: Swarm) -> None:
         assert len(node.events("gave_up")) == 1
     ((leases,),) = swarm.rows("SELECT count(*) FROM leases")
     assert leases <= 2 * sum(len(node.events("leases_given_back")) for node in nodes) + 4
-    assert sentence in says(swarm, "report", swarm.config), "also once they have left"
+    assert sentence in says(swarm, "report", swarm.config), "the report must keep the reason after the nodes have left"
     assert sentence in says(swarm, "status", swarm.config)
     wait_for("a status line", lambda: _line(learner, f"NODES {sentence}"), learner)
 
@@ -118,7 +120,7 @@ def test_a_version_that_no_node_can_install(swarm: Swarm) -> None:
 
 @pytest.mark.slow
 def test_leases_without_records_are_an_alarm(swarm: Swarm) -> None:
-    """After 1, 2, 4, ... seconds the fifth round is over in half a minute."""
+    """With waits of 1, 2, 4, ... seconds the fifth round is over in half a minute."""
     learner = swarm.learn_doomed()
     node = join(swarm, "one")
     alarm = wait_event(learner, "alarm_raised", node, alarm=ALARM)

@@ -1,4 +1,4 @@
-"""Certificates that end while a swarm works: renewed without anybody noticing, or the learner ends in words."""
+"""Certificates that end while a swarm works are renewed unnoticed, or the learner ends with a clear message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tests.e2e.programs import Program, Swarm, free_port, wait_event, wait_for, 
 
 LIVES = 3
 LIFE_S = 18.0
-"""Renewed after twelve: some times as long as what a node does at once."""
+"""Seconds that a certificate is valid. It is renewed after twelve: several times as long as a node takes for one
+action."""
 
 FOREVER = 100_000
-"""Steps: the run is ended by us."""
+"""Training steps: the test ends the run."""
 
 
 def certify_for(swarm: Swarm, seconds: float) -> None:
@@ -37,7 +38,7 @@ def test_a_certificate_is_renewed_under_a_swarm_that_works(doomed: Swarm) -> Non
     learner = swarm.learn_doomed()
     nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     wait_event(learner, "certificate_renewed", *nodes, after=LIVES - 1)
-    nodes.append(swarm.join("late"))  # whom the others tell of the newest version
+    nodes.append(swarm.join("late"))  # it learns the newest version from the others
     wait_event(nodes[-1], "joined", learner, *nodes)
     wait_event(learner, "certificate_renewed", *nodes, after=LIVES)
     steps = swarm.steps_taken
@@ -54,11 +55,11 @@ def test_a_certificate_is_renewed_under_a_swarm_that_works(doomed: Swarm) -> Non
     check_nothing_lost(swarm)
     check_tallies_so_far(swarm)
     for node in nodes:
-        check_receipts(swarm, node, cut_off=True)  # verified offline, each by the certificate of its time
+        check_receipts(swarm, node, cut_off=True)  # verified offline, each receipt by the certificate of its time
 
 
 def check_tallies_so_far(swarm: Swarm) -> None:
-    """Of a run that was stopped between a step and its version the last step has no tally yet."""
+    """Check the tallies. In a run that was stopped between a step and its version, the last step has no tally yet."""
     ((version,),) = swarm.rows("SELECT max(version) FROM tallies")
     if version == swarm.steps_taken:
         check_tallies(swarm)

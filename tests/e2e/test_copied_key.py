@@ -1,4 +1,4 @@
-"""A state directory that was copied to a second machine: one of the two nodes works, and the other is told why not."""
+"""A state directory is copied to a second machine: one of the two nodes works, and the other one is told the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from tests.e2e.programs import Swarm, wait_event
 
 TOKEN_S = 0.05
-"""The swarm works all the while that the second node is turned away, and need not work hard."""
+"""Seconds a token. The swarm works while the second node is turned away, and need not work hard."""
 
 
 def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swarm: Swarm) -> None:
@@ -34,7 +34,7 @@ def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swa
     assert learner.wait() == 130
     assert "refused a second node that uses the key of" in learner.out.read_text()
 
-    # With a key of its own it is welcome.
+    # The same machine is welcome with a key of its own.
     learner = swarm.learn_doomed()
     (swarm.directory / "second" / "node.key").unlink()
     second = swarm.join("second")
@@ -42,7 +42,7 @@ def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swa
 
 
 def test_a_node_that_was_killed_is_welcome_again_at_once(swarm: Swarm) -> None:
-    """The system closes what a killed process had open, so nobody need wait to be sure."""
+    """The system closes the sockets of a killed process, so the learner need not wait to be sure that it is gone."""
     swarm.configure(steps=4000)
     learner = swarm.learn_doomed()
     node = swarm.join("node")

@@ -1,8 +1,9 @@
-"""Every file that a learner or a node keeps, or that people hand around, damaged in every way, under every command that
-reads: a sentence, or what the command said before; never a traceback, never a hang.
+"""Damage every file that a learner or a node keeps, or that people hand around, under every command that reads it.
 
-Files are found by walking the directories of a run that is over, commands by walking the command line, so neither a new
-file nor a new command can be forgotten. Commands are run in this process, so that thousands of cases take a minute.
+Each command must answer with a sentence, or with its output on sound files. It must never print a traceback or hang.
+
+Files are found by walking the directories of a run that is over, and commands by walking the command line. So neither a
+new file nor a new command can be forgotten. Commands are run in this process, so that thousands of cases take a minute.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tests.e2e.programs import Machine, Outcome, rows_of
 from tests.support.command_line import single_commands
 
 HANGS_S = 60
-"""A command that reads takes a tenth of a second; one that waits for a writer of a pipe waits for ever."""
+"""Seconds. A command that reads takes a tenth of a second; one that waits for a writer of a pipe waits for ever."""
 
 BLIND = 0.03
-"""Share of the commands that do not open a file that are tried on it all the same: they may ask whether it is there."""
+"""Fraction of the commands that do not open a damaged file, but are tried on it all the same: they may check that it
+exists."""
 
 NOT_HERE = {
     "init": "writes a file, and reads none of a run",
@@ -51,7 +53,7 @@ CANNOT_HERE = {
     "plan CSV": "the machines are too few, which is told with a plan",
     "why --replay LEASE": "no audit failed",
 }
-"""Calls whose work cannot be done on sound files either."""
+"""Calls that fail on sound files too."""
 
 
 TERMS = ("--train-s", 1, "--rollouts", 8, "--broadcast-s", 1)
@@ -59,8 +61,9 @@ TERMS = ("--train-s", 1, "--rollouts", 8, "--broadcast-s", 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A run that is over. `given`: files that people handed around. `calls`: how its files are read, by what each is
-    called here."""
+    """A run that is over. `given`: files that people handed around. `calls`: the commands that read its files, by their
+    names here.
+    """
 
     machine: Machine
     learner: Path
@@ -71,7 +74,7 @@ class Ran:
 
     @property
     def files(self) -> list[Path]:
-        """Every file that there is, but for those of all versions but one in each store, which are alike."""
+        """Return every file of the run. Of each store's versions only one is included, since they are alike."""
         roots = [self.learner, self.node, self.given, self.config]
         found = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
         kept, seen = [], set()
@@ -172,17 +175,17 @@ def leaves() -> set[str]:
 
 
 def called(words: tuple[object, ...], known: set[str]) -> str:
-    """Which of the commands is called."""
+    """Return which of the commands is called."""
     return next(name for name in known if list(words[: len(name.split())]) == name.split())
 
 
 class Hung(BaseException):
-    """No answer came."""
+    """Raised when a command does not answer."""
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Raises Hung inside after HANGS_S."""
+    """Raise Hung inside this context after HANGS_S seconds."""
 
     def ring(*_: object) -> None:
         raise Hung
@@ -197,7 +200,7 @@ def watched() -> Iterator[None]:
 
 
 def answer(ran: Ran, call: tuple[object, ...]) -> Outcome:
-    """What a command says; what it writes is taken away again."""
+    """Return a command's answer, and delete the files that it wrote."""
     out = ran.machine.root / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -209,22 +212,22 @@ def answer(ran: Ran, call: tuple[object, ...]) -> Outcome:
 
 
 def fault_of(outcome: Outcome, path: Path, sound: Outcome) -> str:
-    """What is wrong with an answer about a damaged file, "" if nothing is; `sound` is the answer without damage."""
+    """Return the fault of an answer about a damaged file, or "" if it has none. `sound`: the answer without damage."""
     if outcome.code == 0 or outcome == sound:
         return ""
     said = outcome.err.strip()
     if "Traceback" in said or outcome.code not in (1, 2):
         return "no sentence"
     if path.name == "recording.jsonl" and "Too few: " in outcome.out:
-        return ""  # a figure is another one, and for that the machines are too few: a plan, and no error
+        return ""  # a damaged number can make the plan say that there are too few machines, which is no error
     if not said:  # a file of statements that does not hold is told of on standard output
         return "" if path.parent.name == "given" and outcome.out else "nothing said"
     if not said.endswith("."):
         return "no sentence"
     if path.name == "recording.jsonl" and "is not known. Give" in said:
-        return ""  # what a recording does not tell is asked for
+        return ""  # the command asks for a value that the recording lacks
     if "store" in path.parts and said.endswith("store holds no complete version yet."):
-        return ""  # of a version whose manifest is damaged nothing is known
+        return ""  # a version with a damaged manifest is not listed
     named = [path.name] if path.exists() else [path.name, path.parent.name]
     return "" if any(name in said for name in named) else "names no file"
 
@@ -235,13 +238,13 @@ def test_every_command_is_called_or_known_to_read_nothing(ran: Ran) -> None:
 
 
 def test_on_sound_files_every_command_does_its_work(ran: Ran) -> None:
-    """Else a damage would be hidden behind what failed before."""
+    """Otherwise a failure for another reason could hide a damage."""
     failed = {name: outcome.err for name, call in ran.calls.items() if (outcome := answer(ran, call)).code != 0}
     assert failed.keys() == CANNOT_HERE.keys(), failed
 
 
 OPENED: set[str] = set()
-"""What this process has opened since it was last emptied, by its name."""
+"""Names of the files that this process has opened since the set was last emptied."""
 
 
 def _opened(event: str, arguments: tuple[object, ...]) -> None:
@@ -250,7 +253,7 @@ def _opened(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def readers(ran: Ran) -> dict[str, set[str]]:
-    """The files that each command opens, by their names."""
+    """Return the files that each command opens, by their names."""
     found = {}
     for name, call in ran.calls.items():
         OPENED.clear()
@@ -260,8 +263,9 @@ def readers(ran: Ran) -> dict[str, set[str]]:
 
 
 def trials(ran: Ran, share: float, seed: int = 7) -> Iterator[tuple[Path, Damage, list[str]]]:
-    """A share of all cases, drawn; of each file each damage, with the commands to run: those that open it, and a few
-    others."""
+    """Yield a random share of all cases: each damage of each file, with the commands that open the file and a few
+    others.
+    """
     rng, opens = Random(seed), readers(ran)
     for path in ran.files:
         for damage in damages_of(path, rng):
@@ -271,7 +275,7 @@ def trials(ran: Ran, share: float, seed: int = 7) -> Iterator[tuple[Path, Damage
 
 
 def try_all(ran: Ran, share: float) -> int:
-    """How many cases were tried. Fails with all that went wrong."""
+    """Return how many cases were tried. Fail with a list of all failures."""
     wrong, tried = [], 0
     sound = {name: answer(ran, call) for name, call in ran.calls.items()}
     for path, damage, names in trials(ran, share):

@@ -1,5 +1,4 @@
-"""A run with all of the data plane at once: a mixture of a file and a task without end, groups that teach nothing
-dropped, a share of logs, and pass@k of both tasks."""
+"""Run a mixture of a file and an endless task: equal rewards dropped, a share of logs, pass@k of both tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ share = 0.25
 
 
 def write_files(swarm: Swarm) -> None:
-    """40 words of the task without end as a file, and logs of the next eight."""
+    """Write 40 words of the endless task as a file, and logs of the next eight."""
     task = open_task("reverse:letters=2", seed=11)
     problems = [task.problem(index) for index in range(48)]
     rows = [{"prompt": one.prompt, "answer": one.answer} for one in problems[:40]]
@@ -61,7 +60,9 @@ def test_a_mixture_with_logs_and_dynamic_sampling_and_pass_at_k(swarm: Swarm) ->
 
     leased = swarm.rows("SELECT task, prompt FROM leases")
     counts = Counter(task for task, _ in leased)
-    assert abs(counts["words"] - len(leased) / 4) < 2 + 8, "to within what was looked at for slow peers"
+    assert abs(counts["words"] - len(leased) / 4) < 2 + 8, (
+        "the share is off by more than the prompts looked at for slow peers"
+    )
     assert all(("reverse", "words")[place_of(prompt, 2)[1]] == task for task, prompt in leased)
     groups = swarm.rows(
         "SELECT min(reward) < max(reward), max(r.step) IS NOT NULL, max(d.reason), count(*) FROM records r"

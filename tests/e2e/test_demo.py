@@ -1,4 +1,4 @@
-"""The demo as it is shown to people, with a rollout node and then the learner killed in the middle of it."""
+"""Run the demo as people see it, and kill a rollout node and then the learner in the middle of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.programs import Machine, Program, rows_of, wait_for
 
 DEADLINE_S = 1200.0
-"""The demo is to take 5 minutes on two quiet cores."""
+"""Seconds. The demo is to take 5 minutes on two quiet cores."""
 
 PROMISED = {
     "wall_s", "versions_published", "staleness_bound", "lag_histogram", "admitted", "verdicts", "greedy_start",
@@ -38,7 +38,8 @@ def test_the_demo_ends_well_without_a_node_and_with_a_learner_that_came_back(mac
     assert facts["greedy_end"] >= 0.95
     assert facts["versions_published"] >= 10
     assert max(map(int, facts["lag_histogram"])) <= facts["staleness_bound"]
-    assert set(facts["verdicts"]) <= {"admitted", "stale", "orphaned"}  # orphaned: made with what the crash undid
+    # orphaned: made with a version that the crash undid
+    assert set(facts["verdicts"]) <= {"admitted", "stale", "orphaned"}
     assert facts["peak_pss_mib"] <= 6 * 1024
     workers = [peer for peer in facts["peers"] if peer["role"] == "rollout"]
     assert len(workers) == 3
@@ -81,7 +82,7 @@ def test_the_demo_with_a_tool_plays_its_turns_in_the_sandbox(machine: Machine) -
     facts = json.loads((out / "summary.json").read_text())
     assert (facts["steps"], facts["rejected"]) == (2, 0)
     assert facts["greedy_start"] < 0.5
-    assert 0 < facts["sampled_start"] < 0.5, "some call the tool"
+    assert 0 < facts["sampled_start"] < 0.5, "the sampled reward at the start must lie between none and half"
     assert "held-out products" in demo.out.read_text("utf-8")
     config = out / "swarm.toml"
     rows = machine.call("samples", str(config), "--best", "1", "--json").out
@@ -97,13 +98,13 @@ def test_the_demo_with_a_tool_learns_to_call_it(machine: Machine, seed: int) -> 
     facts = json.loads((out / "summary.json").read_text())
     assert max(facts["greedy_start"], facts["sampled_start"]) < 0.5
     assert facts["greedy_end"] > 0.9
-    assert set(facts["verdicts"]) <= {"admitted", "stale"}, "nobody honest is rejected"
+    assert set(facts["verdicts"]) <= {"admitted", "stale"}, "an honest record was rejected"
     audits = rows_of(out / "learner" / "ledger.sqlite", "SELECT count(*) FROM audits")
     assert audits[0][0] > 0
 
 
 def check_learner_time(machine: Machine, out: Path, facts: dict[str, Any]) -> None:
-    """Whoever shows what the learner's time went into shows the same."""
+    """Check that every view of the learner's time shows the same shares."""
 
     def told(*arguments: object) -> dict[str, Any]:
         return dict(json.loads(machine.call(*map(str, arguments), "--json").out))
@@ -116,12 +117,12 @@ def check_learner_time(machine: Machine, out: Path, facts: dict[str, Any]) -> No
     assert totals["learner_time"] == told("status", config)["learner_time"] == time
     assert totals["away_s"] + time["wall_s"] == pytest.approx(facts["swarm_wall_s"], abs=2.0)
     for command, *options in (("plan", "--from", out), ("simulate", "--from", out)):
-        # What a killed learner wrote into its ledger last may not have reached its recording, and the other way round.
+        # The last events before a kill may be missing in the ledger, or in the recording.
         assert told(command, *options)["measured"]["run"] == pytest.approx(time, rel=0.02, abs=1.0)
 
 
 def member(demo: Program, word: str) -> psutil.Process:
-    """The node of the demo with `word` among its arguments."""
+    """Return the node of the demo with `word` among its arguments."""
     return next(each for each in demo.family()[1:] if any(Path(part).name == word for part in each.cmdline()))
 
 

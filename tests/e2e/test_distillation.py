@@ -1,4 +1,4 @@
-"""A teacher that scores what the swarm generates, in real processes: `[distill] teacher` on the learner's machine."""
+"""A teacher scores the swarm's completions, in real processes: `[distill] teacher` on the learner's machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_teacher(swarm: Swarm, teacher: Path, trainer: str, *, nodes: bool = Fal
 
 @pytest.mark.rest
 def test_a_policy_that_is_its_own_teacher_has_nothing_to_learn(swarm: Swarm) -> None:
-    """So what the teacher says of each token is what the policy says of the same one: by turns, in float32."""
+    """The teacher's probability of each token equals the policy's: the run is by turns, in float32."""
     with_teacher(swarm, swarm.model, 'objective = "distill"')
     learner = swarm.learn()
     node = swarm.join("one", engine="transformers")
@@ -31,7 +31,9 @@ def test_a_policy_that_is_its_own_teacher_has_nothing_to_learn(swarm: Swarm) -> 
     check_ledger(swarm, Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"})))
     metrics = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
     assert abs(metrics[0]["teacher_kl"]) <= BOUND["float32"]
-    assert all(step["trained_tokens"] == step["tokens"] for step in metrics), "equal rewards are no reason to skip any"
+    assert all(step["trained_tokens"] == step["tokens"] for step in metrics), (
+        "tokens were skipped, though equal rewards are no reason to"
+    )
     made = learner.events("scores_made")
     assert sum(event["tokens"] for event in made) >= sum(step["tokens"] for step in metrics)
 
@@ -68,7 +70,7 @@ def test_a_teacher_node_scores_and_is_believed_after_audits(swarm: Swarm) -> Non
     check_ledger(swarm, Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"})))
     metrics = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
     assert abs(metrics[0]["teacher_kl"]) <= BOUND["float32"]
-    assert not learner.events("scores_made"), "the learner scores nothing itself while a teacher is here"
+    assert not learner.events("scores_made"), "the learner scored itself, although a teacher is here"
     audited = learner.events("scores_audited")
     assert audited
     assert all(event["passed"] for event in audited)
@@ -93,13 +95,13 @@ def test_a_teacher_node_that_says_other_scores_is_banned_and_nothing_of_it_is_le
     liar = teach(swarm, "liar", swarm.model, "--config", config)
     wait_event(liar, "joined", learner)
     node = swarm.join("one", engine="transformers")
-    wait_done(learner, node)  # the learner scores itself once the liar is gone
+    wait_done(learner, node)  # the learner scores itself once the lying teacher is gone
     assert liar.wait() == 2
     assert "banned" in liar.story()
     ((banned,),) = swarm.rows("SELECT banned FROM confidence WHERE banned <> ''")
     assert "those of the teacher" in banned
     metrics = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
-    assert abs(metrics[0]["teacher_kl"]) <= BOUND["float32"], "what it said of every token was never learnt from"
+    assert abs(metrics[0]["teacher_kl"]) <= BOUND["float32"], "the policy learned from the lying teacher's scores"
     told = swarm.machine.call("why", peer_of(swarm, liar), swarm.config, "--replay")
     assert told.code == 0, told.err
     assert "convicts it, as the ledger says" in told.out

@@ -1,4 +1,4 @@
-"""`volery doctor` on a learner at work: it can be looked at by anybody who has the invite, and remembers nobody."""
+"""Run `volery doctor` on a learner at work: anybody with the invite can run it, and the learner remembers nobody."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.programs import Swarm, wait_event, wait_for
 def test_a_learner_that_is_examined_has_no_peer_by_it(swarm: Swarm) -> None:
     swarm.configure(steps=2, token="sesame")
     learner = swarm.learn()
-    wait_event(learner, "version_published")  # the invite is told before
+    wait_event(learner, "version_published")  # the invite is printed before
     outcome = swarm.machine.call("doctor", swarm.invite, "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)

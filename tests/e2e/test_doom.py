@@ -1,8 +1,8 @@
 """kill -9 at chosen points of training, publication, checkpointing and admission: nothing lost, nothing doubled.
 
-The learner is the real one, with peers that are; its trainer hashes instead of computing (`tests.e2e.hashing_trainer`),
-so that a life takes a second. What came of it is judged from the ledger, the trainer's own list of what it was trained
-on, and the receipts that the nodes keep.
+The learner and its peers are real. The trainer hashes instead of computing (`tests.e2e.hashing_trainer`), so that an
+incarnation takes a second. The outcome is judged from the ledger, the trainer's own list of what it was trained on, and
+the nodes' receipts.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ CHEAP = (
     "WorkLedger.deliveries_judged after 5 learner",
     "ChunkStore.adopt before 3 learner",
 )
-"""One of each phase, and one of the trainer alone."""
+"""One point of each phase, and one of the trainer alone."""
 
 
 def drawn(seed: int) -> list[str]:
-    """Five points: one of each phase, and one that a start must survive."""
+    """Return five random points: one of each phase, and one that a start must survive."""
     rng = Random(seed)
     points = [f"{rng.choice(calls)} {rng.randint(1, 6)}" for calls in PHASES.values()]
     rng.shuffle(points)
@@ -73,14 +73,14 @@ def drawn(seed: int) -> list[str]:
 
 
 def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> Program:
-    """Have it happen, and return the learner that is there afterwards."""
+    """Let the kill happen, and return the learner that is there afterwards."""
     before, joined = incarnation(swarm), [len(node.events("joined")) for node in nodes]
     path = swarm.machine.root / "doom"
     path.write_text(point, encoding="ascii")
     kills_learner = not point.startswith("trainer.") or point.endswith("learner")
     if starting := point.startswith(
         ("trainer.restore", "TrainingLedger.begin_incarnation")
-    ):  # which only a start comes by
+    ):  # a call that is made only at a start
         learner.kill()
         learner = swarm.learn_doomed(is_invited=False)
     wait_for(point, lambda: not path.exists() or None, *nodes)
@@ -91,7 +91,7 @@ def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> 
     elif starting:
         swarm.wait_invite(learner)
     if kills_learner or starting:
-        # Or the run may end before a node is back, which would look for the learner ever after.
+        # Otherwise the run may end before a node is back, and the node would look for the learner for ever.
         with stopped(learner.child("hashing_trainer")):
             for node, number in zip(nodes, joined, strict=True):
                 wait_event(node, "joined", learner, after=number)
@@ -133,7 +133,7 @@ def test_fifty_kills(doomed: Swarm, seed: int) -> None:
 
 
 def test_a_node_that_is_killed_and_started_again_makes_the_very_same_leases(doomed: Swarm) -> None:
-    """Also when the learner was killed meanwhile: both have lost everything but what is on their disks."""
+    """It does so also when the learner was killed meanwhile: both have lost everything but the state on their disks."""
     slow = doomed.directory / "slow.toml"
     slow.write_text('[network]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n[engine]\nkind = "fake"\nfake_token_s = 60.0\n')
     doomed.configure(steps=4, port=free_port(), heartbeat_s=5.0)

@@ -1,4 +1,4 @@
-"""`volery drill`: cheats of one's own against one's own swarm, and what is said of them."""
+"""Run `volery drill`: an operator's own cheats against the own swarm, and the report on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.e2e.programs import Machine, Program, Swarm
 
 
 def drill(swarm: Swarm, *options: object, token_s: float | None = None) -> Program:
-    """With `token_s` nobody computes: a token takes so long, and torch, which takes longer to start, is not needed."""
+    """Start a drill. With `token_s` no model computes: a token takes so many seconds, and torch, which starts more
+    slowly, is not needed.
+    """
     words: tuple[object, ...] = ("drill", swarm.config, "--out", swarm.machine.root / "drilled", *options)
     if token_s is None:
         program = swarm.machine.start("drill", *words)
@@ -21,7 +23,7 @@ def drill(swarm: Swarm, *options: object, token_s: float | None = None) -> Progr
 
 
 TOKEN_S = 0.05
-"""As long as a model takes: relays need some seconds to come by versions, and cheats to come back with a new key."""
+"""Seconds, as long as a model takes: relays need some seconds to get versions, and cheats to return with a new key."""
 
 
 def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> None:
@@ -38,15 +40,16 @@ def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> N
     assert forged["found"] == forged["keys"]
     assert set(found["attacks"]["impersonated"]["refused_by"]) == {"wrong_peer"}
     assert found["cheater_share"] == 0.0
-    assert not (swarm.directory / "state" / "ledger.sqlite").exists(), "the swarm's own state is not touched"
+    assert not (swarm.directory / "state" / "ledger.sqlite").exists(), "the drill wrote into the swarm's own state"
     assert "Cheats made 0.00%" in said
     assert "invents tokens" in said
 
 
 @pytest.mark.slow
 def test_none_of_what_nobody_drew_is_trained_on(machine: Machine) -> None:
-    """With the swarm that a drill makes for itself, whose answers have 24 letters: two letters may be right by chance,
-    and an audit of so short an answer tells little, whence cut ones are not among these."""
+    """Use the swarm that a drill makes for itself, whose answers have 24 letters. Two letters may be right by chance,
+    and an audit of so short an answer shows little. So the cheat that cuts answers is not among these.
+    """
     names = ("poisoned", "greedy", "endless", "copied", "nearly-copied")
     attacks = [word for name in names for word in ("--attack", name)]
     out = machine.root / "drilled"
@@ -86,7 +89,7 @@ def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swar
 
 @pytest.mark.parametrize("lie", ["corrupt-chunks", pytest.param("withheld-chunks", marks=pytest.mark.slow)])
 def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm, lie: str) -> None:
-    """One lie at a time: who waits for chunks that are withheld is slow to ask another liar."""
+    """One lie at a time: a receiver that waits for withheld chunks is slow to ask another liar."""
     swarm.configure(steps=1000, audits=True)
     options = ("--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", "--attack", lie)
     program = drill(swarm, *options, token_s=TOKEN_S if lie == "corrupt-chunks" else None)

@@ -1,7 +1,7 @@
-"""The examples of docs/examples/tasks in swarms of real processes: twenty steps of each, two nodes, audits on.
+"""Train on the examples of docs/examples/tasks in swarms of real processes: twenty steps, two nodes, audits.
 
-Slow: four swarms. Those with environments need packages that the tests' own environment lacks; `make test-adapters`
-has them.
+Slow: four swarms. The examples with environments need packages that the tests' own environment lacks; `make
+test-adapters` installs them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORM = 1.3
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen3 of some 200 k parameters that says a digit and ends its turn, whatever it reads."""
+    """A Qwen3 of some 200 k parameters that says a digit and ends its turn, for any prompt."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -99,10 +99,10 @@ def test_twenty_steps_of_the_example(machine: Machine, digits: Path, example: st
     check_nothing_lost(swarm)
     check_versions(swarm)
     judged = Counter(rule for (rule,) in swarm.rows("SELECT rule FROM records"))
-    assert judged.keys() <= {"admitted", "stale"}, "no honest record is rejected"
+    assert judged.keys() <= {"admitted", "stale"}, "an honest record was rejected"
     audits = swarm.rows("SELECT sum(passed), sum(failed) FROM confidence")
     assert audits[0][0] > 0
     assert audits[0][1] == 0
     assert learner.events("reward_failed") == []
     rewards = Counter(reward for (reward,) in swarm.rows("SELECT reward FROM records WHERE reward IS NOT NULL"))
-    assert rewards.keys() >= {0.0, 1.0}, "some are right, and some are not"
+    assert rewards.keys() >= {0.0, 1.0}, "there must be right and wrong completions"

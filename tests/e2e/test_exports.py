@@ -1,4 +1,4 @@
-"""What a run leaves behind, by the command as people type it: merged and bare adapters, a card, a push, a GGUF file."""
+"""Export a run with the commands as people type them: merged and bare adapters, a card, a push, a GGUF file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_adapter_is_exported_merged_and_alone_and_pushed(swarm: Swarm, tmp_pa
 
 
 def check_logits(base: Path, merged: Path, alone: Path) -> None:
-    """What peft makes of the adapter on its base is what the merged model computes, and not what the base does."""
+    """Check that the merged model computes the same as the adapter on its base with peft, and not as the base alone."""
     import peft
     import torch
     from transformers import AutoModelForCausalLM
@@ -68,7 +68,7 @@ def check_logits(base: Path, merged: Path, alone: Path) -> None:
     was = logits(plain)
     adapted = logits(peft.PeftModel.from_pretrained(plain, alone))
     whole = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
-    assert (adapted - was).abs().max() > 1e-2, "the run has taught something"
+    assert (adapted - was).abs().max() > 1e-2, "the run did not change the model"
     torch.testing.assert_close(whole, adapted, rtol=1e-4, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer sees first: versions, help, completion, and the list of tasks."""
+"""Check what a newcomer sees first: versions, help, completion, and the list of tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_help_leads_to_every_command(machine: Machine) -> None:
     assert {"tasks", "new", "receipts", "reputation"} == set(GROUPS)
     for word in (*COMMANDS, *GROUPS, *PANELS, "-V, --version", "--install-completion"):
         assert word in outcome.out
-    for words in ((), ("-h",)):  # no arguments, no riddle
+    for words in ((), ("-h",)):  # no arguments print the help too
         assert machine.call(*words).out == outcome.out
 
 
@@ -45,12 +45,14 @@ def test_help_of_a_command(machine: Machine, command: str, monkeypatch: pytest.M
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert machine.call(*command.split(), "-h").out == outcome.out
     for code in EXITS:
-        assert re.search(rf"^  {code} +[A-Z]", outcome.out, re.MULTILINE), "each exit code has a meaning"
+        assert re.search(rf"^  {code} +[A-Z]", outcome.out, re.MULTILINE), "an exit code has no meaning in the help"
     options = outcome.out.partition("\nOptions\n")[2].partition("\nExit codes\n")[0]
-    assert not re.search(r"<\w+>|\bbool\b|\bfloat\b|<=|\[x", options), "types and intervals are a programmer's"
+    assert not re.search(r"<\w+>|\bbool\b|\bfloat\b|<=|\[x", options), (
+        "the help shows a programmer's types or intervals"
+    )
     assert re.findall(r"^  -\S.*\n(?=  -|$)", options, re.MULTILINE) == re.findall(
         r"^  -\S.*  [A-Z].*\n(?=  -|$)", options, re.MULTILINE
-    ), "each option has a sentence"
+    ), "an option has no sentence"
 
 
 @pytest.mark.parametrize("command", [[SCRIPT], [sys.executable, "-m", "node"]], ids=["volery", "python -m node"])
@@ -72,4 +74,5 @@ def test_a_new_machine_has_nothing_to_show(machine: Machine) -> None:
     done = machine.call("init", "my swarm", "--name", "ours")
     assert done.code == 0
     assert "volery learn 'my swarm/swarm.toml'" in done.out
-    assert "volery learn" in machine.call("invite", "my swarm/swarm.toml").err  # not founded yet: says how
+    # the swarm is not founded yet, and the message says how to found it
+    assert "volery learn" in machine.call("invite", "my swarm/swarm.toml").err

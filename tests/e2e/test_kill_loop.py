@@ -1,9 +1,12 @@
 """A hundred kills and freezes in one run, judged by a ledger that the program does not keep.
 
-Learner, trainer and nodes are killed, or stopped and let go on, at moments drawn with a seed, also while they start.
-The nodes' own hooks write a shadow ledger outside the program's state (`tests.e2e.shadowed`), the trainer keeps its own
-list of what it trained on, and at the end both are held against the learner's ledger: nothing acknowledged is lost,
-doubled or trained on twice, nothing is trained on that no node made, and every sum and Merkle root is right.
+Learner, trainer and nodes are killed, or stopped and continued, at moments drawn with a seed, also while they start.
+The nodes' own hooks write a shadow ledger outside the program's state (`tests.e2e.shadowed`), and the trainer keeps its
+own list of what it was trained on. At the end both are compared with the learner's ledger:
+
+- No acknowledged record is lost, doubled or trained on twice.
+- Nothing is trained on that no node made.
+- Every sum and Merkle root is right.
 
 VOLERY_TEST_STRIKES and VOLERY_TEST_SEED ask for another number, or for other moments.
 """
@@ -38,7 +41,7 @@ LONGEST_STOP_S = 3.0
 
 @dataclass
 class Siege:
-    """A swarm under strikes. Whoever ends without one of them is a defect, and fails the test."""
+    """A swarm under strikes. A program that ends without a strike is a defect, and fails the test."""
 
     swarm: Swarm
     rng: Random
@@ -66,13 +69,13 @@ class Siege:
                 self.freeze(trainer) if how == "stop" else trainer.kill()
 
     def trainer(self) -> psutil.Process | None:
-        """None while the learner starts, and has none yet."""
+        """Return the trainer's process, or None while the learner starts and has none yet."""
         with suppress(psutil.NoSuchProcess):
             return next((p for p in psutil.Process(self.learner.pid).children() if _hashes(p)), None)
         return None
 
     def freeze(self, process: psutil.Process) -> None:
-        """The length of a fault; nobody waits for anything by it."""
+        """Stop the process for the length of a fault. Nothing waits on this time."""
         process.suspend()
         time.sleep(self.rng.uniform(0.05, LONGEST_STOP_S))
         process.resume()
@@ -84,7 +87,9 @@ class Siege:
         return self.swarm.machine.start(name, *words, state=state, module="tests.e2e.shadowed")
 
     def wait_moment(self) -> None:
-        """Until somebody's log has some lines more, whatever they say; mostly few, so that starts are struck, too."""
+        """Wait until some program's log has grown by a few lines of any kind. Mostly few, so that starts are struck,
+        too.
+        """
         everybody = [self.learner, *self.nodes.values()]
         before = sum(_size(program) for program in everybody)
         more = self.rng.choice([200, 2_000, 20_000, 60_000])
@@ -98,14 +103,14 @@ def _hashes(process: psutil.Process) -> bool:
 
 
 def _size(program: Program) -> int:
-    """Bytes of its log."""
+    """Return the bytes of its log."""
     path = (program.state or Path()) / "events.jsonl"
     return path.stat().st_size if path.exists() else 0
 
 
 def begin(swarm: Swarm, rng: Random) -> Siege:
     learner = swarm.learn_doomed()
-    swarm._to_join("nobody", (), "fake")  # writes what nodes are configured with
+    swarm._to_join("nobody", (), "fake")  # writes the configuration that nodes use
     siege = Siege(swarm=swarm, rng=rng, learner=learner, nodes={}, invite=swarm.invite)
     siege.nodes = {name: siege.join(name) for name in NAMES}
     for node in siege.nodes.values():
@@ -114,7 +119,7 @@ def begin(swarm: Swarm, rng: Random) -> Siege:
 
 
 def conclude(siege: Siege) -> int:
-    """Let it come to an end some steps from here; return how many there are then."""
+    """Let the run end some steps from here; return how many steps there are then."""
     swarm, nodes = siege.swarm, siege.nodes
     joined = {name: len(node.events("joined")) for name, node in nodes.items()}
     siege.learner.kill()
@@ -129,8 +134,8 @@ def conclude(siege: Siege) -> int:
 
 
 def check_shadow(swarm: Swarm, shadow: Shadow, history: list[list[str]]) -> None:
-    """See the module's paragraph."""
-    assert shadow.contradictions == [], "one record has one verdict, and one content"
+    """Compare the shadow ledger and the trainer's list with the learner's ledger."""
+    assert shadow.contradictions == [], "a record has two verdicts or two contents"
     ledger = {
         (lease.hex(), index): (record.hex(), rule, step)
         for lease, index, record, rule, step in swarm.rows("SELECT lease, idx, record, rule, step FROM records")
@@ -142,7 +147,7 @@ def check_shadow(swarm: Swarm, shadow: Shadow, history: list[list[str]]) -> None
         for lease, index in swarm.rows("SELECT lease, idx FROM records WHERE step IS NULL AND envelope IS NOT NULL")
     }
     trained = Counter(digest for batch in history for digest in batch)
-    assert max(trained.values()) == 1, "nothing is trained on twice"
+    assert max(trained.values()) == 1, "a record was trained on twice"
     admitted = {name: said for name, said in shadow.acknowledged.items() if said["rule"] == "admitted"}
     assert admitted
     for name, said in admitted.items():
@@ -151,13 +156,13 @@ def check_shadow(swarm: Swarm, shadow: Shadow, history: list[list[str]]) -> None
         assert record == said["record"]
         called = shadow.delivered[record, *name]
         if step is None:
-            assert trained[called] == 0, "what the ledger has free was trained on"
-            assert name in kept or name[0] in dropped, f"{name} was acknowledged, and is nowhere"
+            assert trained[called] == 0, "a record was trained on that the ledger lists as free"
+            assert name in kept or name[0] in dropped, f"{name} was acknowledged, but is neither kept nor dropped"
         else:
-            assert called in history[step - 1], f"{name} is said to be trained on in step {step}"
-    assert trained.keys() <= set(shadow.delivered.values()), "something was trained on that no node made"
+            assert called in history[step - 1], f"{name} was not trained on in step {step}, as the ledger says"
+    assert trained.keys() <= set(shadow.delivered.values()), "a record was trained on that no node made"
     sent = {(lease, index) for _, lease, index in shadow.delivered}
-    assert ledger.keys() <= sent, "something was admitted that nobody sent"
+    assert ledger.keys() <= sent, "a record was admitted that no node sent"
 
 
 @pytest.mark.slow

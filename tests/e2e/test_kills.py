@@ -1,4 +1,4 @@
-"""kill -9, SIGSTOP and what is left of a run afterwards: all of it."""
+"""kill -9 and SIGSTOP in the middle of a run: nothing of the run is lost afterwards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from tests.e2e.programs import (
 from tests.support.paths import ROOT
 
 STEPS = 60
-"""Some seconds of training, so that there is a middle in which somebody can be killed."""
+"""Some seconds of training, so that there is a middle for the kill."""
 
 
 def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
-    """A node with leases in hand that it cannot work on, since they came when its engine (the second) had been stopped:
-    of those before, any may have been worked on already. There must be enough steps that new ones come."""
+    """Return a node with leases in hand that it cannot work on, and its stopped engine.
+
+    The leases came after the engine (the second) was stopped. Leases from before may have been worked on already. There
+    must be enough steps that new leases come.
+    """
     trainer = learner.child("learner.training.server")
     with stopped(trainer):
         node = swarm.join("unlucky", engine="transformers")
@@ -41,7 +44,7 @@ def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process
         wait_event(node, "child_started", learner)
         wait_event(node, "joined", learner)
     wait_event(learner, "version_published")
-    with stopped(trainer):  # no step makes room, and the node does all that there is to do
+    with stopped(trainer):  # no step makes room, and the node finishes all its work
         wait_for("the end of its work", lambda: _has_delivered_all(swarm, node), learner, node)
         engine.suspend()
         since_ms = int(time.time() * 1000)
@@ -72,7 +75,7 @@ def test_a_node_is_killed(swarm: Swarm) -> None:
     check_receipts(swarm, survivor)
     check_receipts(swarm, node, cut_off=True)
     engine.resume()
-    wait_gone([engine])  # nobody ended it but the end of its stdin
+    wait_gone([engine])  # it ended only because its stdin ended
 
 
 @pytest.mark.slow
@@ -95,7 +98,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
     wait_for("its late work", lambda: any(e["refused"] for e in node.events("receipt")), learner, node)
     trainer.resume()
     wait_done(learner, survivor, node)
-    assert lost <= leases_of(swarm, node, "lost")  # what came late did not count
+    assert lost <= leases_of(swarm, node, "lost")  # late deliveries did not count
     check_ledger(swarm, Run(steps=STEPS, verdicts=frozenset({"admitted", "unknown_lease"})))
     check_receipts(swarm, survivor)
 
@@ -130,14 +133,14 @@ def test_the_learner_is_killed_again_and_again(swarm: Swarm, seed: int) -> None:
 
 
 def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program:
-    """kill -9 the learner alone; its children end by themselves. What the next one begins with is what was durable, and
+    """kill -9 the learner alone; its children end by themselves. The next learner begins with the durable state, and
     the nodes come back to it by themselves.
     """
     before = [len(node.events("joined")) for node in nodes]
     children = learner.family()[1:]
     learner.kill()
     wait_gone(children)
-    assert swarm.steps_taken < STEPS  # or nothing was interrupted
+    assert swarm.steps_taken < STEPS  # otherwise nothing was interrupted
     ((incarnation,),) = swarm.rows("SELECT max(incarnation) FROM incarnations")
     ((durable,),) = swarm.rows("SELECT coalesce(max(step), 0) FROM checkpoints")
     waiting = swarm.rows(
@@ -148,7 +151,7 @@ def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program
     again = swarm.learn()
     with stopped(
         again.child("learner.training.server")
-    ):  # or one node could bring the run to its end before the other is back
+    ):  # otherwise one node could end the run before the other is back
         for node, joined in zip(nodes, before, strict=True):
             wait_event(node, "joined", again, after=joined)
     wait_event(again, "incarnation_began", incarnation=incarnation + 1, step=durable)
@@ -169,19 +172,19 @@ def test_the_trainer_is_killed(swarm: Swarm) -> None:
     assert learner.events("trainer_restarted")
     check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
     check_receipts(swarm, node)
-    assert "the trainer process was killed by SIGKILL" in learner.out.read_text()  # a person was told
+    assert "the trainer process was killed by SIGKILL" in learner.out.read_text()  # the operator was told
 
 
 def ranks_of(learner: Program) -> list[psutil.Process]:
-    """The trainer's processes, by their numbers."""
+    """Return the trainer's processes, by their ranks."""
     learner.child("learner.training.server")
     found = [each for each in learner.family()[1:] if "learner.training.server" in each.cmdline()]
     return sorted(found, key=lambda each: int(each.environ()["RANK"]))
 
 
 def wait_needed(swarm: Swarm, *programs: Program) -> None:
-    """Wait until there is a batch to be trained on: a trainer of which a rank stands still is in the middle of that
-    step, or of what comes before it.
+    """Wait until there is a batch to be trained on. If one rank of the trainer stands still, the trainer is then in the
+    middle of that step, or just before it.
     """
     free = "SELECT count(*) FROM records WHERE rule = 'admitted' AND step IS NULL"
     wait_for("a batch", lambda: swarm.rows(free)[0][0] >= Run(steps=STEPS).batch, *programs)
@@ -241,9 +244,10 @@ def test_a_second_machine_comes_late_goes_and_comes_back(swarm: Swarm) -> None:
     wait_event(learner, "trainer_waits", node, after=1)
     with second_machine(meeting) as launcher:
         wait_done(learner, node)
-        launcher.wait(DEADLINE_S)  # well, or because the learner's machine took longer to end than children may
+        # the launcher ended well, or because the learner's machine took longer to end than children may
+        launcher.wait(DEADLINE_S)
     check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
-    assert learner.out.read_text().count(cause) == 1, "a person was told, once"
+    assert learner.out.read_text().count(cause) == 1, "the operator must be told once"
 
 
 @pytest.mark.slow
@@ -272,4 +276,4 @@ def test_the_engine_is_killed(swarm: Swarm) -> None:
     check_ledger(swarm, Run(steps=STEPS))
     check_receipts(swarm, node)
     assert "the engine process was killed by SIGKILL" in node.out.read_text()
-    assert not any((node.state / "tmp").glob("*/*")), "nor did it leave any files"
+    assert not any((node.state / "tmp").glob("*/*")), "temporary files were left"

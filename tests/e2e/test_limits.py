@@ -1,6 +1,7 @@
-"""A swarm whose members allow it only so much: caps on what they send and receive, quotas of their stores, hours.
+"""Members set limits: caps on what they send and receive, quotas of their stores, hours.
 
-The trainer hashes where nothing is asked of it: torch takes longer to start than most of these take."""
+The trainer hashes where a test does not need the real one: torch takes longer to start than most of these take.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ def limit(swarm: Swarm, quota_gb: float) -> None:
 
 
 def model_gb(swarm: Swarm) -> float:
-    """About what a version takes."""
+    """Return about what a version takes, in GB."""
     return sum(path.stat().st_size for path in swarm.model.iterdir()) / 1e9
 
 
 def version_gb(learner: Program) -> float:
-    """What a version takes."""
+    """Return what a version takes, in GB."""
     return float(wait_event(learner, "version_published")["total_bytes"]) / 1e9
 
 
 def disk_gb(store: Path) -> float:
-    """What versions and patches take on the disk."""
+    """Return what versions and patches take on the disk, in GB."""
     return sum(path.stat().st_size for path in (store / "versions").rglob("*") if path.is_file()) / 1e9
 
 
@@ -64,7 +65,7 @@ def test_outside_its_owners_hours_a_node_holds_what_is_newest_and_makes_nothing(
     check_ledger(swarm, Run(steps=STEPS))
     leased = "SELECT DISTINCT name FROM leases JOIN peers USING (peer)"
     assert swarm.rows(leased) == [("node",)]
-    assert not resting.events("speed_measured"), "nor is it tried"
+    assert not resting.events("speed_measured"), "a resting node was given a trial"
     assert len(resting.events("version_installed")) > 1
 
 
@@ -82,7 +83,7 @@ def test_a_quota_that_holds_one_version_keeps_that_in_service_and_says_what_to_s
     node.interrupt()
     node.wait()
 
-    # With what it has, and more room, it goes on.
+    # With its old state, and more room, it goes on.
     wait_done(learner, swarm.join("node", "--quota-gb", f"{2.5 * size_gb:.9f}"))
 
 

@@ -1,4 +1,4 @@
-"""A mixture of generated tasks, some of which take seconds to open: the learner's event loop belongs to the swarm.
+"""Train on generated tasks, some of which take seconds to open: they must not block the learner's event loop.
 
 Slow: a swarm of real processes for each hash seed, with the default heartbeat. On Python 3.11 the seed decides whether
 `isinstance` with a Protocol runs a task's properties, so one seed proves nothing.
@@ -20,7 +20,7 @@ from tests.support.byte_mutations import EOS, VOCABULARY, write_byte_tokenizer
 STEPS = 12
 MIXTURE = ("arc_agi", "leg_counting:max_animals=4", "chain_sum:max_terms=2", "spell_backward", "gcd")
 POSITIONS = 4096
-"""The shortest prompts of arc_agi have some thousand characters."""
+"""Model positions: the shortest prompts of arc_agi have some thousand characters."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_no_member_is_dropped_and_no_callback_holds_the_loop(
     print(f"PYTHONHASHSEED={seed}:", {key: value for key, value in loop.items() if key not in ("at", "event")})
     goodbyes = [event["reason"] for event in learner.events("peer_left")]
     assert not [reason for reason in goodbyes if "silent" in reason or "heartbeat" in reason], goodbyes
-    assert len(learner.events("peer_joined")) == len(nodes), "nobody had to come back"
+    assert len(learner.events("peer_joined")) == len(nodes), "a node lost its connection and joined again"
     assert learner.events("reward_failed") == []
     assert loop["worst_processor_s"] < HELD_CPU_S, learner.events("loop_held")
     assert all(event["processor_s"] < HELD_CPU_S for event in learner.events("loop_held"))

@@ -1,4 +1,4 @@
-"""The two modes, one line of the same swarm.toml apart: generating while training, and by turns."""
+"""Run the two modes, one line of the same swarm.toml apart: generating while training, and by turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PUBLISH_EVERY = 2
 
 
 def run_in(swarm: Swarm, mode: str) -> dict[str, Any]:
-    """Run the swarm in `mode` to its end, without a word of its other settings; return the report."""
+    """Run the swarm in `mode` to its end, with all other settings at their defaults; return the report."""
     swarm.configure(steps=STEPS, staleness=STALENESS, publish_every=PUBLISH_EVERY, weights_dtype="float32")
     text = swarm.config.read_text(encoding="utf-8")
     assert text.count('mode = "async"') == 1
@@ -37,8 +37,9 @@ def run_in(swarm: Swarm, mode: str) -> dict[str, Any]:
 
 
 def metrics_of(swarm: Swarm) -> list[dict[str, float]]:
-    """What the trainer measured, step by step, of the steps with something to learn: of a batch whose every group was
-    rewarded alike no ratio is taken."""
+    """Return the trainer's metrics of each step that had something to learn. A batch whose groups were all rewarded
+    alike has no importance ratio.
+    """
     metrics = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
     trained = [step for step in metrics if step["trained_tokens"]]
     assert trained, "no step learned anything"
@@ -68,5 +69,5 @@ def test_async_no_rollout_is_older_than_the_window(swarm: Swarm) -> None:
     assert set(range(0, STEPS + 1, PUBLISH_EVERY)) - set(published) <= skipped(swarm)
     lags = {int(lag) for lag in report["lag_histogram"]}
     assert max(lags) <= STALENESS
-    assert lags > {0}, "the second step has no version of its own to wait for"
+    assert lags > {0}, "no record has a lag, though not every step has a version to wait for"
     assert max(step["max_log_ratio"] for step in metrics_of(swarm)) > BOUND["float32"]

@@ -1,4 +1,4 @@
-"""A task of one's own as an author begins: written, tested, looked at, tried out, trained on, installed."""
+"""Write a task as an author begins: make it, test it, look at it, try it out, train on it, install it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def written(machine: Machine) -> Path:
-    """The package, without its model."""
+    """Return the package, without its model."""
     done = volery(machine.root, "new", "task", "my-task", "--no-model")
     assert done.returncode == 0, done
     return machine.root / "my-task"
@@ -84,7 +84,7 @@ def test_it_is_found_by_its_name_once_it_is_installed(written: Path, tmp_path: P
 @pytest.mark.rest
 @pytest.mark.parametrize("what", ["task", "environment"])
 def test_it_learns_what_it_says(machine: Machine, what: str) -> None:
-    """From random weights to half of what can be had, on the way to what the README of the package promises."""
+    """From random weights to half of the highest reward, on the way to what the README of the package promises."""
     made = machine.start("new", "new", what, "my-task")
     assert made.wait() == 0, made.story()
     directory = machine.root / "my-task"

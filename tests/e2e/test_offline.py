@@ -38,7 +38,7 @@ def learn(swarm: Swarm, *, steps: int) -> Program:
 
 
 def change_weights(swarm: Swarm) -> None:
-    """Turn the last weights over."""
+    """Change the last weights: reverse their order."""
     path = swarm.model / "model.safetensors"
     raw = path.read_bytes()
     path.write_bytes(raw[:-64] + bytes(255 - byte for byte in raw[-64:]))
@@ -51,7 +51,9 @@ def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) 
     assert swarm.rows("SELECT sum(rollouts), count(*) FROM steps") == [(0, STEPS)]
     metrics = metrics_of(swarm)
     assert {step["offline_sequences"] for step in metrics} == {16}
-    assert metrics[0]["preference_loss"] == pytest.approx(0.6931, abs=1e-3), "it begins at the reference"
+    assert metrics[0]["preference_loss"] == pytest.approx(0.6931, abs=1e-3), (
+        "the first loss is not that of the reference, ln 2"
+    )
     losses = [step["preference_loss"] for step in metrics]
     assert losses[-1] < losses[STEPS // 2] < losses[1]
     assert metrics[-1]["preference_accuracy"] == 1.0
@@ -67,7 +69,7 @@ def test_a_learner_learns_preferences_from_pairs_without_any_peer(swarm: Swarm) 
 
 
 def test_a_learner_of_logs_alone_needs_no_address(swarm: Swarm) -> None:
-    """What the refusal of `listen = []` proposes works: nobody can join, and nobody needs to."""
+    """The refusal of `listen = []` proposes this configuration, and it works: no node can join, and none is needed."""
     prefer(swarm, steps=2)
     text = swarm.config.read_text(encoding="utf-8")
     swarm.config.write_text(text.replace('listen = ["/ip4/127.0.0.1/tcp/0"]', "listen = []"), encoding="utf-8")

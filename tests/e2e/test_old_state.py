@@ -1,6 +1,6 @@
 """State directories of the release before go on: a learner's and a node's, as its programs left them.
 
-`recorded/state_before_the_house.tgz` was written by commit 6640aef, before modules and classes were renamed: a learner
+Commit 6640aef wrote `recorded/state_before_the_house.tgz`, before modules and classes were renamed. It holds a learner
 with `tests.e2e.doomed` and one node on the fake engine, stopped by Ctrl-C after a few steps (`swarm/state`,
 `swarm/node`, and the model that they name).
 """

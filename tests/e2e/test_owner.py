@@ -1,4 +1,4 @@
-"""An owner and a node on one machine: paused, resumed, asked, drained, by commands and by signals, through restarts."""
+"""An owner pauses, resumes, asks and drains a node on one machine, by commands and by signals, through restarts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tests.e2e.programs import Program, Swarm, wait_event, wait_for
 from tests.node.rollout_role.test_yield_to_programs import running
 
 STEPS = 100_000
-"""More than anybody waits for: these swarms are ended from outside."""
+"""More steps than a test waits for: these swarms are ended from outside."""
 
 TOKEN_S = 0.02
-"""They work all the while, and need not work hard."""
+"""Seconds a token: the nodes work all the while, and need not work hard."""
 
 
 def doing(swarm: Swarm, node: Program) -> str:
-    """What `volery status` says that it does."""
+    """Return what `volery status` says that the node does."""
     said = swarm.machine.call("status", node.state)
     assert said.code == 0, said
     return next(line for line in said.out.splitlines() if line.startswith("doing")).split(maxsplit=1)[1]
@@ -96,7 +96,9 @@ def test_a_node_makes_room_for_a_program_of_its_owners(swarm: Swarm) -> None:
         told = swarm.machine.call("pause", node.state)
         assert told.code == 0, told
         wait_doing(swarm, node, f"paused while {program} runs, and paused by `volery pause`")
-    assert not any(program in str(row) for row in swarm.rows("SELECT * FROM leases")), "nobody else hears of it"
+    assert not any(program in str(row) for row in swarm.rows("SELECT * FROM leases")), (
+        "the owner's order reached the learner"
+    )
     node.interrupt()
     assert node.wait() == 130
 

@@ -1,4 +1,4 @@
-"""A node that is stopped in the middle of its leases, with real processes: nothing that it made is lost."""
+"""A node is stopped in the middle of its leases, with real processes: nothing that it made is lost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from tests.e2e.ledger_rules import peer_of
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
 
 STEPS = 100_000
-"""More than anybody waits for: this swarm is ended from outside."""
+"""More steps than a test waits for: this swarm is ended from outside."""
 
 TOKENS, SLOW_S = 40, 0.08
-"""Of a completion at most, and seconds of a token: a lease takes three, and is left in its middle."""
+"""Tokens of a completion at most, and seconds a token. A lease takes three seconds, so a node can be stopped in its
+middle."""
 
 
 def wait_begun(swarm: Swarm, node: Program, *others: Program) -> None:
-    """Wait until the node has been making a lease for the time of some tokens."""
+    """Wait until the node has worked on a lease for the time of some tokens."""
 
     def begun() -> bool:
         rows = swarm.rows(
@@ -69,4 +70,4 @@ def test_what_a_node_had_made_when_it_was_stopped_is_finished_by_another(swarm: 
     others = swarm.rows(
         "SELECT count(*) FROM continuations JOIN records USING (lease) WHERE peer = ?", peer_of(swarm, stayer)
     )
-    assert others[0][0] > 0, "another went on with it"
+    assert others[0][0] > 0, "no other node continued the lease"

@@ -1,4 +1,4 @@
-"""Who is on while a swarm changes: two of four peers are killed, two cheaper ones come."""
+"""The set of active nodes changes with the swarm: two of four peers are killed, two cheaper ones come."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def test_the_plan_follows_who_leaves_and_who_comes_for_less(swarm: Swarm) -> Non
 
 
 def switched(learner: Program, event: str) -> list[str]:
-    """Names of those to whom that happened, in order."""
+    """Return the names of the peers in events of this kind, in order."""
     return [str(fields["name"]) for fields in learner.events(event)]
 
 
 def active(swarm: Swarm) -> set[str]:
-    """Names of those who are on by the last plan in the ledger."""
+    """Return the names of the peers that are active by the last plan in the ledger."""
     rows = swarm.rows("SELECT active FROM plans ORDER BY id DESC LIMIT 1")
     names = dict(swarm.rows("SELECT peer, name FROM peers"))
     return {names[peer] for peer in json.loads(rows[0][0])} if rows else set()
 
 
 def check_report(swarm: Swarm, learner: Program) -> None:
-    """The report, its JSON, the log and the recording tell the same story."""
+    """Check that the report, its JSON, the log and the recording agree."""
     told = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
     reasons = [reason for plan in told["plans"] for reason in plan["reasons"]]
     assert len(reasons) >= len(learner.events("peer_activated")) + len(learner.events("peer_released")) > 0
     stood_by = {peer["name"]: peer["hours_standby"] for peer in told["peers"] if peer["role"] == "rollout"}
     assert max(stood_by.values()) > 0
     assert all(abs(peer["cost"] - peer["hours_active"] * peer["price_per_hour"]) <= 1e-4 for peer in told["peers"]), (
-        "who stands by is not paid"
+        "a peer was paid for hours on standby"
     )
     text = swarm.machine.call("report", swarm.config).out
     assert "Plans" in text

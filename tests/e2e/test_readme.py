@@ -1,4 +1,4 @@
-"""The README's first page, typed as it stands, after `make demo` has left its model behind."""
+"""Type the README's first page as it stands, after `make demo` has left its model behind."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"(?m)^    (volery .*)$", README.read_text(encoding="utf-8"))]
-"""Every line of its examples that calls us, without the first word."""
+"""The arguments of every command of its examples that runs `volery`."""
 
 STATE = Path("my-swarm") / "state"
 
 
 @pytest.fixture
 def clone(machine: Machine, model: Path) -> Machine:
-    """A directory in which a demo was."""
+    """A directory in which the demo was run."""
     shutil.copytree(model, machine.root / "runs" / "demo" / "model")
     return machine
 

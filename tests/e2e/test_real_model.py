@@ -1,4 +1,4 @@
-"""A model of 50 million parameters as people bring them: sharded, tied, with a task from a file."""
+"""Train a model of 50 million parameters as people bring them: sharded, tied, with a task from a file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_fifty_million_parameters(large: Swarm) -> None:
 
 
 def check_accuracy(swarm: Swarm, policy: Any, directory: Path) -> None:
-    """transformers alone, answering greedily, gets the score that the learner wrote down for its last version."""
+    """Check that transformers alone, answering greedily, gets the learner's recorded score of the last version."""
     import torch
 
     task = open_task(TASK, directory=swarm.directory)
@@ -81,12 +81,12 @@ def check_accuracy(swarm: Swarm, policy: Any, directory: Path) -> None:
     accuracy = sum(rewards) / len(rewards)
     ((greedy, prompts),) = swarm.rows("SELECT greedy, prompts FROM evaluations WHERE version = ?", STEPS)
     assert prompts == HELD_OUT
-    assert 0 < accuracy < 1  # or it would say little
+    assert 0 < accuracy < 1  # otherwise it would say little
     assert greedy == pytest.approx(accuracy, abs=1 / HELD_OUT)  # one near tie may fall otherwise in a batch
 
 
 def check_logprobs(swarm: Swarm) -> None:
-    """The logprobs that a node claimed are those of the version that it names, worked out by transformers alone."""
+    """Check a node's log probabilities: transformers alone computes the same with the version that the record names."""
     import torch
     import transformers
 

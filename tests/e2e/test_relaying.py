@@ -1,4 +1,4 @@
-"""A version that one node passed on to another, from the chunks on the wire to the relay's credit in the report."""
+"""One node relays a version to another: from the chunks on the connection to the relay's credit in the report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ STEPS = 4
 BATCH = 16
 SECOND = "1.1"
 HEARTBEAT_S = 20.0
-"""Four of them are longer than anybody here stands still."""
+"""Seconds: four heartbeats are longer than any process here stands still."""
 
 
 def test_who_passed_a_version_on_is_credited(swarm: Swarm) -> None:
-    """The receiver stands still while the second version is published, and the learner while it is fetched: it comes
-    from the relay or not at all. The relay itself rests, so all work is the receiver's, a batch for each version.
+    """The receiver stands still while the second version is published, and the learner while it is fetched: the version
+    comes from the relay or not at all. The relay itself rests, so all work is the receiver's, a batch for each version.
     """
     swarm.configure(steps=STEPS, mode="sequential", heartbeat_s=HEARTBEAT_S)
     learner = swarm.learn_doomed()
@@ -65,13 +65,13 @@ def fetched_by(node: Program) -> list[dict[str, Any]]:
 
 
 def hours_of_others() -> str:
-    """Hours in which it is not now."""
+    """Return hours of the day that do not include now."""
     begin, end = ((datetime.now() + timedelta(hours=hours)).strftime("%H:%M") for hours in (6, 12))
     return f"{begin}-{end}"
 
 
 def check_books(swarm: Swarm, relay: Program, receiver: Program) -> None:
-    """What was credited is in the report, and no more than both sides counted themselves."""
+    """Check that the credit is in the report, and is no more than both sides counted themselves."""
     report = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
     relayed = {peer["name"]: peer["bytes_relayed"] for peer in report["peers"] if peer["bytes_relayed"]}
     assert relayed.keys() >= {relay.name}
@@ -83,7 +83,7 @@ def check_books(swarm: Swarm, relay: Program, receiver: Program) -> None:
 
 
 def has_dialled(node: Program, other: Program) -> bool:
-    """Whether `node` has a connection to where `other` listens."""
+    """Return whether `node` has a connection to the address on which `other` listens."""
     listening = {
         one.laddr.port for one in psutil.Process(other.pid).net_connections("tcp") if one.status == psutil.CONN_LISTEN
     }

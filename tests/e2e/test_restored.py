@@ -1,4 +1,4 @@
-"""A learner that is put back from an older copy: the run goes on above everything that is out, or says what to do."""
+"""A learner is restored from an older copy: the run goes on above every published version, or it says what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COPIED_AT, LOST_AT = 10, 25
 
 @pytest.fixture
 def long_lived(doomed: Swarm) -> Swarm:
-    """Steps enough for a middle, in which somebody restores a copy."""
+    """A swarm with enough steps that a copy can be restored in their middle."""
     doomed.configure(steps=STEPS, port=free_port(), heartbeat_s=1.0)
     return doomed
 
@@ -49,7 +49,7 @@ def learn_until(swarm: Swarm, step: int, *nodes: Program) -> Program:
 
 
 def three_incarnations_later(swarm: Swarm) -> tuple[Path, list[Program]]:
-    """A copy of a learner's state, and the nodes of a swarm that went on without it for so long."""
+    """Return a copy of a learner's state, and the nodes of a swarm that went on without it for three incarnations."""
     learner = swarm.learn_doomed()
     nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     swarm.wait_steps(COPIED_AT, learner, *nodes)
@@ -62,7 +62,7 @@ def three_incarnations_later(swarm: Swarm) -> tuple[Path, list[Program]]:
 
 
 def newest_held(nodes: list[Program]) -> list[int]:
-    """[incarnation, version] of the newest that a node has installed."""
+    """Return [incarnation, version] of the newest version that a node has installed."""
     installed = [event["version"] for node in nodes for event in node.events("version_installed")]
     return max([int(part) for part in version.split(".")] for version in installed)
 
@@ -72,13 +72,13 @@ def test_a_state_that_is_ten_versions_and_three_incarnations_old_goes_on(long_li
     swarm = long_lived
     copy, nodes = three_incarnations_later(swarm)
     held = newest_held(nodes)
-    assert held[0] == 4, "the copy knows of one"
+    assert held[0] == 4, "the newest version must be of incarnation 4; the copy knows one incarnation"
     assert held[1] >= COPIED_AT + 10, "ten versions more: step 25 was trained on what version 21, or a newer one, made"
     shutil.rmtree(swarm.state)
     shutil.copytree(copy, swarm.state)
     before = [len(node.events("joined")) for node in nodes]
     learner = swarm.learn_doomed()
-    with stopped(learner.child("hashing_trainer")):  # or the run may end before a node is back
+    with stopped(learner.child("hashing_trainer")):  # otherwise the run may end before a node is back
         for node, joined in zip(nodes, before, strict=True):
             wait_event(node, "joined", learner, after=joined)
         told = wait_event(learner, "ledger_restored", *nodes)
@@ -99,7 +99,7 @@ def test_a_state_that_is_ten_versions_and_three_incarnations_old_goes_on(long_li
     history = json.loads((swarm.state / "checkpoints" / directory / "trainer.json").read_text())["history"]
     check_history(swarm, run, history)
     blamed = "SELECT rule, detail FROM records WHERE rule NOT IN ('admitted', 'unknown_lease', 'orphaned', 'stale')"
-    assert swarm.rows(blamed) == [], "work of a time that the copy does not know is nobody's fault"
+    assert swarm.rows(blamed) == [], "a peer was blamed for work that the copy does not know"
 
 
 @pytest.mark.slow

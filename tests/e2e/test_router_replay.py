@@ -1,7 +1,8 @@
 """Router replay in a swarm of real processes, whose nodes compute in bfloat16 and whose trainer in float32.
 
-The trainer follows the experts that the nodes chose, token by token: of choices by chance it follows a fifth. A node
-that does not tell them is refused. How much nearer to its engines the trainer is, `benchmarks/router_replay.py` says.
+The trainer follows the experts that the nodes chose, token by token; random choices would agree with a fifth of them. A
+node that does not send them is refused. `benchmarks/router_replay.py` measures how much nearer to its engines the
+trainer is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LAYERS, EXPERTS, TOP_K = 3, 8, 2
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen3-MoE of 100 k parameters that gets a part of `TASK` right, with heads that vLLM can do on a CPU."""
+    """A Qwen3-MoE of 100 k parameters that gets a part of `TASK` right, with heads that vLLM can run on a CPU."""
     directory = tmp_path_factory.mktemp("e2e") / "mixture"
     write_half_taught(
         directory, open_task(TASK, seed=7), lr=5e-3, batch=64, hidden_size=32, num_hidden_layers=LAYERS,
@@ -50,7 +51,7 @@ def in_bfloat16(swarm: Swarm, engine: str) -> Path:
 
 
 def check_followed(swarm: Swarm) -> None:
-    """Nothing was refused, and the trainer followed nearly all choices."""
+    """Check that nothing was rejected, and that the trainer followed nearly all choices."""
     check_ledger(swarm, Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"})))
     steps = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
     replayed = [step["replayed"] for step in steps if step["trained_tokens"]]

@@ -1,5 +1,7 @@
-"""`volery serve` as people run it, asked by OpenAI's own client: answers, streams, versions that come and go, an engine
-that is killed, and clients that mean harm."""
+"""Run `volery serve` as people do, with OpenAI's own client.
+
+The tests cover answers, streams, versions that come and go, an engine that is killed, and clients that mean harm.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ WORKER = "transformers_worker"
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A small Qwen3 of random weights, by their seed."""
+    """Return a function that gives a small Qwen3 of random weights for a seed."""
     root = tmp_path_factory.mktemp("served")
 
     def make(seed: int) -> Path:
@@ -54,7 +56,7 @@ class Learner:
         return signed
 
     def evict_all_but(self, signed: SignedManifest) -> None:
-        """Remove the others, as a learner does for room."""
+        """Remove the other versions, as a learner does for room."""
         with ChunkStore.open(self.state / "store", self.swarm.authority) as store:
             store.evict({signed.hash})
 
@@ -79,7 +81,7 @@ class Served:
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=120)
 
     def said(self, words: str) -> None:
-        """Wait until it has said this."""
+        """Wait until the program has printed this."""
         told = (self.program.out, self.program.err)
         wait_for(words, lambda: any(words in path.read_text() for path in told) or None, self.program)
 
@@ -97,7 +99,7 @@ def serve(machine: Machine) -> Callable[..., Served]:
 
 
 def words(client: openai.OpenAI, model: str, **wanted: Any) -> tuple[str, str]:
-    """An answer, and which version made it."""
+    """Return an answer, and the version that made it."""
     settings: dict[str, Any] = {"temperature": 0, "max_tokens": 40} | wanted
     made = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hello"}], **settings)
     return made.choices[0].message.content or "", (made.system_fingerprint or "").partition("-")[0]
@@ -127,7 +129,7 @@ def test_a_directory_is_served_to_openais_client(serve: Callable[..., Served], w
             chunks += bool(choice.delta.content)
     assert said == {choice.index: choice.message.content for choice in whole.choices}
     assert usage == whole.usage
-    assert chunks > 10, "tokens come as they are drawn"
+    assert chunks > 10, "tokens must come as they are drawn, one chunk each"
 
     text = client.completions.create(model="model-1", prompt="hello", max_tokens=8, temperature=0)
     assert text.usage is not None
@@ -181,7 +183,7 @@ def test_newer_versions_are_served_and_older_ones_are_not_there(
     with pytest.raises(openai.NotFoundError, match=r"run@1\.2"):
         words(client, "run@1.1")
 
-    # What is served stays, also where the store has it no more and the engine must load it again.
+    # The served version stays, also after the store evicted it and the engine must load it again.
     third = learner.publish(weights(3), 3)
     served.said("Now serving version 1.3")
     kept = words(client, "run@1.3")
@@ -235,7 +237,7 @@ def test_what_cannot_be_served_is_said(machine: Machine, weights: Callable[[int]
 def test_thousands_of_clients_and_bodies_do_no_harm(
     serve: Callable[..., Served], weights: Callable[[int], Path]
 ) -> None:
-    """Ten thousand requests, of which most are sent away: nothing grows, and the next one is answered."""
+    """Most of ten thousand requests are refused: nothing grows, and the next one is answered."""
     served = serve(weights(1))
     words(served.client, "model-1")
     process = psutil.Process(served.program.pid)
@@ -246,7 +248,7 @@ def test_thousands_of_clients_and_bodies_do_no_harm(
     for _ in range(20):
         crowd = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(500)]
         for one in crowd:
-            with suppress(OSError):  # it was sent away already
+            with suppress(OSError):  # it was refused already
                 one.sendall(message)
         for one in crowd:
             one.close()

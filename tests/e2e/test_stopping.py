@@ -1,5 +1,7 @@
-"""Ctrl-C, or a closed terminal, wherever it strikes: nothing is left running, one line says what to do, and starting
-again goes on."""
+"""Ctrl-C, or a closed terminal, at any moment: nothing is left running, and starting again goes on.
+
+One line says what to do.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from tests.e2e.programs import Machine, Program, Swarm, free_port, wait_done, wa
 
 STEPS = 60
 CHILDREN_GONE_S = 5.0
-"""The promise to people, from Ctrl-C to the last child."""
+"""Seconds from Ctrl-C to the end of the last child, as promised to people."""
 
 
 def interrupt(program: Program) -> None:
-    """Ctrl-C; afterwards nothing is left, and a person was told what to do."""
+    """Press Ctrl-C; check that nothing is left running, and that the output says what to do."""
     family = program.family()
     began = time.monotonic()
     program.interrupt()
@@ -37,7 +39,7 @@ def interrupt(program: Program) -> None:
 
 
 def kept_all(swarm: Swarm) -> int:
-    """A learner that was stopped has made every training step durable; return the last one."""
+    """Check that a learner that was stopped has made every training step durable; return the last one."""
     ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
     assert durable == swarm.steps_taken > 0
     return int(durable)
@@ -60,7 +62,7 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
     wait_done(learner, node)
     assert peer_of(swarm, node) == peer
     check_ledger(swarm, Run(steps=STEPS, incarnations=2, verdicts=AFTER_A_CRASH))
-    # Stopped while the learner was away: what it had judged last could not be told any more.
+    # It was stopped while the learner was away, so the last verdicts could not reach it.
     check_receipts(swarm, node, cut_off=True)
 
 
@@ -70,12 +72,14 @@ DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ rejected\. Its report: vo
 
 
 def shown_last(text: str) -> str:
-    """The last lines of a screen, with whatever ended them."""
+    """Return the last lines of a screen, with any line endings."""
     return "\n".join(line.rstrip() for line in text.replace("\r", "").splitlines()[-6:])
 
 
 def test_ctrl_c_in_a_terminal_ends_with_the_sum_and_no_trouble(swarm: Swarm) -> None:
-    """Whoever stops a node is told what it did, as at the end of a run, and not that the learner cannot be reached."""
+    """The person who stops a node sees its summary, as at the end of a run, and no message that the learner is
+    unreachable.
+    """
     swarm.configure(steps=4000, port=free_port())
     learner = swarm.learn_doomed()
     node, terminal = swarm.join_in_terminal("node")
@@ -118,7 +122,7 @@ def test_a_closed_terminal_stops_a_node_in_order(swarm: Swarm) -> None:
 
 
 def test_a_node_that_ignores_hang_ups_outlives_its_terminal(swarm: Swarm) -> None:
-    """As under `nohup`, or after `disown`; although nothing that it shows can be written any more."""
+    """As under `nohup`, or after `disown`, although none of its output can be written any more."""
     swarm.configure(steps=4000, port=free_port())
     learner = swarm.learn_doomed()
     node, terminal = swarm.join_in_terminal("node", hangup_ignored=True)
@@ -136,7 +140,7 @@ def test_a_closed_terminal_stops_a_learner_which_goes_on_when_started_again(swar
     doomed = {"module": "tests.e2e.doomed", "state": swarm.state}
     learner, terminal = swarm.machine.start_in_terminal("learner", swarm.config, **doomed)
     wait_for("an invite", (swarm.state / "invite").exists, learner)
-    node = swarm.join("node", token_s=0.03)  # or the run would be over before the terminal is closed
+    node = swarm.join("node", token_s=0.03)  # otherwise the run would be over before the terminal is closed
     swarm.wait_steps(2, learner, node)
     family = learner.family()
     terminal.close()
@@ -179,7 +183,7 @@ def test_a_learner_is_stopped_while_it_starts(swarm: Swarm) -> None:
     learner.child("learner.training.server")  # which still imports
     interrupt(learner)
     learner = swarm.learn()
-    learner.child("transformers_worker")  # the trainer is there, the other engine on its way
+    learner.child("transformers_worker")  # the trainer is there, and the other engine is starting
     interrupt(learner)
     learner, node = swarm.learn(), swarm.join("node")
     wait_done(learner, node)

@@ -1,4 +1,4 @@
-"""A small swarm from its first word to its last: a learner and two rollout nodes, one of which nobody can dial."""
+"""A small swarm from beginning to end: a learner and two rollout nodes, one of which accepts no connections."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from tests.support.observed_swarm import timings
 
 STEPS = 12
 NODE_MIB = 200
-"""What a process of ours may take without its children: they hold the tensor libraries, it does not."""
+"""MiB that a process of ours may take without its children. The children hold the tensor libraries, this process does
+not."""
 
 
 AUDIT_TOLERANCE = 1e-3
-"""Nats; float32 on both sides."""
+"""In nats: both sides compute in float32."""
 
 
 def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
-    # Nobody stands by, or the slower node would deliver only once the faster one, which waits for that below, is given
-    # up; and heartbeats are slow, since a node that stands still for four of them is.
+    # No node is on standby: otherwise the slower node would deliver only once the faster one, which waits for that
+    # below, is given up. Heartbeats are slow, since a node is stopped for four of them.
     swarm.configure(steps=STEPS, held_out=16, heartbeat_s=2.0)
     with swarm.config.open("a", encoding="utf-8") as file:
         file.write("\n[provisioning]\nselect_peers = false\n")
@@ -40,7 +41,7 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     trainer = learner.child("learner.training.server")
     wait_event(learner, "version_published")
     with ExitStack() as first_waits:
-        # The learner takes no step before both nodes hold weights: until then one alone fills the window of staleness.
+        # The learner takes no step before both nodes hold weights: until then one alone fills the staleness window.
         with stopped(trainer):
             nodes = [
                 swarm.join("listening", engine="transformers"),
@@ -95,7 +96,7 @@ def test_small_steps_travel_as_patches(swarm: Swarm) -> None:
 
 
 def peaks_mib(programs: list[Program]) -> dict[str, float]:
-    """The most memory each process itself, without its children, ever held (VmHWM), watched until all have ended."""
+    """Return the most memory that each process itself ever held (VmHWM), watched until all have ended."""
     peaks: dict[str, float] = {}
 
     def all_ended() -> bool:
@@ -119,7 +120,7 @@ def _high_water_mib(pid: int) -> float:
 
 
 def check_audit(swarm: Swarm, nodes: list[Program]) -> None:
-    """What is left of the records is what their leases' seeds draw with the weights that they name."""
+    """Check that the records still in the ledger are what their leases' seeds draw with the weights that they name."""
     audited = audit(swarm.state)
     assert audited.tokens
     assert audited.tokens.keys() <= {peer_of(swarm, node) for node in nodes}
@@ -128,7 +129,7 @@ def check_audit(swarm: Swarm, nodes: list[Program]) -> None:
 
 
 def check_recording(swarm: Swarm, nodes: list[Program]) -> None:
-    """What the run took is written down, and can be planned with."""
+    """Check that the run's times and sizes are recorded, and can be planned with."""
     with (swarm.state / FILE).open("rb") as file:
         events = list(read_lines(file, FILE))
     assert [event.step for event in events if isinstance(event, Stepped)] == list(range(1, STEPS + 1))
@@ -146,7 +147,7 @@ def check_recording(swarm: Swarm, nodes: list[Program]) -> None:
 
 
 def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
-    """`status` and `report` say what the ledger says, in every form."""
+    """Check that `status` and `report` agree with the ledger, in every form."""
     ((admitted,),) = swarm.rows("SELECT count(*) FROM records WHERE rule = 'admitted'")
     status = swarm.machine.call("status", swarm.config, "--json")
     assert status.code == 0, status.err
@@ -176,16 +177,16 @@ def check_views_of_learner(swarm: Swarm, nodes: list[Program]) -> None:
         assert [row["name"] for row in rows] == [row["name"] for row in accounts]
     text = swarm.machine.call("report", swarm.config).out
     for node in nodes:
-        assert work[node.name]["energy"].keys() == {"owner"}, "watts of its node.toml, as it told them"
+        assert work[node.name]["energy"].keys() == {"owner"}, "the watts must come from its node.toml"
         peer = work[node.name]
         assert (peer["role"], peer["peer"]) == ("rollout", peer_of(swarm, node))
-        assert peer["admitted"] > 0  # both had a part in it, dialled or dialling
+        assert peer["admitted"] > 0  # both had a part in it, whichever of them dialled
         assert peer["bytes_down"] > 0
         assert node.name in text
 
 
 def check_views_of_node(swarm: Swarm, node: Program) -> None:
-    """A volunteer sees its own work, from its own receipts."""
+    """Check that a volunteer sees the node's own work, from its own receipts."""
     report = swarm.machine.call("report", node.state, "--json")
     assert report.code == 0, report.err
     facts = json.loads(report.out)
@@ -208,7 +209,7 @@ def check_views_of_node(swarm: Swarm, node: Program) -> None:
 
 
 def check_export(swarm: Swarm) -> None:
-    """The export is the version that was signed, byte by byte, and transformers loads it."""
+    """Check that the export is the version that was signed, byte by byte, and that transformers loads it."""
     import transformers
 
     directory = swarm.directory / "export"

@@ -1,5 +1,6 @@
-"""Files that are taken from a learner or a node, while it runs or between two starts, with processes as people start
-them: an end with a sentence, and nothing lost."""
+"""Delete files of a learner or a node, while it runs or between two starts: it ends with a sentence and
+loses nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that people train on, in a swarm of real processes: ten steps of each, by the same code.
+"""Train on the built-in tasks in a swarm of real processes: ten steps of each, by the same code.
 
 Slow: seven swarms. `tests/integration/test_tasks_train.py` does the like without torch.
 """

@@ -1,6 +1,6 @@
-"""A swarm that cannot work says so before anybody is invited: real models, trainers and engines.
+"""A swarm that cannot work says so before any node is invited: real models, trainers and engines.
 
-The quick one has a learner of its own; the others are slow for the processes that they start.
+The quick test has a learner of its own; the others are slow for the processes that they start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def own_model(swarm: Swarm) -> Path:
 
 
 def with_nan(swarm: Swarm) -> None:
-    """One weight of the last norm is not a number: files that load, and logits that are none."""
+    """Set one weight of the last norm to NaN: the files load, and the logits are NaN."""
     from safetensors.torch import load_file, save_file
 
     file = own_model(swarm) / "model.safetensors"
@@ -62,7 +62,7 @@ def with_an_id_without_a_row(swarm: Swarm) -> None:
 
 
 def with_few_positions(swarm: Swarm) -> None:
-    """GPT-2 calls its positions otherwise, and has fewer than a turn of MANY_TOKENS wants."""
+    """GPT-2 has another name for its positions, and has fewer than a turn of MANY_TOKENS wants."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     swarm.model = swarm.machine.root / "gpt2"
@@ -83,7 +83,7 @@ def with_an_encoder(swarm: Swarm) -> None:
 
 @pytest.fixture(autouse=True)
 def own_temporary_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other programs' temporary directories come and go while a test looks at what is left behind."""
+    """Use a temporary directory of our own: those of other programs come and go while a test looks for leftovers."""
     directory = machine.root / "tmp"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))
@@ -132,7 +132,7 @@ def test_what_no_node_could_work_with_is_refused_by_a_dry_run_and_a_start_alike(
     assert (left_behind(), sorted(swarm.directory.rglob("*"))) == (before, files)
     learner = swarm.machine.start("learner", "learn", swarm.config, state=swarm.state)
     assert learner.wait() == dry.wait(), learner.story()
-    # They name the directory of the export, which is a temporary one in a dry run.
+    # The messages name the directory of the export, which is a temporary one in a dry run.
     said = [
         re.sub(r"/\S+/(exports/ahead|volery-\w+/export)", "EXPORT", each.err.read_text()) for each in (dry, learner)
     ]
@@ -201,4 +201,4 @@ def test_members_that_wait_find_a_learner_that_makes_its_trial_again(swarm: Swar
     learner.kill()
     again = swarm.machine.start("learner", "learn", swarm.config, state=swarm.state)
     wait_done(again, node)
-    assert len(again.events("trial_passed")) == 2, "one for each start"
+    assert len(again.events("trial_passed")) == 2, "there must be one trial for each start"

@@ -41,8 +41,8 @@ def guessing(machine: Machine, guesser: Path) -> Swarm:
 
 
 def check(swarm: Swarm, run: Run, *nodes: Program) -> None:
-    """The rules for every ledger, and those for episodes."""
-    assert check_episodes(swarm, run) > run.steps, "there were later turns"
+    """Check the rules for every ledger, and those for episodes."""
+    assert check_episodes(swarm, run) > run.steps, "too few episodes had a second turn"
     check_admitted(swarm, run)
     check_nothing_lost(swarm)
     check_versions(swarm)
@@ -70,7 +70,7 @@ def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
     nodes = guessing.join_all(learner, ["one"], ["two"], engine="transformers")
     going_on = "SELECT lease, idx FROM records WHERE rule = 'admitted' AND reward IS NULL AND step IS NULL"
     guessing.wait_steps(2, learner, *nodes)
-    with stopped(learner.child("learner.training.server")):  # no step takes what goes on meanwhile
+    with stopped(learner.child("learner.training.server")):  # no step consumes the episodes that go on meanwhile
         begun = set(wait_for("an episode that goes on", lambda: guessing.rows(going_on), learner, *nodes))
         joined = [len(node.events("joined")) for node in nodes]
         children = learner.family()[1:]
@@ -84,12 +84,12 @@ def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
     wait_done(learner, *nodes)
     check(guessing, Run(steps=STEPS, incarnations=2), *nodes)
     trained = "SELECT lease, idx FROM records WHERE step IS NOT NULL"
-    assert begun & set(guessing.rows(trained)), "what was said before the kill is trained on after it"
+    assert begun & set(guessing.rows(trained)), "turns from before the kill were never trained on"
 
 
 @pytest.mark.slow
 def test_a_policy_learns_to_use_what_it_is_answered(guessing: Swarm) -> None:
-    """Four guesses of ten find 40 % at best without a look at the answers, and all by halves."""
+    """Four guesses of ten find 40 % at best without reading the answers, and all by halving."""
     guessing.configure(steps=240, task=TASK, staleness=2, held_out=256, learning_rate=3e-3)
     text = guessing.config.read_text(encoding="utf-8")
     text = text.replace("prompts_per_step = 4", "prompts_per_step = 16").replace("group_size = 4", "group_size = 8")

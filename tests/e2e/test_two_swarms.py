@@ -1,4 +1,4 @@
-"""Two swarms by hand on one machine, from `volery init` on, with all state where it goes by itself."""
+"""Two swarms by hand on one machine, from `volery init` on, with all state in the default places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.ledger_rules import Run, check_ledger
 from tests.e2e.programs import NODE_TOML, TRAINERS, Machine, Program, Swarm, rows_of, stopped, wait_done, wait_event
 
 STEPS = 40
-"""Enough that no node makes it all before the other has begun."""
+"""Enough steps that no node takes them all before the other has begun."""
 CHANGES = {
     r"directory = .*": 'directory = "{model}"',
     r"spec = .*": 'spec = "reverse:letters=2"',
@@ -26,12 +26,13 @@ CHANGES = {
     r"0\.0\.0\.0": "127.0.0.1",
     r", \"/ip6/::/tcp/\d+\"": "",
 }
-"""What an operator of a small swarm edits in the file that `volery init` wrote; no audit passes what a fake engine
-makes, nobody stands by since one node would do, and the last two keep us on loopback."""
+"""Changes that the operator of a small swarm makes in the file that `volery init` wrote. Audits are off, since the fake
+engine's tokens would fail them. No node is on standby, although one would be enough. The last two keep the swarm on
+loopback."""
 
 
 def found(machine: Machine, name: str, model: Path) -> Swarm:
-    """`volery init`, and an editor."""
+    """Found a swarm with `volery init` and an editor."""
     done = machine.call("init", name)
     assert done.code == 0, done.err
     swarm = Swarm(machine=machine, directory=machine.root / name, model=model)
@@ -45,7 +46,7 @@ def found(machine: Machine, name: str, model: Path) -> Swarm:
 
 
 def join(swarm: Swarm) -> Program:
-    """`volery join INVITE`, with the fake engine so as not to import torch four times."""
+    """Run `volery join INVITE`, with the fake engine so as not to import torch four times."""
     config = swarm.machine.root / "node.toml"
     config.write_text(NODE_TOML.format(engine="fake", token_s=0.0))
     return swarm.machine.start(f"{swarm.directory.name}-node", "join", swarm.invite, "--config", config)
@@ -55,7 +56,7 @@ def join(swarm: Swarm) -> Program:
 def test_two_swarms_do_not_disturb_each_other(machine: Machine, model: Path) -> None:
     swarms = [found(machine, "first", model), found(machine, "second", model)]
     learners = [swarm.learn() for swarm in swarms]
-    with ExitStack() as standing:  # or one node could bring its run to the end before the other is there
+    with ExitStack() as standing:  # otherwise one node could end its run before the other is there
         for learner in learners:
             standing.enter_context(stopped(learner.child(*TRAINERS)))
         nodes = [join(swarm) for swarm in swarms for _ in range(2)]

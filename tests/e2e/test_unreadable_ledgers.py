@@ -1,8 +1,8 @@
-"""A ledger that cannot be read, under every command that opens one: a clear refusal, and not a byte of it changed.
+"""Run every command that opens a ledger on one that cannot be read: it refuses clearly, and changes not a byte.
 
-Locked, corrupt in several places, cut short, empty, no file, not a database, another program's, of a newer version, not
-ours to read; and rows that no learner writes. The commands are run as people run them, one after the other, on the
-state of a learner that has worked.
+The ledger is locked, corrupt, cut short or empty. Or it is no file, not a database, another program's, of a newer
+version, or not ours to read. Other tests have rows that no learner writes. The commands are run as people run
+them, one after the other, on the state of a learner that has worked.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def ran(swarm: Swarm, worked: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
 
 
 def commands(swarm: Swarm, out: Path) -> dict[str, tuple[object, ...]]:
-    """Every command that opens a ledger, by what it is called here. `plan`, `simulate` and `drill` open none of a
-    swarm's: they take a recording, or make a ledger of their own."""
+    """Return every command that opens a ledger, by its name here. `plan`, `simulate` and `drill` open none of a
+    swarm's: they take a recording, or make a ledger of their own.
+    """
     other = swarm.directory / "fork.toml"
     other.write_text(swarm.config.read_text().replace("[swarm]", f'[swarm]\nstate = "{out / "fork"}"'))
     return {
@@ -95,7 +96,7 @@ def commands(swarm: Swarm, out: Path) -> dict[str, tuple[object, ...]]:
 
 
 def digests(swarm: Swarm) -> dict[str, str]:
-    """What lies at the ledger's place and beside it; an empty file beside it is no data."""
+    """Return the digests of the files at the ledger's place and beside it. An empty file beside it is no data."""
     found = sorted(swarm.state.glob("ledger.sqlite*"))
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "a directory"
@@ -106,7 +107,9 @@ def digests(swarm: Swarm) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """What is done to a ledger; words that every refusal has; commands that need not look there, and go on."""
+    """How a ledger is damaged, the words that every refusal has, and the commands that need not open it and work all
+    the same.
+    """
 
     do: Callable[[Path], None]
     words: tuple[str, ...] = ("ledger.sqlite",)
@@ -153,7 +156,7 @@ def sql(*statements: str) -> Callable[[Path], None]:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             for statement in statements:
                 db.executescript(statement)
-            db.execute("DROP TABLE IF EXISTS sums")  # what is changed here is to be found by those who read it
+            db.execute("DROP TABLE IF EXISTS sums")  # readers of the file must find the change
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     return do
@@ -166,7 +169,7 @@ def another_program(path: Path) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Another program holds the file, and lets nobody read."""
+    """Lock the file as another program would, so that no other program can read it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")
@@ -176,7 +179,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def left_by_a_killed_writer(statement: str) -> Callable[[Path], None]:
-    """What was written last lies beside the ledger, and only there."""
+    """Return a damage: the last write lies in a file beside the ledger, and only there."""
 
     def do(path: Path) -> None:
         beside = path.with_name(path.name + "-wal")
@@ -191,7 +194,7 @@ def left_by_a_killed_writer(statement: str) -> Callable[[Path], None]:
 
 @contextmanager
 def another_user(path: Path) -> Iterator[None]:
-    """Who asks may look at the directory, and not read the ledger."""
+    """Be a user who may look into the directory, but not read the ledger."""
     for above in path.parents:
         if above.stat().st_mode & 0o005 != 0o005:
             above.chmod(0o755)
@@ -208,12 +211,12 @@ def another_user(path: Path) -> Iterator[None]:
 
 @contextmanager
 def nobody(path: Path) -> Iterator[None]:
-    """Nobody holds it."""
+    """Hold no lock on it."""
     yield
 
 
 def nothing(path: Path) -> None:
-    """Nothing is done to it."""
+    """Do nothing to it."""
 
 
 READ_ALL_THE_SAME = frozenset(
@@ -223,7 +226,7 @@ READ_ALL_THE_SAME = frozenset(
         *("reputation export", "learn --fork-from"),
     }
 )
-"""What only looks at a ledger does not ask whose it is."""
+"""Commands that only read a ledger do not check which program it belongs to."""
 
 LEARNS = frozenset({"learn", "learn --resume", "learn --dry-run", "learn --fork-from"})
 
@@ -262,7 +265,7 @@ UNREADABLE: dict[str, Damage] = {
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
 def test_a_state_that_this_user_may_not_enter_is_named(ran: Swarm, tmp_path: Path) -> None:
     given = {name: one for name, one in commands(ran, tmp_path).items() if name not in LEARNS}
-    for command in given.values():  # what they import, another user may not be able to read
+    for command in given.values():  # import everything now: another user may not be able to read the modules
         ran.machine.call(*command)
     with another_user(ran.ledger_file), closed(ran.state):
         for called, command in given.items():
@@ -273,7 +276,7 @@ def test_a_state_that_this_user_may_not_enter_is_named(ran: Swarm, tmp_path: Pat
 
 @contextmanager
 def closed(directory: Path) -> Iterator[None]:
-    """Only root may enter it."""
+    """Let only root enter the directory."""
     user = os.geteuid()
     os.seteuid(0)
     directory.chmod(0)
@@ -286,7 +289,7 @@ def closed(directory: Path) -> Iterator[None]:
 
 
 def needs_root(name: str) -> object:
-    """Only root can be another user for a while."""
+    """Skip unless root runs the test, since only root can act as another user."""
     skipped = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
     return pytest.param(name, marks=[pytest.mark.root, skipped]) if "this user" in name else name
 
@@ -304,14 +307,16 @@ def test_a_ledger_that_cannot_be_read_is_refused_and_left_alone(ran: Swarm, tmp_
             outcome = ran.machine.call(*command)
             assert outcome.code in (1, 2), (called, outcome)
             check_paragraph(outcome.err, *damage.words)
-            assert outcome.out == "" or called == "learn", "but for the first line of its view"
+            assert outcome.out == "" or called == "learn", "only learn may print, the first line of its view"
             assert list(out.glob("*")) == [], called
     assert digests(ran) == before
     assert not (ran.state / "orders").exists()
 
 
 def test_the_same_commands_work_on_a_ledger_that_can_be_read(ran: Swarm, tmp_path: Path) -> None:
-    """Or the rest would show nothing. What needs a learner that has published says what is missing."""
+    """Otherwise the other tests would show nothing. Commands that need a learner which has published say what is
+    missing.
+    """
     out = tmp_path / "out"
     out.mkdir()
     before = digests(ran)
@@ -329,7 +334,7 @@ def test_the_same_commands_work_on_a_ledger_that_can_be_read(ran: Swarm, tmp_pat
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A statement that makes a row wrong; which commands find it, and what they name."""
+    """A statement that makes a row wrong, the commands that find it, and the names in their messages."""
 
     change: str
     found_by: frozenset[str]
@@ -410,7 +415,7 @@ def test_a_row_that_no_learner_writes_ends_a_command_in_a_sentence(ran: Swarm, t
     before, given = digests(ran), commands(ran, out)
     for called, command in given.items():
         if called in LEARNS and called not in row.found_by:
-            continue  # it would begin to work
+            continue  # this command would begin to work
         outcome = ran.machine.call(*command)
         assert "Traceback" not in outcome.err, (called, outcome)
         if called in row.found_by:

@@ -1,6 +1,6 @@
-"""`volery warmup` as a process of its own: a task is learnt to a band, and RL can begin; kills, Ctrl-C, bad input.
+"""Run `volery warmup` as a process of its own: it learns a task to a band, and RL can begin; kills, Ctrl-C, bad input.
 
-The model has random weights and one token a character, so it answers in no form at all before it is taught.
+The model has random weights and one token a character, so its answers have no form at all before it is taught.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def configured(machine: Machine, model: Path, *, task: str = "reverse:letters=3"
 
 
 def lines_of(program: Program) -> list[dict[str, Any]]:
-    """What it has said as JSON, whole lines alone."""
+    """Return the JSON lines that it has printed, whole lines alone."""
     whole, _, _ = program.out.read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 
@@ -91,7 +91,7 @@ def test_rows_teach_an_adapter_that_is_merged(machine: Machine, model: Path) -> 
 
 
 def noted(place: Path) -> int:
-    """The step from which a warm-up would go on."""
+    """Return the step from which a warm-up would go on."""
     state = place / "state.json"
     return int(json.loads(state.read_bytes())["steps"]) if state.exists() else -1
 
@@ -112,7 +112,7 @@ def test_after_a_kill_and_a_stop_the_same_command_goes_on_to_the_same_weights(ma
     wait_for("a later one", lambda: any(one["event"] == "step" for one in lines_of(stopped)), stopped)
     stopped.interrupt()
     code = stopped.wait()
-    if code != 0:  # else it was quicker than the signal
+    if code != 0:  # otherwise it was quicker than the signal
         assert code == 130, stopped.story()
         last = lines_of(stopped)[-1]
         assert last["event"] == "stopped"

@@ -60,7 +60,7 @@ def test_a_watched_run_goes_on_with_its_series(swarm: Swarm) -> None:
 
 
 def stop(learner: Program) -> None:
-    """Ctrl-C, whoever sends metrics elsewhere meanwhile; that process ends by itself."""
+    """Press Ctrl-C. A process that sends metrics elsewhere meanwhile ends by itself."""
     family = learner.family()
     began = time.monotonic()
     learner.interrupt()

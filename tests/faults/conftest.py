@@ -1,4 +1,4 @@
-"""What the tests of faults measured, printed when they are over: figures are recorded, and decide nothing."""
+"""Print the measurements of the tests of faults when they are over. They are recorded, and decide nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _figures: list[tuple[str, str, float, str]] = []
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Figure:
-    """Record `what`, how much it was, and what one would wish."""
+    """Return a function that records a measurement: its name, its value, and the value to wish for."""
 
     def record(what: str, value: float, wish: str = "") -> None:
         record_property(what, value)

@@ -1,7 +1,9 @@
-"""Nodes that do not keep their word, each in one way; in all else they are as honest as `Node`.
+"""Nodes that break the protocol, each in one way; in everything else they are as honest as `Node`.
 
-What always holds: they speak through the real transport under a key of their own, so that what is said of them is said
-of them; what they do wrong is written in the first line of their class.
+Invariants:
+
+- They speak through the real transport under a key of their own, so every accusation names the right node.
+- The first line of a class says what it does wrong.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from swarm.transport.interface import PeerConnected, Stream, StreamBroken, Strea
 from tests.faults.node import Node, say
 
 FLOOD = 100_000
-"""HAVEs."""
+"""Number of HAVE messages."""
 
 DRIP_S = 1.0
-"""Between two bytes."""
+"""Seconds between two bytes."""
 
 ALL = bytes([255]) * 64
 """A bitmap of more chunks than any version here has."""
@@ -43,7 +45,7 @@ FORGED = digest_of(b"forged")
 
 
 class ForgetfulStore(ChunkStore):
-    """Loses all else in the moment in which a patch is begun: evicted, if that is possible, or deleted."""
+    """A store that loses everything else when a patch is begun: it evicts what it can, and deletes the rest."""
 
     def begin_patch(self, manifest: ManifestHash, number: int) -> None:
         super().begin_patch(manifest, number)
@@ -55,7 +57,7 @@ class ForgetfulStore(ChunkStore):
 
 
 class _FlippingStore:
-    """A store, but for one bit of every chunk that is read."""
+    """A store that flips one bit of every chunk that is read."""
 
     def __init__(self, store: ChunkStore) -> None:
         self._store = store
@@ -69,14 +71,14 @@ class _FlippingStore:
 
 
 class _NothingRecent(RecentChunks):
-    """Keeps nothing, so that all is read from the store."""
+    """Keeps no chunk, so that all are read from the store."""
 
     def add(self, cid: Cid, data: bytes) -> None:
         pass
 
 
 class Flipping(Node):
-    """Flips a bit in every chunk that it passes on."""
+    """Flips a bit in every chunk that it relays."""
 
     def shown_store(self) -> Any:
         return _FlippingStore(self.store)
@@ -106,7 +108,7 @@ class Promising(Node):
 
 
 class Boasting(Promising):
-    """The same, and takes nothing either, as one would who really had everything."""
+    """Says that it has everything, answers no request, and fetches nothing either, as a complete node would."""
 
     follows = False
 
@@ -125,7 +127,7 @@ class Dripping(Promising):
 
 
 class Flooding(Promising):
-    """Answers a question for what it has 100,000 times, now with everything and now with nothing."""
+    """Answers a question for its chunks 100,000 times, in turn with everything and with nothing."""
 
     async def promise(self, stream: Stream) -> None:
         want = await FrameStream(stream, MAX_REQUEST_BYTES).receive(exchange.Want)
@@ -169,7 +171,7 @@ class Garbling(Node):
             await self.garble(await self.transport.open_stream(peer, protocol), seed)
 
     async def garble(self, stream: Stream, seed: int = 1) -> None:
-        """Random lengths, or a length that is right with random bytes behind it."""
+        """Send random lengths, or a right length with random bytes behind it."""
         rng = random.Random(f"{seed} {stream.protocol}")
         rubbish = rng.randbytes(64 * 1024)
         await stream.send_all(rubbish if seed % 2 else PREFIX.pack(1024) + rubbish)
@@ -178,7 +180,7 @@ class Garbling(Node):
 
 
 class Mute(Node):
-    """Takes questions, and answers none."""
+    """Accepts questions, and answers none."""
 
     def start(self) -> None:
         super().start()
@@ -191,14 +193,14 @@ class Mute(Node):
 
 
 class Forgetful(Node):
-    """Keeps no version because it is in use, and loses the base of every patch that it begins: see `ForgetfulStore`."""
+    """Does not pin the version in use, and loses the base of every patch that it begins: see `ForgetfulStore`."""
 
     def _put_in_service(self, manifest: ManifestHash) -> None:
         self.service = self.store.manifest(manifest)
 
 
 class Forging(Node):
-    """Announces versions that the learner did not sign, or an old one, to whoever asks and to whoever listens."""
+    """Announces versions that the learner did not sign, or an old one, to every peer that asks or listens."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -239,7 +241,7 @@ class Forging(Node):
                 await super().obey(command, nursery)
 
     def _forged(self, number: int) -> bytes:
-        """By our own key, with the learner's certificate."""
+        """Return an announcement that our own key signed, with the learner's certificate."""
         assert self.service is not None
         announcement = Announcement(
             version=PolicyVersion(1, number),
@@ -257,14 +259,14 @@ class Forging(Node):
 
 
 class RollingBack(Forging):
-    """Passes announcements on, and shows its oldest manifest instead of the one that they name."""
+    """Relays announcements, and shows its oldest manifest instead of the one that they name."""
 
     def show(self, manifest: ManifestHash) -> exchange.Answer:
         return super().show(self.store.versions()[0].hash)
 
 
 class Overstating(Forging):
-    """Passes announcements on, and begins to send a manifest as large as there may be."""
+    """Relays announcements, and begins to send a manifest of the largest size that is allowed."""
 
     def show(self, manifest: ManifestHash) -> exchange.Answer:
         return exchange.TellManifest(manifest=bytes(MANIFEST_PIECE_BYTES), total=MAX_MANIFEST_BYTES)

@@ -1,8 +1,8 @@
-"""A member that meets others through routers, and is told what to do: `python -m tests.faults.member ASSIGNMENT`.
+"""Run a member that meets others through routers, and obeys commands: `python -m tests.faults.member ASSIGNMENT`.
 
 It is put together as `volery` does it, without engine, work and chunks: the libp2p transport, and a node's own meeting
-of neighbours. The learner's part of introducing them is the stage's. What is hostile in it is at the end of `obey`: all
-of it is said over the real transport, and by nothing that a member could not say.
+of neighbours. The stage introduces the members, as a learner would. The hostile commands are at the end of
+`obey`: they use the real transport, and only messages that a member could send.
 
     it hears      trust (names)              take these for members
                   join (addresses)           keep a connection to the learner, as `volery join` does
@@ -52,14 +52,14 @@ from swarm.transport.interface import DialFailed, PeerConnected, PeerDisconnecte
 from tests.faults.node import read_commands, say
 
 REDIAL_S = 0.5
-"""How soon the learner is dialled again: at first a node does that after half a second as well."""
+"""Seconds until the learner is dialled again: at first a node does that after half a second as well."""
 
 AT_ONCE = 100
-"""Requests under way of a flood."""
+"""Requests of a flood that are under way at once."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a member is, and which names it may meet."""
+    """A member's identity, and the names that it may meet."""
 
     name: str
     names: list[str]
@@ -67,7 +67,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """One member, from the first line to the last."""
+    """One member, from the first command to the last."""
 
     def __init__(self, task: Assignment, host: Host) -> None:
         self.host = host
@@ -80,7 +80,7 @@ class Member:
         host.reaching.wall_clock = lambda: time.time() + self.asleep_s
 
     async def run(self, commands: AsyncIterator[dict[str, Any]]) -> None:
-        """Live until nothing more is heard."""
+        """Run until the commands end."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._note_connections)
             nursery.start_soon(self.neighbours.run)
@@ -90,7 +90,7 @@ class Member:
             nursery.cancel_scope.cancel()
 
     async def obey(self, command: dict[str, Any], nursery: trio.Nursery) -> None:
-        """Do what one line asks."""
+        """Do what one command asks."""
         match command:
             case {"do": "trust", "names": names}:
                 for name in names:
@@ -110,7 +110,7 @@ class Member:
                 nursery.start_soon(self._misbehave, command)
 
     def status(self) -> dict[str, object]:
-        """What there is. `met` tells for each peer how many connections there are, and how the first came about."""
+        """Return the member's state. `met` has for each peer the number of connections, and how the first was made."""
         connections = {
             self.names.get(peer, peer): [
                 {"way": one.route.way.value, "address": one.route.address, "relay": one.route.relay is not None}
@@ -163,7 +163,7 @@ class Member:
         peer = fields.get("peer", "")
         say("trouble", **{**fields, "what": name, "peer": self.names.get(peer, peer)})
 
-    # What no honest member does.
+    # Hostile commands, which no honest member has.
 
     async def _misbehave(self, command: dict[str, Any]) -> None:
         match command:
@@ -183,7 +183,7 @@ class Member:
                 raise ValueError(f"nobody knows how to {command}")
 
     def _lie(self, addresses: list[str]) -> None:
-        """Say to be at other addresses: to the learner, in identify and before punching."""
+        """Claim other addresses: to the learner, in identify and before hole punching."""
         self.told = [f"{one}/p2p/{self.host.peer_id}" for one in addresses]
         self.host.reaching.own_reach.seen_at = lambda: [parse_address(one) for one in addresses]  # type: ignore[method-assign]
         self.host.reaching.meetings.puncher.seen_at = self.host.reaching.own_reach.seen_at
@@ -191,7 +191,7 @@ class Member:
         say("lied")
 
     def _misreport(self, observed: str) -> None:
-        """Say to see everybody at one address."""
+        """Claim to see every peer at one address."""
         self._introduce_as(self.host.addresses(), observed)
         say("misreported")
 
@@ -211,7 +211,7 @@ class Member:
         self.host.handle(IDENTIFY_PROTOCOL, introduce)
 
     async def _reserve(self, relay: PeerId, times: int) -> None:
-        """Ask for so many reservations; tell how many were granted, refused, and not even answered."""
+        """Ask for so many reservations; report how many were granted, refused, and not even answered."""
         answers: Counter[str] = Counter()
         limit = trio.CapacityLimiter(AT_ONCE)
 
@@ -236,7 +236,9 @@ class Member:
         say("reserved", **{key: answers[key] for key in ("granted", "refused", "unanswered")})
 
     async def _send_bulk(self, relay: PeerId, peer: PeerId) -> None:
-        """Push as much as goes through a circuit, on the one stream that is open to everybody; tell how much went."""
+        """Push as much as possible through a circuit, on the one stream that is open to everybody; report how much
+        went.
+        """
         sent, why = 0, ""
         try:
             circuit = await self.host.reaching.circuits.connect(relay, peer)
@@ -249,7 +251,7 @@ class Member:
         say("sent", size=sent, why=why)
 
     async def _reach(self, relay: PeerId, peer: PeerId) -> None:
-        """Have the peer come to us: it asks who we are, and knocks where we say."""
+        """Make the peer dial us: it asks for our addresses, and dials those that we name."""
         try:
             circuit = await self.host.reaching.circuits.connect(relay, peer)
         except NoCircuit as error:
@@ -259,7 +261,7 @@ class Member:
             say("circuit_over", why="")
 
     async def _ask_dial_back(self, peer: PeerId, address: str, pays: bool) -> None:
-        """Have the peer dial an address; tell what it asked for that, and what it says."""
+        """Have the peer dial an address; report what it asked in return, and what it answers."""
         connection = self.host.open_connection(peer)
         assert connection is not None
         request = autonat_pb2.DialRequest(addrs=[to_bytes(address)], nonce=7)

@@ -1,11 +1,15 @@
-"""A node of ours that is told what to do and tells what happens to it, a JSON object a line.
+"""Run a node that obeys commands and reports its events, one JSON object a line.
 
 It is put together as `volery` does it, without engine and work: the libp2p transport, the store on disk, serving,
-distribution, following. The node that publishes does what a learner does. What always holds: what it says is `in
-service` is a complete version in the store, pinned, whose bytes were read again for the answer; a node says nothing
-that it does not know from its own parts.
+distribution, following. The node that publishes does what a learner does.
 
-    it hears      dial (addresses)              keep a connection to whoever answers there, as `volery` does
+Invariants:
+
+- The version that a node reports as `in service` is complete, in the store, and pinned. Its bytes were read again for
+  the answer.
+- A node reports only what it knows from its own parts.
+
+    it hears      dial (addresses)              keep a connection to the node there, as `volery` does
                   publish (directory, version)  be the learner; with `bases`, directories by version, offer patches
                   evict (keep)                  drop all versions but these
                   status                        say what there is
@@ -40,11 +44,11 @@ from swarm.transport.interface import Broadcast, DialFailed, PeerConnected, Peer
 from swarm.versions.follower import Arrival, VersionFollower
 
 REDIAL_S = 0.5
-"""How soon a lost connection is dialled again; introductions do that in a real swarm."""
+"""Seconds until a lost connection is dialled again; in a real swarm introductions do that."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a node is: `kind` is a name in `program.KINDS`, `names` are all keys that it may meet."""
+    """A node's identity. `kind`: a name in `program.KINDS`. `names`: all keys that it may meet."""
 
     name: str
     names: list[str]
@@ -54,12 +58,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def say(event: str, **fields: object) -> None:
-    """One line out, in one write."""
+    """Write one line, in one write."""
     print(json.dumps({"event": event, "at": time.monotonic(), **fields}), flush=True)
 
 
 def digest_of_files(directory: Path) -> str:
-    """One hash over names and bytes of a version's files."""
+    """Return one hash over names and bytes of a version's files."""
     digest = hashlib.sha256()
     for path in sorted(directory.iterdir()):
         if not path.name.startswith("."):
@@ -68,7 +72,7 @@ def digest_of_files(directory: Path) -> str:
 
 
 class Node:
-    """One node, from the first line to the last. Hostile ones are its subclasses."""
+    """One node, from the first command to the last. Hostile ones are its subclasses."""
 
     follows = True
 
@@ -102,14 +106,14 @@ class Node:
             trouble=self.trouble,
         )
 
-    # What hostile nodes do otherwise.
+    # Methods that hostile nodes override.
 
     def shown_store(self) -> ChunkStore:
-        """What others are served from."""
+        """Return the store from which other nodes are served."""
         return self.store
 
     def newest(self) -> bytes:
-        """What others are told is newest."""
+        """Return the announcement that other nodes are sent as the newest."""
         return self.announcement or self.following.newest
 
     def start(self) -> None:
@@ -117,12 +121,12 @@ class Node:
         self.serving.start()
 
     async def misbehave(self, nursery: trio.Nursery) -> None:
-        """Whatever else."""
+        """Do anything else that is hostile."""
 
     # The life of a node.
 
     async def run(self, commands: AsyncIterator[dict[str, Any]]) -> None:
-        """Live until nothing more is heard."""
+        """Run until the commands end."""
         await self.transport.subscribe(self.topic, self._note_broadcast)
         self.start()
         async with trio.open_nursery() as nursery:
@@ -138,7 +142,7 @@ class Node:
             nursery.cancel_scope.cancel()
 
     async def obey(self, command: dict[str, Any], nursery: trio.Nursery) -> None:
-        """Do what one line asks."""
+        """Do what one command asks."""
         match command:
             case {"do": "dial", "addresses": addresses}:
                 nursery.start_soon(self._keep_dialling, addresses)
@@ -154,7 +158,9 @@ class Node:
                 raise AssertionError(f"not a command: {command}")
 
     def _take_up(self) -> None:
-        """Go on from what the store holds: the newest complete version is in service, and who published publishes."""
+        """Go on from the store's content: the newest complete version is in service, and a publisher
+        publishes again.
+        """
         if complete := [held for held in self.store.versions() if held.complete]:
             self._put_in_service(complete[-1].hash)
         if (raw := self.store.newest()) and open_announcement(raw, self.authority, now_ms=now_ms()).signer == (
@@ -231,7 +237,7 @@ class Node:
         if before is not None:
             self.store.unpin(before.hash)
 
-    # What it says of others and of itself.
+    # Reports about other nodes and about itself.
 
     def report(self, peer: PeerId, fault: Fault, detail: str) -> None:
         say("fault", peer=self.names[peer], fault=fault.value, detail=detail)
@@ -270,7 +276,7 @@ class Node:
 
 
 async def read_commands() -> AsyncIterator[dict[str, Any]]:
-    """Lines of standard input, until it ends."""
+    """Yield the lines of standard input, until it ends."""
     buffer = b""
     async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
         async for data in stdin:

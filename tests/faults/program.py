@@ -1,4 +1,4 @@
-"""The program of one node: `python -m tests.faults.program ASSIGNMENT`, told and telling as `node` says.
+"""Run one node: `python -m tests.faults.program ASSIGNMENT`, with the commands and reports of `node`.
 
 It ends with 0 when its input ends, and with 1 and one line on standard error when its store cannot be used.
 """

@@ -1,9 +1,13 @@
-"""Real nodes in processes of their own, watched from outside: on loopback, or each behind a link of its own.
+"""Run real nodes in processes of their own and watch them from outside: on loopback, or each behind a link of its own.
 
-What always holds: a test waits for what a node says, never for a time, and fails with the ends of everybody's output
-when that does not come; whoever was started is gone when the stage is closed; `check` says of every node, dead ones
-too, what must hold whatever the fault: nothing but whole versions under their final names and in service, byte for byte
-those that were published, and no honest node ever gave another a wrong byte.
+Invariants:
+
+- A test waits for a node's report, never for a time, and fails with the ends of every node's output when that does not
+  come.
+- Every process that was started is gone when the stage is closed.
+- `check` holds for every node, dead ones too, with any fault: only whole versions are under their final names and in
+  service, with exactly the published bytes.
+- `check` also fails if an honest node ever gave another a wrong byte.
 """
 
 from __future__ import annotations
@@ -33,14 +37,15 @@ from tests.faults.node import Assignment, digest_of_files
 from tests.support.paths import ROOT
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "120"))
-"""For anything that is to happen: many times what it takes, since other people's machines are busy as well."""
+"""Seconds to wait for anything that is to happen: many times what it takes, since other people's machines are busy as
+well."""
 
 MIB = 1 << 20
 CHUNK = 64 * 1024
-"""What versions below 16 MiB are cut into; larger ones here into four times as much."""
+"""Bytes of a chunk of versions below 16 MiB; larger versions are cut into four times as much here."""
 
 CREDIT = 8 * CHUNK
-"""What may come twice at one peer: four chunks that a peer was given and nobody else had, and four asked of two."""
+"""Bytes that may come twice at one peer: four chunks that only this peer was given, and four asked of two peers."""
 
 SOURCE = "source"
 STRANGER = "stranger"
@@ -49,7 +54,7 @@ Event = dict[str, Any]
 
 
 class Bell:
-    """Rung whenever anybody says something."""
+    """Rung whenever a node reports something."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -64,7 +69,7 @@ class Bell:
 
 @dataclass(kw_only=True, eq=False)
 class Player:
-    """One node's program. `events` is all that it has said."""
+    """One node's program. `events` is everything that it has reported."""
 
     name: str
     kind: str
@@ -76,11 +81,11 @@ class Player:
     ended: bool = False
 
     def said(self, event: str, **fields: object) -> list[Event]:
-        """What it has said so far of this kind and with these fields."""
+        """Return its reports so far of this kind and with these fields."""
         return [one for one in self.events if one["event"] == event and fields.items() <= one.items()]
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        """Wait until `condition` gives something, and return that; it is asked whenever anybody says something."""
+        """Wait until `condition` gives something, and return that; it is tried whenever a node reports something."""
         with trio.move_on_after(DEADLINE_S):
             while not (found := condition()):
                 assert not self.ended, f"{self.name} ended before {what}\n{self.story()}"
@@ -89,7 +94,7 @@ class Player:
         raise AssertionError(f"{self.name}: no {what} within {DEADLINE_S:.0f} s\n{self.story()}")
 
     async def hear(self, event: str, *, after: int = 0, **fields: object) -> Event:
-        """Wait until it says this, and return it; `after` skips as many that are alike."""
+        """Wait until it reports this event, and return the event; `after` skips that many that are alike."""
         await self.until(f"{event} {fields or ''}", lambda: len(self.said(event, **fields)) > after)
         return self.said(event, **fields)[after]
 
@@ -103,7 +108,7 @@ class Player:
         return await self.until(f"{share:.0%} of version {version}", reached)  # type: ignore[no-any-return]
 
     async def say(self, do: str, **fields: object) -> None:
-        """Tell it what to do."""
+        """Send it a command."""
         assert self.process.stdin is not None
         await self.process.stdin.send_all(json.dumps({"do": do, **fields}).encode() + b"\n")
 
@@ -128,7 +133,7 @@ class Player:
             return await self.process.wait()
 
     async def listen(self) -> None:
-        """Take down what it says, until it ends."""
+        """Record its reports, until it ends."""
         assert self.process.stdout is not None
         buffer = b""
         async for data in self.process.stdout:
@@ -139,21 +144,21 @@ class Player:
         self.bell.ring()
 
     def held(self, version: int) -> set[int]:
-        """The chunks of a version that it has said to hold."""
+        """Return the chunks of a version that it has reported to hold."""
         return {index for said in self.said("progress", version=version)[-1:] for index in said["held"]}
 
     def last_words(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-3000:]
 
     def story(self) -> str:
-        """The ends of its output, for people."""
+        """Return the ends of its output, for people."""
         events = [{**one, "held": len(one["held"])} if "held" in one else one for one in self.events]
         return "\n".join([f"--- {self.name} ({self.kind})", self.last_words(), *map(str, events[-25:])])
 
 
 @dataclass(kw_only=True, eq=False)
 class Company:
-    """Whoever was started, by name; all are gone when `stack` is closed."""
+    """The programs that were started, by name; all are gone when `stack` is closed."""
 
     root: Path
     nursery: trio.Nursery
@@ -163,7 +168,7 @@ class Company:
     started: list[Player] = field(default_factory=list)
 
     async def open_player(self, name: str, command: Sequence[str], *, kind: str, store: Path) -> Player:
-        """Run a command, and do not wait until it says anything."""
+        """Run a command, and return without waiting for its first report."""
         log = self.root / f"{len(self.started)}-{name}.log"
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
@@ -181,13 +186,13 @@ class Company:
 
 @dataclass(kw_only=True, eq=False)
 class Stage(Company):
-    """Where nodes play. Get one from `open_stage`."""
+    """The processes of nodes on a network. Get one from `open_stage`."""
 
     network: Network | None
     models: dict[int, Path] = field(default_factory=dict)
 
     async def start(self, name: str, *, kind: str = "honest", store: Path | None = None) -> Player:
-        """Start a node, again if it was here before, and wait until it is ready."""
+        """Start a node, or start it again, and wait until it is ready."""
         player = await self.launch(name, kind=kind, store=store)
         await player.hear("ready")
         return player
@@ -205,7 +210,7 @@ class Stage(Company):
         return await self.open_player(name, command, kind=kind, store=store)
 
     async def troupe(self, *names: str, kinds: Mapping[str, str] | None = None) -> list[Player]:
-        """Start the source and these nodes at once, and connect each to each; the source comes first."""
+        """Start the source and these nodes at once, and connect each with each; return the source first."""
         players = [await self.launch(name, kind=(kinds or {}).get(name, "honest")) for name in (SOURCE, *names)]
         for player in players:
             await player.hear("ready")
@@ -232,7 +237,7 @@ class Stage(Company):
         return directory
 
     def nudge(self, version: int, base: int, *, share: float = 0.01) -> Path:
-        """Write a model that is another one a small step later: so much of its values are the next ones up."""
+        """Write a model that is one small step further: this share of its values are the next larger ones."""
         directory = self.models[version] = self.root / "models" / str(version)
         directory.mkdir(parents=True)
         data = np.fromfile(self.models[base] / FILE_NAME, dtype=np.uint16)
@@ -256,15 +261,17 @@ class Stage(Company):
         return digest_of_files(self.models[version])
 
     async def complete(self, version: int, *players: Player) -> list[Event]:
-        """Wait until all have it, and see that it is right."""
+        """Wait until all have the version, and check its bytes."""
         events = [await player.hear("complete", version=version) for player in players]
         assert {one["digest"] for one in events} == {self.digest(version)}
         return events
 
-    # What is measured, and what must hold.
+    # Measurements and checks.
 
     def bound_s(self, version: int, *peers: str) -> float:
-        """The soonest that the last of `peers` can have a version, by the links as they were at first."""
+        """Return the least time in seconds in which the last of `peers` can have a version, with the links as they were
+        at first.
+        """
         assert self.network is not None
         places = {place.name: place for place in self.network.nodes}
         size = sum(path.stat().st_size for path in self.models[version].iterdir())
@@ -272,7 +279,9 @@ class Stage(Company):
         return all_peers_bound_s(size, places[SOURCE].up, ups, downs)
 
     async def check(self, *alive: Player, service: int) -> list[Event]:
-        """Ask those alive what they have, `service` among it as the version in use; look at everybody's disk."""
+        """Ask the nodes alive for their state, which must have version `service` in use; check every node's disk.
+        Return the states.
+        """
         for player in alive:
             assert not player.ended, f"{player.name} has ended\n{player.story()}"
         statuses = [await player.status() for player in alive]
@@ -293,18 +302,18 @@ class Stage(Company):
 
 
 def duplicates(statuses: Collection[Event]) -> float:
-    """Bytes that came twice, of those that came once."""
+    """Return the bytes that came twice, as a fraction of the bytes that were fetched."""
     return sum(one["duplicates"] for one in statuses) / sum(one["fetched"] for one in statuses)
 
 
 def lateness(players: Sequence[Event], published: Event) -> float:
-    """Seconds from the publication to the last of these events."""
+    """Return the seconds from the publication to the last of these events."""
     return max(one["at"] for one in players) - published["at"]  # type: ignore[no-any-return]
 
 
 @asynccontextmanager
 async def open_stage(root: Path, links: Mapping[str, tuple[float, float]] | None = None) -> AsyncIterator[Stage]:
-    """A stage on loopback; with `links`, (up, down) in Mbit/s by node, in a network of these. Needs root then."""
+    """Open a stage on loopback; with `links`, (up, down) in Mbit/s by node, in a network of these. That needs root."""
     async with AsyncExitStack() as stack:
         network = None
         if links is not None:

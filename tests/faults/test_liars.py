@@ -1,4 +1,4 @@
-"""Peers that lie, among honest ones, on loopback: everybody else gets every byte, and knows who it was."""
+"""Peers that lie, among honest ones, on loopback: every other node gets every byte, and knows the liar."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LIAR = "one"
 
 
 def faults(player: Player) -> set[tuple[str, str]]:
-    """Whom it blames, and for what."""
+    """Return the peers that it blames, each with the fault."""
     return {(one["peer"], one["fault"]) for one in player.said("fault")}
 
 
 async def alone_with(stage: Stage, kind: str) -> tuple[Player, Player, list[Player]]:
-    """The source, a liar that has version 1 of it, and two honest nodes that know nobody else but each other."""
+    """Return the source, a liar that has its version 1, and two honest nodes that know only each other."""
     stage.write(1)
     source, liar = await stage.troupe(LIAR, kinds={LIAR: kind})
     await stage.publish(1)
@@ -107,7 +107,7 @@ async def test_garbage_on_every_protocol(tmp_path: Path) -> None:
 async def test_what_the_learner_did_not_sign_and_what_it_said_long_ago_is_neither_believed_nor_passed_on(
     tmp_path: Path,
 ) -> None:
-    """The liar knows version 1; the victim and who stands behind it come with version 2."""
+    """The liar knows version 1; the victim and the node behind it come with version 2."""
     async with open_stage(tmp_path) as stage:
         stage.write(1, 1)
         source, liar = await stage.troupe(LIAR, kinds={LIAR: "forging"})
@@ -119,7 +119,7 @@ async def test_what_the_learner_did_not_sign_and_what_it_said_long_ago_is_neithe
         await stage.complete(2, liar)
         victim, behind = await stage.start("two"), await stage.start("three")
         await stage.introduce(victim, liar)
-        await liar.hear("wanted", peer=victim.name, version=2)  # it is asked for what is true
+        await liar.hear("wanted", peer=victim.name, version=2)  # the victim asks it for the true version
         await stage.introduce(victim, source)
         await stage.introduce(behind, victim)
         await stage.complete(2, victim, behind)
@@ -138,7 +138,7 @@ async def test_what_the_learner_did_not_sign_and_what_it_said_long_ago_is_neithe
             assert [one["version"] for one in status["versions"]] == [2, 3]
         assert not liar.said("wanted", version=1) + liar.said("wanted", forged=True)  # and for nothing else
         assert faults(victim) == {(LIAR, "unauthorised")}
-        assert faults(behind) == set()  # or it would have judged the forgery as well
+        assert faults(behind) == set()  # otherwise it would have judged the forgery as well
         assert {one["version"] for one in behind.said("announced")} <= {2, 3}
 
 

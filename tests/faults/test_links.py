@@ -1,7 +1,7 @@
 """Peers that die, freeze, are cut off, come late or become slow, each behind a link of its own. Needs root.
 
-Rates and sizes are small, so that the lower bound is some seconds; how long it took is recorded as a multiple of that
-bound, and decides nothing.
+Rates and sizes are small, so that the lower bound is some seconds. The time is recorded as a multiple of that bound,
+and decides nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT
 
 
 def even(peers: int, rate: float = 20) -> dict[str, tuple[float, float]]:
-    """The source and so many peers, all links alike."""
+    """Return equal links for the source and so many peers."""
     return dict.fromkeys((SOURCE, *PEERS[:peers]), (rate, rate))
 
 
 def pieces(players: list[Player], version: int) -> set[int]:
-    """The chunks that they hold among them."""
+    """Return the chunks that the players together hold."""
     return set().union(*(player.held(version) for player in players))
 
 
@@ -40,7 +40,7 @@ def num_chunks(player: Player, version: int) -> int:
 
 @pytest.mark.slow
 async def test_without_a_fault(tmp_path: Path, figure: Figure) -> None:
-    """What the others are to be compared with."""
+    """The other measurements are compared with this one."""
     async with open_stage(tmp_path, even(4)) as stage:
         stage.write(1)
         source, *peers = await stage.troupe(*PEERS[:4])
@@ -60,7 +60,7 @@ async def test_a_peer_that_is_killed_half_way_costs_the_others_little(tmp_path: 
         source, victim, *others = await stage.troupe(*PEERS[:4])
         published = await stage.publish(1)
         await victim.reach(1, 0.5)
-        stage.network.set_link(victim.name, connected=False)  # nobody hears of its end
+        stage.network.set_link(victim.name, connected=False)  # no other node notices its end
         await victim.kill()
         done = await stage.complete(1, *others)
         statuses = await stage.check(source, *others, service=1)
@@ -72,7 +72,7 @@ async def test_a_peer_that_is_killed_half_way_costs_the_others_little(tmp_path: 
         with ChunkStore.open(victim.store, found()[1]) as store:
             (left,) = store.versions()
             assert not left.complete
-            assert left.held_bytes >= 4 * MIB  # hashed again just now
+            assert left.held_bytes >= 4 * MIB  # the bytes were hashed again just now
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ async def test_when_the_source_dies_before_everything_waits_for_it(tmp_path: Pat
             assert "no neighbour that we may ask holds" in told["text"]
             assert "The active version stays in use" in told["text"]
         assert len(pieces(peers, 2)) < num_chunks(peers[0], 2)
-        assert all(player.held(2) == pieces(peers, 2) for player in peers)  # they shared what there was
+        assert all(player.held(2) == pieces(peers, 2) for player in peers)  # they shared all chunks that there were
         before = await stage.check(*peers, service=1)
         for status in before:
             assert [one["complete"] for one in status["versions"]] == [True, False]
@@ -244,7 +244,7 @@ async def test_flipped_bits_cost_little_time(tmp_path: Path, figure: Figure) -> 
 async def test_versions_that_come_twice_as_fast_as_they_can_be_fetched_starve_nobody(
     tmp_path: Path, figure: Figure
 ) -> None:
-    last, staleness = 9, 3  # two come while one is fetched, and one while its announcement travels
+    last, staleness = 9, 3  # two versions are published while one is fetched, and one while its announcement travels
     async with open_stage(tmp_path, even(3)) as stage:
         for version in range(1, last + 1):
             stage.write(version, 4)
@@ -268,7 +268,7 @@ async def test_versions_that_come_twice_as_fast_as_they_can_be_fetched_starve_no
 
 
 def _halves(player: Player) -> int:
-    """How many halves of versions it has fetched so far."""
+    """Return how many halves of versions it has fetched so far."""
     half = {one["version"] for one in player.said("progress") if 2 * len(one["held"]) >= one["of"]}
     return len(half) + len(player.said("complete"))
 

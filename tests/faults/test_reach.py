@@ -1,7 +1,7 @@
-"""Members that ask a relay, and others, for what they should not have, or are gone: on loopback, where that is enough.
+"""Members that ask a relay, and others, for more than they are allowed, or are gone: on loopback, which is enough here.
 
-Each is at it with a real process against another. Nothing of it ends a node, fills its memory, or makes it dial whom it
-should not: how much memory it took is recorded, and bounded far above that.
+Each does so with a real process against another one. None of it ends a node, fills its memory, or makes it dial an
+address that it should not. The memory it took is recorded, and bounded far above that.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LIAR, HONEST = "liar", "honest"
 RESERVATIONS = 10_000
 
 GROWTH_BYTES = 64 * MIB
-"""What a node may grow by whatever one member does: a node has 110 MiB to begin with."""
+"""Bytes by which a node may grow, whatever one member does. A node has 110 MiB to begin with."""
 
 
 async def grown(player: Player, before: int, figure: Figure) -> None:
-    """See that a node is there, and no larger than it may be."""
+    """Check that a node is alive, and no larger than it may be."""
     status = await player.status()
     figure(f"{player.name} grew by, MiB", (status["resident"] - before) / MIB)
     assert status["resident"] - before < GROWTH_BYTES
@@ -46,7 +46,7 @@ async def test_ten_thousand_reservations_cost_one_place(tmp_path: Path, figure: 
         assert answers["granted"] <= REQUESTS.burst + REQUESTS.per_s * (answers["at"] - liar.said("ready")[0]["at"])
         await grown(learner, before, figure)
         await village.see(honest, "its reservation", lambda status: status["reach"]["relays"])
-        newcomer = await village.start(HONEST)  # with its key, elsewhere
+        newcomer = await village.start(HONEST)  # with the same key, on another port
         await village.join(newcomer)
 
 
@@ -67,7 +67,7 @@ async def test_a_circuit_carries_no_bulk(tmp_path: Path, figure: Figure) -> None
 
 @pytest.mark.parametrize("pays", [False, True])
 async def test_who_has_another_dial_somebody_pays_first_and_names_nobody_inside(tmp_path: Path, pays: bool) -> None:
-    """45.3.2.1 is nobody's here: what counts is what is asked for before it would be dialled."""
+    """The address 45.3.2.1 belongs to no node here: the test checks the requests before the dial."""
     async with open_village(tmp_path, [LIAR]) as village:
         learner, liar = await village.settle(LIAR)
         await liar.say("ask_dial_back", peer=LEARNER, address="/ip4/192.168.1.1/tcp/80", pays=pays)
@@ -85,7 +85,7 @@ async def test_who_has_another_dial_somebody_pays_first_and_names_nobody_inside(
 
 
 async def test_nobody_inside_is_knocked_at_on_a_members_word(tmp_path: Path) -> None:
-    """The liar says to be where another program listens: in its addresses, where it is seen, and to the learner."""
+    """The liar claims the address of another program: in its addresses, as its observed address, and to the learner."""
     async with open_village(tmp_path, [LIAR, HONEST]) as village, trio.open_nursery() as nursery:
         knocked = 0
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -109,7 +109,7 @@ async def test_nobody_inside_is_knocked_at_on_a_members_word(tmp_path: Path) -> 
 
 
 async def test_a_connection_that_is_dead_gives_way_to_the_one_that_its_peer_made_since(tmp_path: Path) -> None:
-    """The peer slept, or moved, and knows that the older one is lost; we do not."""
+    """The peer slept, or moved, and knows that its older connection is lost; this node does not."""
     async with open_village(tmp_path, [HONEST]) as village:
         learner, honest = await village.settle(HONEST)
         honest.signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Patches that lead nowhere, disks that are full or shared: the version in service stays until a whole one is here."""
+"""Patches that fail, disks that are full or shared: the version in service stays until a whole one is here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE, OTHER = "one", "two"
 
 
 async def behind(stage: Stage, node_kind: str = "honest") -> None:
-    """Version 1 is everywhere, and the next ones are each a small step further."""
+    """Publish version 1 to all nodes, and write the next versions, each a small step further."""
     stage.write(1)
     for version in (2, 3, 4):
         stage.nudge(version, version - 1)
@@ -80,7 +80,7 @@ async def test_a_patch_whose_base_is_lost_while_it_is_fetched(tmp_path: Path) ->
 
 
 async def test_a_patch_that_makes_something_else_costs_time_and_nothing_else(tmp_path: Path) -> None:
-    """It was signed by the learner, but made from other files than those of its base."""
+    """The learner signed the patch, but it was made from other files than those of its base."""
     async with open_stage(tmp_path) as stage:
         await behind(stage)
         published = await stage.publish(2, 1, pretend={1: 3})
@@ -91,7 +91,7 @@ async def test_a_patch_that_makes_something_else_costs_time_and_nothing_else(tmp
         (done,) = await stage.complete(2, node)
         (status,) = await stage.check(node, service=2)
         assert (done["patches"], [one["complete"] for one in status["versions"]]) == (0, [True, True])
-        assert not node.said("fault")  # its bearer is not to blame
+        assert not node.said("fault")  # the peer that sent it is not to blame
 
 
 async def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system in memory with room for three and a half versions."""
+    """Yield a file system in memory with room for three and a half versions."""
     path = tmp_path / "disk"
     path.mkdir()
     try:
@@ -153,7 +153,7 @@ async def test_two_nodes_on_one_disk_that_is_full_for_one_of_them(tmp_path: Path
         (status,) = await stage.check(unlucky, service=1)
         assert [one["version"] for one in status["versions"] if one["complete"]] == [1]
 
-        await ask_for_a_chunk(unlucky, stage.models[1])  # the old version is served still
+        await ask_for_a_chunk(unlucky, stage.models[1])  # the old version is still served
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
         await stage.complete(2, unlucky)
         await stage.check(unlucky, lucky, service=2)

@@ -1,6 +1,6 @@
-"""Members behind home routers, and what becomes of them: they meet, and meet again. Needs root.
+"""Members behind home routers connect, and connect again after a failure. Needs root.
 
-How long it took is recorded, and decides nothing.
+The times are recorded, and decide nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHY_NOT = obstacle() or (f"{', '.join(MISSING)} not installed" if MISSING else "
 pytestmark = [pytest.mark.root, pytest.mark.rest, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
 STOPPED_S = 15.0
-"""Of a process that sleeps: longer than it takes to be noticed by that alone."""
+"""Seconds for which a process is stopped: longer than it takes for that alone to be noticed."""
 
 RELAY = Host(name=LEARNER, delay_ms=5)
 
@@ -41,7 +41,7 @@ def home(name: str, kind: str = "port", num_nodes: int = 1) -> Home:
 
 @pytest.mark.parametrize("kind", ["port", "hairpin"])
 async def test_two_of_one_home_meet_on_their_own_network(tmp_path: Path, kind: str) -> None:
-    """With hairpinning and without, and nobody outside is told where they are inside."""
+    """It holds with hairpinning and without, and no node outside learns their inside addresses."""
     homes = [home("a", kind, num_nodes=2), home("b")]
     async with open_village(tmp_path, ["a1", "a2", "b"], homes, [RELAY]) as village:
         _learner, *members = await village.settle("a1", "a2", "b")
@@ -56,7 +56,7 @@ async def test_two_of_one_home_meet_on_their_own_network(tmp_path: Path, kind: s
 
 
 async def test_two_that_dial_each_other_at_the_same_moment_end_with_one_connection(tmp_path: Path) -> None:
-    """Both from the port on which they listen, so that their packets cross and TCP makes one connection of it."""
+    """Both dial from the port on which they listen, so that their packets cross and TCP makes one connection of it."""
     hosts = [RELAY, Host(name="one", delay_ms=50), Host(name="two", delay_ms=50)]
     async with open_village(tmp_path, ["one", "two"], hosts=hosts) as village:
         one, two = await village.start("one"), await village.start("two")
@@ -74,7 +74,7 @@ async def test_the_relay_dies_while_two_knock_and_they_meet_when_it_is_back(tmp_
     async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
         learner, *members = await village.settle("a", "b")
         assert village.lab is not None
-        # Nobody gets through while the way between the homes is cut: so knocking goes on until the relay is gone.
+        # No dial succeeds while the path between the homes is cut, so dialling goes on until the relay is gone.
         drop = f"insert rule inet home forward ip daddr 30.77.0.0/24 ip daddr != {village.lab.address(LEARNER)} drop"
         for name in ("arouter", "brouter"):
             await nft(village, name, drop)
@@ -99,7 +99,7 @@ async def test_the_relay_dies_while_two_knock_and_they_meet_when_it_is_back(tmp_
 
 
 async def test_a_router_starts_anew_and_maps_anew_and_all_who_met_meet_again(tmp_path: Path, figure: Figure) -> None:
-    """It forgets all, gives other ports, and drops whatever belongs to a connection that it does not know."""
+    """The router forgets all, gives other ports, and drops every packet of a connection that it does not know."""
     homes = [home("a"), home("b"), home("c")]
     async with open_village(tmp_path, ["a", "b", "c"], homes, [RELAY]) as village:
         learner, *members = await village.settle("a", "b", "c")
@@ -124,7 +124,7 @@ async def test_a_router_starts_anew_and_maps_anew_and_all_who_met_meet_again(tmp
 
 
 async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figure: Figure) -> None:
-    """Its process is stopped, its clock is ten minutes on, and meanwhile its router forgot it."""
+    """Its process is stopped, its clock is ten minutes ahead, and meanwhile its router forgot it."""
     homes = [home("a"), home("b")]
     async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
         _learner, *members = await village.settle("a", "b")
@@ -176,7 +176,7 @@ async def test_a_node_that_gets_another_address_is_back_among_all_soon(tmp_path:
 
 
 async def test_a_node_that_is_started_again_is_seen_at_its_port_again(tmp_path: Path, figure: Figure) -> None:
-    """Its system holds the ports of the connection that it had for a minute, so the new one leaves from elsewhere."""
+    """The system holds the ports of its old connection for a minute, so the new one leaves from elsewhere."""
     async with open_village(tmp_path, ["a", "b"], [home("a"), home("b")], [RELAY]) as village:
         learner, *members = await village.settle("a", "b")
         (seen,) = (await members[0].status())["seen_at"]
@@ -193,8 +193,9 @@ async def test_a_node_that_is_started_again_is_seen_at_its_port_again(tmp_path: 
 
 
 async def test_a_learner_that_comes_back_lets_nobody_storm(tmp_path: Path, figure: Figure) -> None:
-    """Four homes that had all met, whose learner is killed: who has met stays connected, and who has not knocks once,
-    each at its own moment."""
+    """The learner of four homes that had all connected is killed. Connected homes stay so, and the others dial once,
+    each at its own moment.
+    """
     names = ["a", "b", "c", "d"]
     async with open_village(tmp_path, names, [home(name) for name in names], [RELAY]) as village:
         learner, *members = await village.settle(*names)
@@ -209,7 +210,7 @@ async def test_a_learner_that_comes_back_lets_nobody_storm(tmp_path: Path, figur
             await village.see(member, "a relay", lambda status: status["reach"]["relays"])
         await village.introduce(*members)
         statuses = await village.meet(*members)
-        assert (await learner.status())["relayed"] == 0, "nobody was knocked at who is connected"
+        assert (await learner.status())["relayed"] == 0, "a connected member was dialled again"
         assert all(len(those) == 1 for status in statuses for those in status["met"].values())
         assert not any(one["peer"] != LEARNER for member in members for one in member.said("gone"))
 
@@ -225,8 +226,9 @@ while True:
 
 
 async def test_a_member_elsewhere_has_nobody_knock_inside_another_home(tmp_path: Path) -> None:
-    """It tells the address of a printer, as half the world's homes have it, as its own: to the learner, to whom it
-    reaches over a circuit, and before punching."""
+    """The member claims a printer's address, one that half the world's homes have. It tells it to the learner, over a
+    circuit, and before hole punching.
+    """
     homes = [home("a", num_nodes=2), home("liar")]
     async with open_village(tmp_path, ["a1", "liar"], homes, [RELAY]) as village, trio.open_nursery() as nursery:
         assert village.lab is not None
@@ -267,7 +269,7 @@ async def test_one_that_lies_about_where_it_sees_others_is_outvoted(tmp_path: Pa
 
 
 async def strict(village: Village, router: str) -> None:
-    """Have a router take no packet for a beginning that is in the middle of a connection."""
+    """Make a router drop packets of unknown connections, instead of taking them for the beginning of one."""
     assert village.lab is not None
     path = "/proc/sys/net/netfilter/nf_conntrack_tcp_loose"
     await trio.run_process(village.lab.inside(router, ["sh", "-c", f"echo 0 > {path}"]))

@@ -1,8 +1,8 @@
-"""Members and a learner in processes of their own, on loopback or behind the laboratory's routers.
+"""Run members and a learner in processes of their own, on loopback or behind the laboratory's routers.
 
-The stage introduces them as a learner does, by the same rules and from what the members themselves say; all else that a
-learner does is left out. A test waits for what somebody says, never for a time. Whoever was started is gone when the
-stage is closed.
+The stage introduces them as a learner does, by the same rules and from what the members themselves report; everything
+else that a learner does is left out. A test waits for a report, never for a time. Every process that was started is
+gone when the stage is closed.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tests.faults.stage import DEADLINE_S, Company, Event, Player
 LEARNER = "learner"
 FIRST_PORT = 4001
 ASK_AGAIN_S = 0.25
-"""Between two questions for what a member cannot know to tell of itself."""
+"""Seconds between two questions for a state that a member cannot report by itself."""
 
 Condition = Callable[[Event], Any]
 
 
 @dataclass(kw_only=True, eq=False)
 class Village(Company):
-    """Where members meet. Get one from `open_village`."""
+    """The members and their learner. Get one from `open_village`."""
 
     lab: Laboratory | None
     names: Sequence[str]
 
     async def start(self, name: str, *, port: int = 0) -> Player:
-        """Start a member, again if it was here before, and wait until it listens. Everybody is a member to it."""
+        """Start a member, or start it again, and wait until it listens. It takes everybody for a member."""
         task = Assignment(name=name, names=list(self.names), listen=self._listen(name, port))
         command = [sys.executable, "-m", "tests.faults.member", msgspec.json.encode(task).decode()]
         if self.lab is not None:
@@ -54,8 +54,9 @@ class Village(Company):
         return player
 
     async def settle(self, *names: str) -> list[Player]:
-        """Start the learner and these members, which join it; wait until each can be reached through it, and return
-        them, the learner first."""
+        """Start the learner and these members, which join it. Wait until each can be reached through it, and return
+        them, the learner first.
+        """
         learner = await self.start(LEARNER)
         await learner.say("trust", names=list(names))
         members = [await self.start(name) for name in names]
@@ -71,7 +72,7 @@ class Village(Company):
         await self.see(member, "a relay", lambda status: status["reach"]["relays"])
 
     async def introduce(self, *members: Player) -> dict[str, dict[str, list[str]]]:
-        """Tell each of the others, as the learner does, and return who was told of whom at which addresses."""
+        """Tell each of the others, as the learner does; return for each the peers and addresses that it was told."""
         statuses = {one.name: await one.status() for one in members}
         learner = await self.players[LEARNER].status()
         told = {
@@ -92,7 +93,7 @@ class Village(Company):
         return [await self.see(one, "all others", lambda s, o=one: self._has_met(s, o, members)) for one in members]
 
     async def see(self, player: Player, what: str, condition: Condition) -> Event:
-        """Ask a member for its status until that is as wanted, and return it."""
+        """Ask a member for its status until that satisfies the condition, and return it."""
         status: Event = {}
         with trio.move_on_after(DEADLINE_S):
             while not condition(status := await player.status()):
@@ -101,7 +102,7 @@ class Village(Company):
         raise AssertionError(f"{player.name}: no {what} within {DEADLINE_S:.0f} s, but {status}\n{self.story()}")
 
     def story(self) -> str:
-        """The ends of everybody's output, for people; the last status alone stands before it."""
+        """Return the ends of every program's output, for people, without the status reports among the events."""
         for player in self.started:
             player.events = [one for one in player.events if one["event"] != "status"]
         return "\n".join(player.story() for player in self.started)
@@ -125,7 +126,7 @@ class Village(Company):
         )
 
     def _dialable(self, name: str, addresses: Sequence[str]) -> list[str]:
-        """Of a public host's addresses those in the internet."""
+        """Return the addresses in the internet, for a public host."""
         if self.lab is None:
             return list(addresses)
         own = {self.lab.address(name), self.lab.address6(name)}
@@ -149,7 +150,7 @@ def _reach(status: Event) -> Reach:
 async def open_village(
     root: Path, names: Sequence[str], homes: Sequence[Home] = (), hosts: Sequence[Host] = ()
 ) -> AsyncIterator[Village]:
-    """A village on loopback; with `hosts`, and `homes`, in a laboratory of these. Needs root then."""
+    """Open a village on loopback; with `hosts`, and `homes`, in a laboratory of these. That needs root."""
     async with AsyncExitStack() as stack:
         lab = stack.enter_context(open_homes(homes, hosts)) if hosts else None
         with first_cause():

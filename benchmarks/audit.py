@@ -127,7 +127,7 @@ class Model:
 
 def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
     recorded = trio.run(record, school, size.amounts, vllm, seed)
-    torch.set_num_threads(1)  # its seconds stand beside those of engines with one thread
+    torch.set_num_threads(1)  # its seconds are compared with those of engines with one thread
     toploc = None if missing() else prove_all(recorded, PROVEN, size.proven)
     parameters = read_contents(school.current).parameters
     margins, strict = margins_of(parameters), margins_of(parameters, Arithmetic.FLOAT32)

@@ -27,7 +27,7 @@ TOKENS = 8 * 512
 """Tokens of a group: eight completions of 512 tokens."""
 
 WITHHELD_A_DAY = 20
-"""Groups that a peer withholds (returns) in one day."""
+"""Groups that a peer has to return in one day, which counts as withholding them."""
 
 LOOKED_AT_A_DAY = 20
 """Delivered groups in one day for which another version's completions from their seeds are generated as well."""

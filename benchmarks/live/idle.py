@@ -63,7 +63,7 @@ SPAN_S = 75.0
 
 LOOK_S = 1.0
 FEWEST_MET_PCT = 95.0
-"""Smallest percentage of the connections of a full mesh. With fewer, nodes have fewer neighbours to speak with."""
+"""Smallest percentage of the connections of a full mesh. With fewer, nodes exchange less."""
 
 ESTABLISHED = "01"
 """The state in /proc/net/tcp."""

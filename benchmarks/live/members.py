@@ -1,8 +1,8 @@
 """Run idle members: `python -m benchmarks.live.members INVITE FIRST COUNT`.
 
 Each of them is a host of libp2p as nodes have it (TLS, yamux, identify, reachability, broadcasts), with its own key and
-address. It has a work connection to the learner, which greets and sends heartbeats at the period that the learner sets,
-and a link that would tell it which chunks there are. Members have no engine: they say that they are resting, ask for no
+address. Over a work connection it greets the learner, and sends heartbeats at the period that the learner sets. It has
+a link that would tell it which chunks there are. Members have no engine: they say that they are resting, ask for no
 leases, fetch no versions, and dial none of the peers that they are introduced to.
 
 Keys and addresses follow from the number of a member, so the learner knows a member that is started again. The program

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Each shock meets the planner as the trace left it.
+- Each shock comes to the planner in the state in which the trace left it.
 - Time is counted from the moment after a review to the review that activates enough, so a shock that the next review
   catches took REVIEW_S. The start of the machines takes its own time.
 """

@@ -3,7 +3,7 @@
     python -m benchmarks.network.node_kubo LIBRARY REPOSITORY SETTINGS
 
 The process reads an address to connect to on each line of standard input. On standard error, behind MARK, it reports
-that it runs, and the result of each connection; go-libp2p's log stands between these lines. It has no bootstrap peers,
+that it runs, and the result of each connection; go-libp2p's log is between these lines. It has no bootstrap peers,
 no DHT and no mDNS, and asks no router for a port. It assumes that it cannot be dialled and reserves with the relays
 that it is given. It punches once OBSERVERS_NEEDED peers at different addresses have told it its outside address.
 """

@@ -120,9 +120,9 @@ SCENARIOS = {
         _scenario("nat8mix", [(50, 50)] * 8, kinds=["open"] * 2 + ["port"] * 4 + ["symmetric"] * 2),
     )
 }
-"""n2 is for a quick check; n4 and n8 have equal links, n8rtt30 also latency. up8 has fast downlinks and slow uplinks, as
-homes have. In mix4 the slowest downlink is the bound, and the mean over peers tells more. In nat8 all home routers can
-be punched, in nat8mix only some."""
+"""n2 is for a quick check; n4 and n8 have equal links, and n8rtt30 also has latency. up8 has fast downlinks and slow
+uplinks, as homes have. In mix4 the slowest downlink is the bound, and the mean over peers tells more. In nat8 all home
+routers can be punched, in nat8mix only some."""
 
 LARGE = "large"
 SCENARIOS[LARGE] = Scenario(

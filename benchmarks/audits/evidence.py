@@ -44,7 +44,7 @@ BLOCK = 256
 """Groups of all sets that are drawn at a time: a few MB, for sets of any length."""
 
 HIGHEST_WEALTH = 1e100
-"""More than any level that is asked for: a bet is capped at this wealth, since it would overflow."""
+"""More than any level that is asked for: a bet's wealth is capped here, since it could overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Pool:
         return np.add.reduceat(values, self.starts[:-1])
 
     def counted(self, margins: Sequence[Margin]) -> list[tuple[Floats, Floats]]:
-        """Return by margin, for each group, how many tokens exceed it, and of how many; as `count_above` counts."""
+        """Return by margin how many tokens exceed it, and of how many, both [groups]; counted as in `count_above`."""
         counts = dict[Margin, tuple[Floats, Floats]]()
         off = np.zeros(self.tokens, bool)
         before = np.zeros(len(self))
@@ -149,7 +149,7 @@ def pool_of(completions: Sequence[Sequence[Found]], group: int) -> Pool:
 
 
 def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
-    """Return the log likelihood ratio of each group, one column for each bet: one audit's effect on a history."""
+    """Return the log likelihood ratios of each group, [groups, bets]: the effect of one audit on a history."""
     counts = pool.counted(margins)
     rows = []
     for place, tokens in enumerate(pool.sizes.tolist()):

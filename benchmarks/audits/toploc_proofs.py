@@ -163,7 +163,7 @@ def prove(states: torch.Tensor) -> list[bytes]:
 
 
 def _top(states: torch.Tensor) -> int:
-    """Return the values of a proof. A short completion of a narrow model may have fewer than TOP."""
+    """Return how many values a proof has: TOP, or fewer for a short completion of a narrow model."""
     last = (len(states) - 1) % CHUNK + 1
     return min(TOP, last * states.shape[1])
 

@@ -1,4 +1,4 @@
-"""Directories in memory, and small models, for all tests below."""
+"""Provide directories in memory, and small models, for all tests below."""
 
 from tests.support.node_fixtures import models, tmp_path
 

@@ -42,7 +42,7 @@ PROMPTS = [(1, 2, 3), (4, 5), (30, 31, 32, 33)]
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On the disk of the model, so that files can be linked."""
+    """A directory on the disk of the model, so that files can be linked."""
     return tmp_path_factory.mktemp("test")
 
 
@@ -72,7 +72,7 @@ def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -
 
 
 def rollouts(seed: int) -> Arrays:
-    """A group of four answers of six tokens."""
+    """Return a group of four completions of six tokens."""
     generator = np.random.default_rng(seed)
     tokens = [np.concatenate([[1, 2, 3], generator.integers(0, 40, 6)]) for _ in range(4)]
     return scored(tokens) | {
@@ -85,7 +85,7 @@ def rollouts(seed: int) -> Arrays:
 
 
 def scored(sequences: list[np.ndarray[Any, Any]]) -> Arrays:
-    """Sequences whose last six tokens count."""
+    """Return sequences whose last six tokens count."""
     return {
         "tokens": np.concatenate(sequences).astype(np.int32),
         "lengths": np.array([len(one) for one in sequences], np.int32),
@@ -109,7 +109,7 @@ def greedy(policy: Policy) -> list[Row]:
 
 
 def require_equal(rows: list[Row], trainer: Trainer) -> None:
-    """The rows are greedy under the trainer's weights, and have the logprobs that it has."""
+    """Check that the rows are greedy under the trainer's weights, with the trainer's log probabilities."""
     sequences = [np.array([*row.prompt, *row.tokens]) for row in rows]
     _, found = trainer.answer({"id": 1, "op": "logprobs"}, scored(sequences))
     assert found["logprobs"] == pytest.approx(np.concatenate([row.logprobs for row in rows]), abs=1e-5)
@@ -122,8 +122,8 @@ def test_only_the_adapter_trains_and_the_base_model_is_the_very_files(
     assert (export / "model.safetensors").stat().st_ino == (model / "model.safetensors").stat().st_ino
     assert (export / "config.json").read_bytes() == (model / "config.json").read_bytes()
     adapter = load_file(export / "adapter_model.safetensors")
-    assert len(adapter) == 2 * 2 * 7, "A and B of seven projections in two layers"
-    assert all(tensor.abs().max() > 0 for tensor in adapter.values()), "all of B has moved from zero"
+    assert len(adapter) == 2 * 2 * 7, "there must be A and B of seven projections in two layers"
+    assert all(tensor.abs().max() > 0 for tensor in adapter.values()), "a part of B is still zero"
     ok(trainer, "save", directory=str(tmp_path / "checkpoint"))
     head = json.loads((tmp_path / "checkpoint" / "trainer.json").read_text())
     assert all("lora_" in name or name.startswith("rng/") for name in head["index"])
@@ -212,7 +212,7 @@ def test_files_that_stay_are_hashed_once(tmp_path: Path, trainer: Trainer) -> No
         read.clear()
         tables.append(names.describe(sources(directory), directory))
         base = sum(size for name, size in read if name == "model.safetensors")
-        assert (base >= size) == (directory == first), "but for its header the second time"
+        assert (base >= size) == (directory == first), "only the first file holds the whole base"
     assert tables[1] == ChunkNames().describe(sources(second), second)
 
 
@@ -251,7 +251,7 @@ def test_targets_name_layers(model: Path, targets: list[str], said: str) -> None
     reply, _ = Trainer().answer({"id": 1, "op": "load", **fields}, {})
     assert reply["ok"] == (not said)
     assert said in reply.get("error", "")
-    assert reply.get("kind", "bad_request") == "bad_request"  # told as a mistake in [trainer], not in the model
+    assert reply.get("kind", "bad_request") == "bad_request"  # reported as a mistake in [trainer], not in the model
 
 
 def test_a_directory_with_an_adapter_is_no_model_to_train(tmp_path: Path, trainer: Trainer) -> None:
@@ -277,9 +277,9 @@ def test_a_merged_export_is_what_peft_merges_and_stands_alone(
     for name, tensor in merged.items():
         torch.testing.assert_close(tensor, expected[name].to(getattr(torch, dtype)), rtol=0, atol=1e-6, msg=name)
     moved = [name for name in base if not torch.equal(merged[name].float(), base[name].float())]
-    assert len(moved) >= 2 * 7, "seven projections in two layers"
+    assert len(moved) >= 2 * 7, "A or B of some projection did not move"
     after = ok(trainer, "export", directory=str(tmp_path / "after"), dtype="float32")
-    assert before["probe"] == after["probe"], "the policy is left as it was"
+    assert before["probe"] == after["probe"], "the policy was changed"
 
 
 def test_an_adapter_on_a_head_that_is_the_embedding_is_not_merged(tmp_path: Path, model: Path) -> None:

@@ -1,9 +1,10 @@
 """Our loss against TRL's own, on one batch of one model: values, and gradients of every weight, to 1e-5 in float32.
 
 TRL's side is `GRPOTrainer._compute_loss` with its own forward pass over padded completions; ours is the policy's,
-packed, in several microbatches. Behaviour logprobs are far enough off that every side of every bound is hit. Where TRL
-makes something of a batch before its loss (ratios to what vLLM said, completions that were cut off, several rewards),
-its side is `_generate_and_score_completions`, too, in which nothing is replaced but what generates and what rewards.
+packed, in several microbatches. Behaviour log probabilities are far enough off that every side of every bound is hit.
+Some tests need what TRL prepares before its loss: ratios to vLLM's log probabilities, completions that were cut off,
+several rewards. There its side includes `_generate_and_score_completions`, in which only the generator and the reward
+functions are replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GROUP = 4
 MAX_NEW_TOKENS = 12
 TEMPERATURE = 0.8
 
-# What GRPOTrainer is told, beside the preset's name. GSPO is GRPO with ratios of sequences; TRL's epsilon_high of CISPO
+# Settings of GRPOTrainer, beside the preset's name. GSPO is GRPO with ratios of sequences; TRL's epsilon_high of CISPO
 # is the bound itself.
 TRL: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo", "epsilon_low": 0.2, "epsilon_high": 0.2},
@@ -87,7 +88,7 @@ class Batch:
 
 
 def trl_trainer(model: Any, kl: float, given: dict[str, Any]) -> Any:
-    """A GRPOTrainer that has what `_compute_loss` asks for, and no data, optimizer or files."""
+    """Return a GRPOTrainer with the fields that `_compute_loss` uses, and no data, optimizer or files."""
     add_fused_lm_head(model, temperature=TEMPERATURE, outputs=("log_probs", "entropy"))
     trainer = GRPOTrainer.__new__(GRPOTrainer)
     defaults = {
@@ -105,14 +106,14 @@ def trl_trainer(model: Any, kl: float, given: dict[str, Any]) -> Any:
 
 
 def trl_advantages(rewards: torch.Tensor, scale: str) -> torch.Tensor:
-    """As `GRPOTrainer._generate_and_score_completions` computes them."""
+    """Return the advantages as `GRPOTrainer._generate_and_score_completions` computes them."""
     grouped = rewards.view(-1, GROUP)
     found = rewards - torch.nanmean(grouped, dim=1).repeat_interleave(GROUP)
     return found if scale == "none" else found / (nanstd(grouped, dim=1).repeat_interleave(GROUP) + 1e-4)
 
 
 def terms_of(policy: Policy, batch: Batch, found: np.ndarray[Any, Any], flat: dict[str, torch.Tensor]) -> list[Terms]:
-    """The batch as our objective sees it, in microbatches."""
+    """Return the batch as our objective sees it, in microbatches."""
     made = []
     for part in microbatches(batch.sequences, np.ones(len(LENGTHS), np.bool_), 60, share_prompts=True):
         columns = {name: column[part.numbers] for name, column in flat.items()}
@@ -174,19 +175,20 @@ def test_loss_and_gradients_are_those_of_trl(directory: Path, name: str, kl: flo
         assert other.grad is not None
         torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-5, msg=parameter_name)
     acted, sign = torch.cat(clipped), torch.cat(signs)
-    assert {1.0, -1.0} <= set(sign[acted].tolist()), "a bound acted on either sign of advantage"
+    assert {1.0, -1.0} <= set(sign[acted].tolist()), "a bound must act on both signs of advantage"
     assert not acted.all()
 
 
-# What TRL makes of a batch before its loss.
+# TRL's preparation of a batch before its loss.
 
 EOS = 39
 CUT_OFF = [False, True, False, False, True, False, True, False]
 
 
 def trl_prepared(trainer: Any, batch: Batch, behaviour: torch.Tensor, rewards: torch.Tensor) -> dict[str, Any]:
-    """What `_generate_and_score_completions` returns for the batch, generated with `behaviour` [B, T] and rewarded with
-    `rewards` [B, K]."""
+    """Return the result of `_generate_and_score_completions` for the batch, generated with log probabilities
+    `behaviour` [B, T] and rewarded with `rewards` [B, K].
+    """
     answers = [row[known].tolist() for row, known in zip(batch.answers, batch.mask, strict=True)]
     told = [row[known].tolist() for row, known in zip(behaviour, batch.mask, strict=True)]
     kinds = rewards.shape[1]
@@ -213,7 +215,7 @@ def trl_prepared(trainer: Any, batch: Batch, behaviour: torch.Tensor, rewards: t
 
 
 def drifted(trainer: Any, model: Any, batch: Batch) -> torch.Tensor:
-    """Logprobs [B, T] that are the batch's drift away from those of the model."""
+    """Return log probabilities [B, T] that are the batch's drift away from those of the model."""
     whole = torch.cat([batch.prompts, batch.answers], dim=1)
     attention = torch.cat([torch.ones_like(batch.prompts), batch.mask.long()], dim=1)
     with torch.no_grad():
@@ -229,7 +231,7 @@ def our_loss(
     trained: list[bool] | None = None,
     named: Arrays | None = None,
 ) -> tuple[float, np.ndarray[Any, Any], torch.Tensor]:
-    """Loss, with its gradients; advantages [T]; and where a bound acted, [T]."""
+    """Return the loss, with its gradients; the advantages [T]; and the tokens [T] on which a bound acted."""
     arrays = {
         "tokens": batch.sequences.tokens.astype(np.int32),
         "lengths": batch.sequences.lengths.astype(np.int32),
@@ -277,7 +279,7 @@ def assert_gradients_agree(ours: Policy, theirs: Policy) -> None:
 def test_ratios_to_what_the_engine_said_are_held_as_trl_holds_them(
     directory: Path, mode: str, low: float | None, high: float, correction: str
 ) -> None:
-    """With the loss of CISPO, whose ratio to the step's own start is 1: so what is left is the weight."""
+    """The loss is CISPO's, whose ratio to the step's own start is 1, so only the weight is left."""
     batch = Batch(drift=0.5)
     ours, theirs = load_policy(directory), load_policy(directory)
     trainer = trl_trainer(theirs.model, 0.0, {**TRL["cispo"], "vllm_importance_sampling_mode": mode})
@@ -293,13 +295,13 @@ def test_ratios_to_what_the_engine_said_are_held_as_trl_holds_them(
     assert found == pytest.approx(np.repeat(inputs["advantages"].numpy(), LENGTHS), rel=1e-5)
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     assert_gradients_agree(ours, theirs)
-    assert {-1.0, 1.0} <= set(np.sign(found[clipped.numpy()])), "a bound acted on either sign of advantage"
+    assert {-1.0, 1.0} <= set(np.sign(found[clipped.numpy()])), "a bound must act on both signs of advantage"
     assert not clipped.all()
 
 
 @pytest.mark.parametrize("name", TRL)
 def test_what_was_cut_off_is_left_out_as_trl_leaves_it_out(directory: Path, name: str) -> None:
-    """Its reward counts among its siblings', its tokens in no divisor, and it is one of the sequences."""
+    """The reward of a cut completion counts in its group, its tokens are in no divisor, and it counts as a sequence."""
     batch, given = Batch(drift=0.5), dict(TRL[name])
     ends = torch.tensor(LENGTHS) - 1
     batch.answers[batch.answers == EOS] = 1
@@ -309,7 +311,7 @@ def test_what_was_cut_off_is_left_out_as_trl_leaves_it_out(directory: Path, name
     trainer = trl_trainer(theirs.model, 0.0, {"scale_rewards": "group", **given, "mask_truncated_completions": True})
     behaviour = drifted(trainer, theirs.model, batch)
     inputs = trl_prepared(trainer, batch, behaviour, torch.from_numpy(batch.rewards)[:, None])
-    trainer.use_vllm = False  # PPO's ratio to what generated, and no other beside it
+    trainer.use_vllm = False  # PPO's ratio to the behaviour log probabilities, and no other ratio beside it
     inputs["old_per_token_logps"] = behaviour
     expected = trainer._compute_loss(theirs.model, inputs)
     expected.backward()
@@ -325,7 +327,7 @@ def test_what_was_cut_off_is_left_out_as_trl_leaves_it_out(directory: Path, name
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_several_rewards_are_normalised_and_summed_as_by_trl(directory: Path, unknown: bool) -> None:
-    """GDPO, with rewards of different spread; and with some that say nothing of some completions."""
+    """GDPO, with rewards of different spread, and with some rewards unknown for some completions."""
     batch, weights = Batch(drift=0.1), [1.0, 0.25, 2.0]
     rewards = np.random.default_rng(8).normal(size=(8, 3)) * [1.0, 100.0, 0.01]
     rewards[4:, 0] = 0.5

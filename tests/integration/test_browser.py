@@ -30,7 +30,7 @@ DESK, TABLET, PHONE = (1280, 900), (768, 1024), (390, 844)
 SIZES = {"desk": DESK, "tablet": TABLET, "phone": PHONE}
 SCHEMES = ("light", "dark")
 
-expect.set_options(timeout=30_000)  # milliseconds until what a browser does soon is held to be never done
+expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Reading:
-    """A page that is open, and what it said and asked for meanwhile."""
+    """An open page, and the messages and requests that it has made."""
 
     page: Page
     address: str
@@ -62,7 +62,7 @@ class Reading:
         self.page.goto(self.address + fragment)
 
     def shows_peer(self, name: str = "") -> None:
-        """Wait until the part of one peer is all that is shown; a browser tells of a new address a moment later."""
+        """Wait until only the part of this peer is shown; a browser handles a new address a moment later."""
         expect(self.page.locator("#overview")).to_be_hidden()
         expect(self.page.locator("section.peer:visible")).to_have_count(1)
         expect(self.page.locator("section.peer:visible h2")).to_contain_text(name)
@@ -78,7 +78,7 @@ Open = Callable[..., Reading]
 
 @pytest.fixture
 def read(browser: Browser) -> Iterator[Open]:
-    """Opens a file, and in the end says that nothing but the file was asked for, and nothing went wrong."""
+    """Open files, and check at the end that nothing but the file was requested, and that there was no error."""
     contexts, readings = [], []
 
     def opened(path: Path, *, size: tuple[int, int] = DESK, scheme: str = "light", script: bool = True) -> Reading:
@@ -138,11 +138,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "own.html"
 
 
-# Who can read it
+# Accessibility
 
 
 def findings(page: Page) -> list[str]:
-    """What axe finds wrong, of whatever weight."""
+    """Return the findings of axe, of any severity."""
     found = Axe().run(page).response["violations"]
     return [f"{one['impact']}: {one['id']}: {node['html']}" for one in found for node in one["nodes"]]
 
@@ -168,7 +168,7 @@ def test_axe_finds_nothing_in_the_numbers_of_plots(read: Open, run: Path, size: 
 
 
 def test_axe_finds_what_is_wrong(read: Open, run: Path) -> None:
-    """The check itself works: it sees faint text, and a drawing without a name."""
+    """Check that axe works here: it finds faint text, and a drawing without a name."""
     page = read(run).page
     page.evaluate("document.querySelector('h1').style.color = '#ddd'")
     page.evaluate("document.querySelectorAll('svg[role=img]').forEach((one) => one.removeAttribute('aria-labelledby'))")
@@ -198,7 +198,7 @@ BROKEN_WORDS = """() => [...document.querySelectorAll("section.peer:not([hidden]
     range.setEnd(figure.firstChild, word.index + word[0].length);
     return range.getClientRects().length > 1;
   }).map((word) => word[0]))"""
-"""Words of figures in large that go on in a next line."""
+"""Script that returns the words of the large numbers which break into a second line."""
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
@@ -272,7 +272,7 @@ def test_a_screen_reader_is_told_what_a_plot_shows(read: Open, run: Path) -> Non
 
 
 def order(page: Page) -> list[str]:
-    """The ends of the peers' ids, as they stand."""
+    """Return the ends of the peers' ids, in the order of the table."""
     return [text.split()[-1] for text in page.locator("#peer-table tbody th").all_inner_texts()]
 
 
@@ -295,7 +295,7 @@ def test_every_column_sorts_by_what_it_means(read: Open, run: Path, report: Swar
             found = [values[peer] for peer in order(page)]
             numbers = [value for value in found if value is not None]
             assert numbers == sorted(numbers, reverse=reverse), title
-            assert found[known:] == [None] * (len(found) - known), "what is not known stands last"
+            assert found[known:] == [None] * (len(found) - known), "unknown values must come last"
     assert page.locator("#peer-table [aria-sort=ascending], #peer-table [aria-sort=descending]").count() == 1
 
 
@@ -313,7 +313,9 @@ def test_sorting_by_keyboard_is_said_aloud(read: Open, run: Path) -> None:
     page.keyboard.press("Space")
     assert page.get_by_role("status").inner_text() == "Sorted by rollouts admitted, ascending."
     assert order(page) != before
-    assert page.evaluate("document.activeElement.textContent") == "rollouts admitted", "one may press it again"
+    assert page.evaluate("document.activeElement.textContent") == "rollouts admitted", (
+        "the button must keep the focus, so that it can be pressed again"
+    )
     page.get_by_role("button", name="peer", exact=True).press("Enter")
     names = [text.lower() for text in page.locator("#peer-table tbody th").all_inner_texts()]
     assert names == page.evaluate("(all) => [...all].sort((a, b) => a.localeCompare(b))", names)
@@ -400,7 +402,7 @@ def test_without_the_script_all_can_be_read(read: Open, run: Path, report: Swarm
     assert reading.page.locator("section.peer:visible").count() == len(report.peers)
     reading.page.locator(f'#peer-table a[href="#peer={BETA}"]').click()
     expect(reading.page.locator(f'[id="peer={BETA}"] h2')).to_be_in_viewport()
-    assert reading.page.locator("#peer-table button").count() == 0, "nothing that does nothing"
+    assert reading.page.locator("#peer-table button").count() == 0, "a button without a function is shown"
 
 
 def test_on_paper_there_is_nothing_to_click(read: Open, run: Path) -> None:
@@ -427,7 +429,7 @@ def test_what_a_stranger_calls_itself_is_shown_and_does_nothing(read: Open, tmp_
 
 
 def test_nothing_that_gets_in_could_run_or_ask(browser: Browser, run: Path) -> None:
-    """The policy itself: an element that should not be there has no effect."""
+    """Check the content security policy itself: an element that should not be there has no effect."""
     page = browser.new_page()
     asked: list[str] = []
     stopped: list[tuple[str, str | None]] = []
@@ -452,5 +454,7 @@ def test_nothing_that_gets_in_could_run_or_ask(browser: Browser, run: Path) -> N
     page.wait_for_function("violations.length >= 5")
     assert page.evaluate("window.ran") is None
     assert page.evaluate("getComputedStyle(document.querySelector('body > div p')).position") == "static"
-    assert [(url, "csp") for url in asked if not url.startswith("file:")] == stopped, "the browser itself stopped it"
+    assert [(url, "csp") for url in asked if not url.startswith("file:")] == stopped, (
+        "the browser did not stop every request"
+    )
     page.close()

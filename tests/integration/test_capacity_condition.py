@@ -1,9 +1,8 @@
-"""The theorem of docs/provisioning.md, "Ours", against rollouts that are counted one slice of time after the other.
+"""Check the theorem of docs/provisioning.md, "Ours", against rollouts counted one slice of time after the other.
 
-Nothing is shared with the model but the question. Rollouts come in whole numbers per slice, and delays and training
-steps last whole numbers of slices, so every answer is exact. A peer delivers version m from its delay after m's
-publication until so long after the next one's; batches take the oldest first and none older than S; leases have no
-limit.
+The count shares nothing with the model. Rollouts come in whole numbers per slice, and delays and training steps last
+whole numbers of slices, so every answer is exact. A peer delivers version m from its delay after m's publication until
+its delay after the next one's. Batches take the oldest rollouts first, and none older than S. Leases have no limit.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 
 Peers = tuple[tuple[int, int], ...]
-"""Rollouts per slice, and slices from a publication until the first of that version comes."""
+"""Rollouts per slice, and slices from a publication until the first rollout of that version comes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swarm:
-    """`train` is T_train in slices."""
+    """A learner and its peers. `train` is T_train in slices."""
 
     staleness: int
     kappa: int
@@ -31,12 +30,12 @@ class Swarm:
     peers: Peers
 
     def is_said_to_suffice(self, rollouts: int) -> bool:
-        """What the model says of batches of so many."""
+        """Return whether the model says that batches of so many rollouts are always there in time."""
         clock = Clockwork(train_s=self.train, rollouts=rollouts, staleness=self.staleness, kappa=self.kappa)
         return never_waits(clock, [Supplier(rate=r, broadcast_s=d, generation_s=0.0) for r, d in self.peers])
 
     def most(self) -> int:
-        """The largest batch that the model says is always there in time; 0 if even one rollout is not."""
+        """Return the largest batch that the model says is always there in time; 0 if even one rollout is not."""
         rollouts = 0
         while self.is_said_to_suffice(rollouts + 1):
             rollouts += 1
@@ -45,7 +44,7 @@ class Swarm:
 
 @dataclass(kw_only=True)
 class Run:
-    """A learner and its peers, in slices. `published`: when, which version; `stock`: rollouts that wait, by version."""
+    """A learner and its peers, in slices. `published`: time and version; `stock`: rollouts that wait, by version."""
 
     swarm: Swarm
     rollouts: int
@@ -61,7 +60,7 @@ class Run:
         self.now += 1
 
     def take_batch(self, step: int) -> bool:
-        """Whether it was there. If not, nothing is taken."""
+        """Take a batch and return True; return False, and take nothing, if there are too few rollouts."""
         self.stock = {version: n for version, n in self.stock.items() if n and version >= step - self.swarm.staleness}
         if sum(self.stock.values()) < self.rollouts:
             return False
@@ -80,18 +79,19 @@ class Run:
 
 
 def first_short(swarm: Swarm, rollouts: int) -> int | None:
-    """The first step whose batch is not there in time, None if there is none; with all of version 0 that is of use.
+    """Return the first step whose batch is not there in time, or None. The start has all rollouts of version 0 that are
+    useful.
 
-    While no step waits, what waits after each publication is at most what waited after the one before, and a whole
-    number: it stays the same from some time on, or runs short.
+    While no step waits, the rollouts that wait after a publication are at most those after the one before, and are a
+    whole number. So their number stays the same from some time on, or runs short.
     """
-    # As many as all batches that may hold version 0 take.
+    # As many rollouts as all batches take that may hold version 0.
     run = Run(swarm=swarm, rollouts=rollouts, stock={0: (swarm.staleness + 1) * rollouts})
     before: dict[int, int] | None = None
     for step in range(100_000):
         if not run.take_batch(step):
             return step
-        # By then everybody delivers something newer than version 0, of which nothing is left.
+        # By then every peer delivers a version after 0, and no rollout of version 0 is left.
         if step > 2 * swarm.staleness + swarm.kappa + 1 and step % swarm.kappa == 0:
             waits = {version - step: n for version, n in run.stock.items() if n}
             if waits == before:
@@ -102,7 +102,7 @@ def first_short(swarm: Swarm, rollouts: int) -> int | None:
 
 
 def waits(swarm: Swarm, rollouts: int, steps: int) -> list[int]:
-    """What each step waits, in slices, when there is nothing at the start."""
+    """Return how long each step waits, in slices, when there is nothing at the start."""
     run, waited = Run(swarm=swarm, rollouts=rollouts), []
     for step in range(steps):
         due = run.now
@@ -115,7 +115,7 @@ def waits(swarm: Swarm, rollouts: int, steps: int) -> list[int]:
 
 @st.composite
 def swarms(draw: st.DrawFn) -> Swarm:
-    """Delays up to a step beyond the window; every other peer is of use for a part of each period."""
+    """Draw delays up to a step beyond the window; every other peer is useful for a part of each period only."""
     staleness = draw(st.integers(1, 6))
     kappa, train = draw(st.integers(1, staleness)), draw(st.integers(1, 6))
     any_delay = st.integers(0, (staleness + 1) * train)
@@ -126,8 +126,8 @@ def swarms(draw: st.DrawFn) -> Swarm:
 
 
 LUMP = Swarm(staleness=4, kappa=2, train=1, peers=((1, 0), (4, 3)))
-"""The second peer's rollouts of version m come in time only in the step before batch m + 4: four of them, of which a
-batch of three leaves one over, though in the mean, and for each stretch of steps, there is enough."""
+"""The second peer's rollouts of version m come in time only in the step before batch m + 4. They are four, and a batch
+of three leaves one over. Yet there are enough on average, and for each stretch of steps."""
 
 
 @settings(deadline=None, max_examples=examples(400))

@@ -1,4 +1,4 @@
-"""What is not delivered is drawn by the learner: who gives back what it does not like is banned, who has to is not."""
+"""The learner regenerates undelivered rollouts and bans peers that withhold by taste, not those that must."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 LONG = Settings(audits=True, steps=240, staleness=3)
 AS_LONG_AS_IT_TAKES = replace(LONG, steps=1000)
-"""What is drawn between two steps goes by how busy the machine is; whoever chooses is found in some 100 to 300."""
+"""How much is regenerated between two steps depends on the machine's load; selective delivery is detected in some 100
+to 300 steps."""
 
 
 ALMOST_SURE = History(audits=50, log_wealth=(13.7,) * 6)
-"""One more group, and it is convicted."""
+"""A history of audits after which one more failed group convicts the peer."""
 
 OF_OTHER = f"WHERE peer = '{OTHER.peer_id}'"
 
@@ -79,7 +80,7 @@ def admit(desk: SelectionService, lease: GrantedLease, group: Sequence[AdmittedR
 
 
 def forget(desk: SelectionService) -> None:
-    """All that waits there."""
+    """Remove all suspects that wait there."""
     while waiting := desk.next():
         for one in waiting:
             desk.end(one)
@@ -90,7 +91,7 @@ def worth(lease: Lease) -> float:
 
 
 def good_ones(lease: Lease) -> bool:
-    """As only somebody can tell who knows what completions are worth."""
+    """Return whether the completions are good; only a peer that knows their rewards could tell."""
     return worth(lease) > 5 / 3
 
 
@@ -100,7 +101,7 @@ def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> None:
-    """And the ledger says so, too, which a thread of its own writes."""
+    """Train until a peer is banned, and the ledger says so too, which a thread of its own writes."""
 
     def is_banned() -> bool:
         return bool(learner.ledger.query("SELECT 1 FROM confidence WHERE banned <> ''"))
@@ -124,7 +125,7 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
         assert banned["peer"] == picky.id
         assert "so it delivers selectively" in str(banned["reason"])
     [(heard,)] = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
-    assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
+    assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "the operator gave no order"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees
     assert "It was banned by the test for selective delivery: " in said.text
@@ -140,12 +141,12 @@ async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) ->
 
 
 def lively(seed: int, of: PolicyVersion) -> tuple[int, ...]:
-    """Tokens that go by the version as well."""
+    """Return tokens that depend on the version as well."""
     return (random.Random(f"{seed} {of}").randrange(60) + 1, 2, 0)
 
 
 def best(lease: Lease, admitted: Sequence[PolicyVersion]) -> PolicyVersion:
-    """As only somebody can tell who makes the group with each of them."""
+    """Return the version with the highest reward; only a peer that generates the group with each version could tell."""
     return max(admitted, key=lambda of: sum(even_share(0, lively(seed, of)) for seed in lease.seeds))
 
 
@@ -158,7 +159,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == choosy.id
         assert "so it delivers selectively" in str(banned["reason"])
-        assert learner.logged("audit_failed") == [], "each token is its version's"
+        assert learner.logged("audit_failed") == [], "an audit failed, although each token is its version's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees
     assert "had gained more by their version" in said.text
@@ -238,7 +239,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         learner.ledger.work.leases_issued([lease_row(again)])
         desk._known[peer] = ALMOST_SURE
         await desk.conclude(SelectionSuspect(granted=again, withheld=0.5, other=of_other), worst)
-        assert learner.logged("peer_banned") == [], "its peer was pardoned since"
+        assert learner.logged("peer_banned") == [], "a peer was banned that was pardoned since"
         await desk.conclude(SelectionSuspect(granted=again, withheld=0.5, other=of_other, pardons=1), worst)
         assert len(learner.logged("peer_banned")) == 1
 
@@ -258,7 +259,7 @@ async def test_of_who_is_banned_or_pardoned_nothing_waits_to_be_drawn(tmp_path: 
 
 
 async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_path: Path) -> None:
-    """What was drawn is on disk before the ban is: here it alone is."""
+    """The regenerated rollouts are on disk before the ban is; here they alone are."""
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         lease = granted(998, size=2, peer=OTHER.peer_id)
@@ -301,7 +302,9 @@ async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Pat
 
 @asynccontextmanager
 async def drawing_beside_an_audit(root: Path) -> AsyncIterator[tuple[Learner, SelectionLoop, LeaseId]]:
-    """Somebody's choice is to be drawn, and training waits for the audit of another's lease, which nobody makes."""
+    """Yield a learner with a group to regenerate, while training waits for the audit of another lease, which never
+    runs.
+    """
     async with choosing(root, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
         newest = max(learner.capacity.manifests)
         admit(choices.service, *delivered(learner, newest))
@@ -343,7 +346,7 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
         other = granted(100, minimum=published.version, peer=OTHER.peer_id)
         close(desk, other, None, "expired")
         assert len(desk) == MAX_OF_A_PEER + 1
-        assert len(desk.next()) == MAX_OF_A_PEER + 1, "all of one version together"
+        assert len(desk.next()) == MAX_OF_A_PEER + 1, "all suspects of one version must come together"
         for one in desk.next():
             desk.end(one)
         assert len(desk) == 0
@@ -356,7 +359,7 @@ THIRD = PeerId("third")
 def delivered(
     learner: Learner, *names: PolicyVersion, number: int = 999, peer: PeerId = PEER.peer_id
 ) -> tuple[GrantedLease, list[AdmittedRecord]]:
-    """A group of these versions, a completion of each, that was admitted."""
+    """Return an admitted group with a completion of each of these versions."""
     lease = granted(number, size=len(names), minimum=names[0], prompt_index=0, peer=peer)
     learner.ledger.work.leases_issued([lease_row(lease)])
     raws = [
@@ -376,7 +379,7 @@ def delivered(
 async def choosing(
     root: Path, settings: Settings, *, share: float = 1.0
 ) -> AsyncIterator[tuple[Learner, SelectionLoop]]:
-    """A learner that has trained, which looks at that share of what is delivered, and at nothing yet."""
+    """Yield a learner that has trained, which checks this share of the deliveries, and none yet."""
     async with open_learner(root, settings) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
@@ -396,11 +399,11 @@ async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_
         assert [one.granted.id for one in desk.next()] == [
             lease_id(number + 1000) for number in range(2 * MAX_ROUTINE, 3 * MAX_ROUTINE)
         ]
-        assert desk.next(routine=False) == [], "nothing speaks against them"
+        assert desk.next(routine=False) == [], "there is no evidence against these peers"
         begun = desk.next()[:3]
         desk.begin(begun)
         admit(desk, *delivered(learner, newest, newest, number=5000))
-        assert [one for one in desk.next() if one in begun] == begun, "the store keeps what is being drawn"
+        assert [one for one in desk.next() if one in begun] == begun, "the store must keep versions in use"
         forget(desk)
         assert learner.store._pins[learner.capacity.manifests[newest]] == pinned
 
@@ -420,7 +423,7 @@ async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_p
                 forget(desk)
         assert looked_at[OTHER.peer_id] == 200
         assert 10 < looked_at[PEER.peer_id] < 45
-        assert 10 < looked_at[THIRD] < 45, "honest for long is not honest for ever"
+        assert 10 < looked_at[THIRD] < 45, "a peer that was honest for long must still be checked"
 
 
 async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Path) -> None:
@@ -444,7 +447,7 @@ async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Pa
         assert waiting() == [OTHER.peer_id] * 8 + [THIRD] * 8
         desk._known = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), desk._known[OTHER.peer_id])
         deliver(FOURTH := PeerId("fourth"))
-        assert FOURTH not in waiting(), "nothing speaks against it"
+        assert FOURTH not in waiting(), "there is no evidence against it"
 
 
 async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
@@ -464,7 +467,7 @@ async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> N
 
 
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
-    """The other version is then one that made a part of it as well."""
+    """The other version has then generated a part of the group as well."""
     async with choosing(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, choices):
         desk, own = choices.service, learner.capacity
         could = [of for of in sorted(own.manifests) if judge(own.chain, [of], own.window) is Admissibility.ADMISSIBLE]
@@ -521,7 +524,7 @@ async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path)
         desk.end(doubt)
         await learner.trust.recover([group])
         assert desk.next() == []
-        assert learner.trust.agenda.next() is not None, "its audit is as owed as before"
+        assert learner.trust.agenda.next() is not None, "the audit must still be due"
 
 
 async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:
@@ -540,7 +543,7 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
         asked = desk.requests(doubt)
         assert list(doubt.versions) == [older, newer, other]
         assert [of for of, _ in asked] == [older, newer, other, older, newer]
-        assert [len(requests) for _, requests in asked] == [2, 4, 9, 1, 2], "two of ours for each of theirs"
+        assert [len(requests) for _, requests in asked] == [2, 4, 9, 1, 2], "two of our completions for each of theirs"
         ours = [request.seed for _, requests in asked[:2] for request in requests]
         seeds = [lease.lease.seeds[index] for index in (2, 0, 1)]
         assert [request.seed for request in asked[2][1]] == [*seeds, *ours]
@@ -555,7 +558,7 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
     assert (choice, heard) == ("delivered", 1)
     gains = [[3, 1.0], [3, 0.0], [3, -1.0]]
     assert json.loads(theirs) == [[2, one, gain] for one, gain in zip(said, gains, strict=True)], (
-        "both are our own draws"
+        "both rewards must come from our own engine"
     )
     assert json.loads(ours_seen) == [
         [2, one, [2, one - other]] for one, other in zip(ours_here, there[3:], strict=True)

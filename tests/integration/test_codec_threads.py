@@ -1,4 +1,4 @@
-"""Threads that read the first message of a kind at the same time: each reads it, and the process lives on."""
+"""Threads read the first message of a kind at the same time: each reads it, and the process lives on."""
 
 from __future__ import annotations
 

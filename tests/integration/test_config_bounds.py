@@ -1,4 +1,4 @@
-"""A version's config.json that asks for more than its weights can hold, to the real worker: refused with the field."""
+"""The real worker refuses a config.json that asks for more than its weights can hold, and names the field."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ASKED = [
 
 @contextmanager
 def asking(models: Models, root: Path, fields: dict[str, Any]) -> Iterator[Path]:
-    """A copy of a sound version whose config.json says something else."""
+    """Yield a copy of a sound version with these fields in its config.json."""
     directory = root / "asking"
     shutil.copytree(models.first, directory)
     config = directory / "config.json"

@@ -1,6 +1,6 @@
-"""Every child there is, and every way in which a process dies: what is told is what happened, once.
+"""Kill every child process in every way in which one dies: the true cause is reported, and only once.
 
-Processes are real, and so is the code of ours in them that has to tell; only what fails is put there.
+Processes are real, and so is our code in them that reports it; only the failure is put there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.paths import ROOT
 MARK = "the tensor is sad"
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "240"))
-"""For anything that is to happen: many times what it takes."""
+"""Seconds to wait for anything that is to happen: many times what it takes."""
 
 WAYS = """
 import ctypes, os, signal, sys, threading, time
@@ -70,7 +70,7 @@ def die(way):
         case _:
             os.kill(os.getpid(), getattr(signal, way))
 """
-"""What a process is told to do."""
+"""The ways in which a process can be ordered to die."""
 
 SERVER = """
 import json, os, sys, threading
@@ -95,7 +95,7 @@ def run(settings, output):
     asked.wait()
     die(os.environ["DIE"])
 """
-"""A worker that does what a library in it might; all else in its process is ours."""
+"""A worker that fails as a library in it might; everything else in its process is ours."""
 
 TRAINER = """
 import os, runpy, sys, threading
@@ -128,7 +128,7 @@ runpy.run_module("learner.training.server", run_name="__main__")
 
 @dataclass
 class Told:
-    """What was told of one end: to those who watch, and to who had called."""
+    """The reports of one process's end: to its watchers, and to its callers."""
 
     exit: ChildExit
     notices: list[str]
@@ -138,7 +138,7 @@ class Told:
 async def watch(
     name: str, argv: tuple[str, ...], env: Mapping[str, str], call: tuple[str, Mapping[str, Any]] | None
 ) -> Told:
-    """Start it, ask it for something if it comes so far, and return what was told of its end."""
+    """Start it, send it a request if it comes so far, and return the reports of its end."""
     events, state = EventLog(), ViewState(role=Role.LEARNER)
     follow(state, events)
     log = child_events(events, name)
@@ -157,7 +157,7 @@ async def watch(
     )
     try:
         async with open_child(spec, on_event=heard) as child:
-            assert call is not None, "it was to die before"
+            assert call is not None, "it should have died before the call"
             with pytest.raises(ChildCrashed) as crash:
                 await child.call(call[0], call[1], {"nothing": np.zeros(1)})
             error = str(crash.value)
@@ -283,7 +283,7 @@ LAUNCHER = (
 
 
 async def ranks(place: Path, way: str) -> Told:
-    """The second of two ranks."""
+    """Watch the second of two ranks."""
     (place / "rank.py").write_text(RANK)
     argv = (sys.executable, "-c", LAUNCHER, str(place / "rank.py"))
     environment = {"DIE": way, "WAYS": str(place), "ASKED": str(place / "asked")}
@@ -332,7 +332,7 @@ async def test_what_is_told_of_an_end_is_what_happened_and_once(
         found: Told = await CHILDREN[child](ways, at, way)
     assert re.fullmatch(told, found.exit.told), found.exit.told
     assert found.error.splitlines()[0].startswith(f"the {child} process {found.exit.told}")
-    if found.notices:  # one that never came into service is told of by what its opener raises
+    if found.notices:  # the opener reports an end before the child came into service, by an exception
         assert sum(f"the {child} process {found.exit.told}"[:200] == notice[:200] for notice in found.notices) == 1
     if MARK in told:
         assert found.error.splitlines()[0].count(MARK) == 1
@@ -355,7 +355,7 @@ async def test_what_is_told_of_a_rank_is_what_happened_and_once(ways: Path, way:
 
 @pytest.mark.slow
 async def test_a_launcher_that_somebody_ends_is_told_of_as_that(ways: Path) -> None:
-    """torchrun makes an exit code of it."""
+    """torchrun turns the signal into an exit code."""
     (ways / "rank.py").write_text(RANK.replace('die(os.environ["DIE"])', "os.kill(os.getppid(), 15)"))
     argv = (sys.executable, "-c", LAUNCHER, str(ways / "rank.py"))
     environment = {"DIE": "", "WAYS": str(ways), "ASKED": str(ways / "asked")}
@@ -365,7 +365,7 @@ async def test_a_launcher_that_somebody_ends_is_told_of_as_that(ways: Path) -> N
 
 
 def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_before(ways: Path) -> None:
-    """It says into a file, which all of them share."""
+    """The children share one file for their last words."""
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ways)!r}]; "
         "from learner.trainer_api.last_resort_exit import tell_deaths; tell_deaths(); "
@@ -380,5 +380,5 @@ def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_bef
             sink.write(Row(incarnation=1, step=1, at_ms=0, values={}))
         said = str(failed.value).removeprefix("its process ").partition(" (all of it")[0]
         assert re.match(told[:60], said), said
-        assert (MARK in said) is (way == "raise"), "what another one said is not this one's"
+        assert (MARK in said) is (way == "raise"), "the message holds another child's last words"
         sink.close()

@@ -1,4 +1,4 @@
-"""Episodes whose environment has a state, from lease to training step: what a kill of the learner costs."""
+"""Episodes whose environment has a state, from lease to training step: the effects of a kill of the learner."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ SETTINGS = Settings(staleness=3, steps=6, prompts=3, ahead=2.0)
 
 @dataclass(kw_only=True)
 class House:
-    """Environments that are another each time they are made, as long as one process lives. An answer tells whose it is.
+    """Environments that differ each time they are made, and live as long as one process. An answer names its
+    environment.
 
-    What it is asked must fit: digests of all that was answered before, and nothing else.
+    A question must carry the digests of all earlier answers, and nothing else.
     """
 
     numbers: count[int]
@@ -66,7 +67,9 @@ class House:
 
 
 def require_one_environment_each(batches: list[Arrays]) -> int:
-    """Whatever an episode read came of one environment, which judged it, too; return how many had several turns."""
+    """Check that one environment gave all answers of an episode, and its reward. Return how many episodes had several
+    turns.
+    """
     several = 0
     for said, read, reward in (episode for arrays in batches for episode in episodes_of(arrays)):
         assert read[0] == PROMPT
@@ -94,10 +97,10 @@ async def test_one_that_is_another_after_a_kill_is_abandoned_and_never_changed_o
         assert again.capacity.chain.head.version == SETTINGS.steps
         assert require_one_environment_each(trainer.batches)
         rows = turns_in(tmp_path / "ledger.sqlite")
-        assert {row[:3] for row in before} <= {row[:3] for row in rows}, "what was admitted stays so"
+        assert {row[:3] for row in before} <= {row[:3] for row in rows}, "an admitted turn is gone"
         assert not any(peer.undelivered for peer in peers)
         if call == "step_trained":
-            assert house.abandoned, "by then some have gone on"
+            assert house.abandoned, "an episode that had gone on must be abandoned"
 
 
 async def test_without_a_kill_none_is_abandoned_however_random_they_are(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ async def test_without_a_kill_none_is_abandoned_however_random_they_are(tmp_path
 async def test_one_that_follows_from_what_was_said_is_replayed_after_a_kill(
     tmp_path: Path, call: str, moment: str, at: int
 ) -> None:
-    """What is answered again is what the policy has read, wherever it has read it."""
+    """A repeated answer equals what the policy has read, at each place."""
     read: list[bool] = []
 
     def ask(question: Question) -> Reply:
@@ -135,7 +138,7 @@ async def test_one_that_follows_from_what_was_said_is_replayed_after_a_kill(
         await again.train(FakePeer())
         assert again.capacity.chain.head.version == SETTINGS.steps
     if call == "step_trained":
-        assert any(read), "by then some have gone on"
+        assert any(read), "no episode that had gone on was replayed"
 
 
 def _digest(question: Question, turn: int) -> str:

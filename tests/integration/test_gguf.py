@@ -1,7 +1,7 @@
 """GGUF files against llama.cpp itself: tokens, logits and greedy answers, by architecture, type and tokenizer.
 
-llama-cpp-python compiles llama.cpp when it is installed, so it is not among the pins; what needs it is skipped without.
-`pip install llama-cpp-python==0.3.36` takes five minutes.
+llama-cpp-python compiles llama.cpp when it is installed, so it is not among the pins; tests that need it are skipped
+without. `pip install llama-cpp-python==0.3.36` takes five minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TEXTS = [
 
 
 def write_model(directory: Path, kind: str, *, rules: str = "qwen2", dtype: str = "float32") -> Path:
-    """A model of random weights with a tokenizer of these rules that was trained on our documents."""
+    """Write a model of random weights with a tokenizer of these rules that was trained on our documents."""
     import torch
     import transformers
 

@@ -1,8 +1,12 @@
-"""Golden bytes: every message that travels, field by field.
+"""Check golden bytes: every message that travels, field by field.
 
-Whoever implements `docs/protocol.md` can check against this table. What always holds: a message class of `protocol`
-without an entry fails a test here, and so does an entry that leaves one of its fields at the default, unseen. If a
-change alters a line below, old nodes cannot read new ones: that is a new protocol version, not an edit.
+An author of another implementation of `docs/protocol.md` can check it against this table. If a change alters a line
+below, old nodes cannot read new ones: that is a new protocol version, not an edit.
+
+Invariants:
+
+- Every message class of `protocol` has an entry.
+- No entry leaves a field at its default, where it would not be seen.
 """
 
 from __future__ import annotations
@@ -1477,12 +1481,14 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
 
 
 def literal(text: str) -> bytes:
-    """The bytes of an annotated block: hex, with everything after # left out."""
+    """Return the bytes of an annotated block: hex, with everything after # left out."""
     return bytes.fromhex("".join(line.partition("#")[0] for line in text.splitlines()))
 
 
 def struct_classes() -> Iterator[type[msgspec.Struct]]:
-    """Every message of `protocol` and every part of one; private classes are file formats, views, and the envelope."""
+    """Return every message of `protocol` and every part of one; private classes are file formats, views, and the
+    envelope.
+    """
     for module in protocol_modules():
         for value in vars(module).values():
             ours = isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
@@ -1523,7 +1529,7 @@ def test_every_field_is_seen_in_some_entry() -> None:
 
 
 def test_tags_are_part_of_the_bytes() -> None:
-    """One class in place of another of its union would go unnoticed if tags were not on the wire."""
+    """Without tags in the bytes, one class in place of another of its union would go unnoticed."""
     tagged = [(message, text) for message, text in GOLDEN if type(message).__struct_config__.tag is not None]
     assert len(tagged) > 25
     for message, text in tagged:
@@ -1533,7 +1539,7 @@ def test_tags_are_part_of_the_bytes() -> None:
 
 @st.composite
 def mutations(draw: st.DrawFn) -> tuple[type[msgspec.Struct], bytes]:
-    """A golden message with a byte changed, removed, inserted, or its end cut off, once or a few times."""
+    """Draw a golden message with a byte changed, removed, inserted, or its end cut off, once or a few times."""
     message, text = draw(st.sampled_from(GOLDEN))
     raw = bytearray(literal(text))
     for _ in range(draw(st.integers(1, 4))):

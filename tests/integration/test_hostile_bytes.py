@@ -1,8 +1,8 @@
-"""Everything that a peer's bytes can reach: a value that keeps its promises or a named refusal, nothing else.
+"""Feed hostile bytes to every reader of peers' bytes: it returns a value that keeps its promises, or a named refusal.
 
-Three kinds of input for every entry point: noise, valid bytes with damage, and (since damage rarely survives a
-signature) payloads damaged before they were signed, byte by byte and value by value, as a hostile but properly keyed
-peer would send them.
+There are three kinds of input for every entry point: noise, valid bytes with damage, and payloads damaged before they
+were signed. The last are damaged byte by byte and value by value, as a hostile but properly keyed peer would send them,
+since damage rarely survives a signature.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ VERSION, HASH, NAME = PolicyVersion(1, 7), b"\x8a" * 32, b"\x1e" * 16
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One way in: what reads the bytes, a payload that it accepts, and who signs it in which envelope."""
+    """One entry point: its reader, a payload that it accepts, and who signs it in which envelope."""
 
     read: Callable[[bytes], Any]
     payload: msgspec.Struct
@@ -247,7 +247,7 @@ many = settings(max_examples=examples(1500), deadline=None, suppress_health_chec
 
 @st.composite
 def damage(draw: st.DrawFn, raw: bytes) -> bytes:
-    """`raw` with one to four bytes or stretches changed, inserted, removed or cut off."""
+    """Draw `raw` with one to four bytes or stretches changed, inserted, removed or cut off."""
     out = bytearray(raw)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(out)))
@@ -258,7 +258,9 @@ def damage(draw: st.DrawFn, raw: bytes) -> bytes:
 
 @st.composite
 def distortion(draw: st.DrawFn, message: msgspec.Struct) -> bytes:
-    """The bytes of `message` with one to three values, anywhere inside, replaced by values of other kinds and sizes."""
+    """Draw the bytes of `message` with one to three values, anywhere inside, replaced by values of other kinds and
+    sizes.
+    """
     tree = msgspec.msgpack.decode(encode(message))
     for _ in range(draw(st.integers(1, 3))):
         node: Any = tree
@@ -276,7 +278,7 @@ def distortion(draw: st.DrawFn, message: msgspec.Struct) -> bytes:
 
 
 def require_promise(value: Any) -> None:
-    """What a reader promised of anything that it let through."""
+    """Check the promises of a reader about a value that it returned."""
     match value:
         case SignedRecord():
             assert len(value.tokens) == len(value.logprobs) > 0
@@ -304,7 +306,7 @@ def require_promise(value: Any) -> None:
 
 
 def offer(read: Callable[[bytes], Any], raw: bytes) -> Fault | None:
-    """Hand `raw` to a reader; anything that it raises but PeerError fails the test."""
+    """Hand `raw` to a reader; an exception other than PeerError fails the test."""
     try:
         value = read(raw)
     except PeerError as error:
@@ -315,7 +317,7 @@ def offer(read: Callable[[bytes], Any], raw: bytes) -> Fault | None:
 
 @pytest.mark.parametrize("name", SIGNED)
 def test_the_undamaged_bytes_are_accepted(name: str) -> None:
-    """Or all the rest would show nothing."""
+    """Otherwise the other tests would show nothing."""
     entry = SIGNED[name]
     assert offer(entry.read, entry.seal(encode(entry.payload))) is None
 

@@ -1,7 +1,7 @@
-"""Thousands of deliveries made wrong, into the intake that judges them: a verdict each, and a learner that goes on.
+"""Feed thousands of wrong deliveries to the intake that judges them: each gets a verdict, and the learner goes on.
 
 One learner lives through all examples of a test, with ledger, store and threads as they are; hypothesis runs beside it
-and hands in what it draws. What was admitted is held against a second, literal reading of the rules.
+and delivers the examples. The admitted records are compared with a second, literal reading of the rules.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ MANY = 300
 
 
 def examples(number: int) -> settings:
-    """So many, the same ones in every run."""
+    """Return settings for so many examples, the same ones in every run."""
     return settings(
         max_examples=number, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 
 class Bench:
-    """A learner at version 2.3, restarted at step 2 (so 1.3 was cut off), with S = 1; leases as they are asked for."""
+    """A learner at version 2.3, restarted at step 2 (so 1.3 was cut off), with S = 1; leases are made on request."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -73,7 +73,7 @@ class Bench:
         learner.capacity.manifests = {one: manifest(one) for one in map(version, ("1.3", "2.2", MADE_BY))}
 
     def lease(self) -> GrantedLease:
-        """The next lease, which nobody has yet: hypothesis may give an example up while it draws."""
+        """Return the next lease, which no peer holds yet: hypothesis may give an example up while it draws."""
         return granted(next(self.numbers), minimum=version("1.0"))
 
     def lend(self, lease: GrantedLease) -> None:
@@ -96,7 +96,7 @@ class Bench:
         assert len(receipt.verdicts) == len(raws), "a verdict each"
         for verdict in receipt.verdicts:
             assert verdict.rule is not Rule.OTHER
-            assert verdict.admitted or verdict.detail, "a refusal says what was measured"
+            assert verdict.admitted or verdict.detail, "a rejection must say what was measured"
             assert len(verdict.detail) <= MAX_REASON_CHARS
         return receipt
 
@@ -111,7 +111,9 @@ def honest_tree(lease: GrantedLease, index: int) -> dict[str, Any]:
 
 
 def keeps_to(lease: GrantedLease, raw: bytes) -> bool:
-    """The rules of a lease, read literally, by nothing of what the intake uses but the signature itself."""
+    """Return whether the bytes keep the rules of a lease, read literally. It shares nothing with the intake but
+    the signature check.
+    """
     swarm, kind, key, payload, signature = msgspec.msgpack.decode(raw)
     parts = (b"volery/1/" + swarm, kind.encode(), payload)
     signed = b"".join(varint(len(part)) + part for part in parts)
@@ -146,7 +148,7 @@ def varint(value: int) -> bytes:
 
 
 def require_lawful(lease: GrantedLease, raws: Sequence[bytes], verdicts: Sequence[Verdict]) -> None:
-    """A group is admitted whole or not at all, and only if all of it keeps to the lease."""
+    """Check that a group is admitted whole or not at all, and only if all of it keeps the lease's rules."""
     taken = [raw for raw, verdict in zip(raws, verdicts, strict=True) if verdict.admitted]
     if not taken:
         return
@@ -155,7 +157,7 @@ def require_lawful(lease: GrantedLease, raws: Sequence[bytes], verdicts: Sequenc
 
 
 def require_settled(learner: Learner) -> None:
-    """Nothing is under way, and what the ledger, the buffer and the receipts say was admitted is the same."""
+    """Check that nothing is under way, and that the ledger, the buffer and the receipts agree on what was admitted."""
     assert learner.capacity.leasing.open_rollouts == 0
     assert (learner.capacity.leasing.judging, learner.run.asked) == ({}, 0)
     waiting = learner.ledger.work.unconsumed()
@@ -203,14 +205,14 @@ async def test_a_record_made_wrong_is_refused_by_its_rule_and_the_honest_one_aft
             require_lawful(lease, raws, receipt.verdicts)
             found[receipt.verdicts[place].rule] += 1
             again = bench.hand_in(lease, raws)
-            assert again == receipt, "asked twice, answered alike"
+            assert again == receipt, "the second answer differs from the first"
 
         def all_of_it() -> None:
             refuse()
             lease = bench.lease()
             bench.lend(lease)
             receipt = bench.hand_in(lease, group(lease, made_by=MADE_BY))
-            assert all(verdict.admitted for verdict in receipt.verdicts), "the learner goes on"
+            assert all(verdict.admitted for verdict in receipt.verdicts), "the learner must still admit honest rollouts"
 
         await beside(learner, all_of_it)
         assert sum(found[rule] for rule in mutation.rules) > 0, f"a weak mutation: {found}"
@@ -222,13 +224,13 @@ def made(draw: st.DrawFn, mutation: Mutation, lease: GrantedLease, place: int, s
     return mutation.make(draw, honest_tree(lease, place), setting)
 
 
-# Several at once, in any order, again, and of other leases.
+# Several deliveries at once, in any order, repeated, and of other leases.
 
 WAYS = ("whole", "half", "doubled", "backwards", "one wrong", "all wrong", "nothing", "many", "another's", "late")
 
 
 def mixed(draw: st.DrawFn, way: str, lease: GrantedLease, other: GrantedLease, setting: Setting) -> list[bytes]:
-    """What is delivered for `lease`, and what is wrong with it."""
+    """Draw a delivery for `lease`, with the fault that `way` names."""
     raws = group(lease, made_by=MADE_BY)
     any_claim = st.sampled_from(sorted(set(CLAIMS) - {"a million tokens", "too many bytes"})).map(CLAIMS.__getitem__)
     match way:
@@ -280,12 +282,14 @@ async def test_deliveries_in_any_order_are_answered_once_and_admitted_whole(tmp_
                 for known, before in data.draw(st.lists(st.sampled_from(told), max_size=3)):
                     again = Delivery(lease=known.id, records=raws)
                     answer = trio.from_thread.run(hand_in, learner, PEER.peer_id, again)
-                    assert open_receipt(answer.receipt, SWARM.authority) == before, "the first answer stands"
+                    assert open_receipt(answer.receipt, SWARM.authority) == before, (
+                        "a later answer differs from the first"
+                    )
 
         await beside(learner, mix)
         assert set(found["whole"]) == set(found["backwards"]) == {Rule.ADMITTED}
         assert found["doubled"][Rule.ADMITTED] == found["doubled"][Rule.DUPLICATE] > 0
-        assert found["many"][Rule.ADMITTED] > 0, "what is wrong beside a whole group does it no harm"
+        assert found["many"][Rule.ADMITTED] > 0, "a whole group must be admitted beside wrong records"
         assert set(found["half"]) == {Rule.INCOMPLETE}
         assert set(found["late"]) == {Rule.LATE}
         assert not found["nothing"]
@@ -300,7 +304,7 @@ SHAPES = frozenset({Rule.MALFORMED, Rule.OVERSIZED})
 
 WARM_UP, MEASURED = 300, 1000
 LEFT_BYTES = 128 * 1024
-"""What 1000 refused deliveries may leave in memory: SQLite's own pages are not counted, ours are; 130 bytes each."""
+"""Bytes that 1000 rejected deliveries may leave in memory, about 130 each. Our own pages count, SQLite's do not."""
 
 
 async def test_a_thousand_refused_deliveries_leave_nothing_behind(tmp_path: Path) -> None:
@@ -320,7 +324,7 @@ async def test_a_thousand_refused_deliveries_leave_nothing_behind(tmp_path: Path
         def refuse(first: int, number: int) -> None:
             for place in range(first, first + number):
                 lease = bench.lease()
-                if place % 4 == 0:  # of an open lease: what is refused then is in the books
+                if place % 4 == 0:  # the lease is open: the ledger then keeps the rejection
                     bench.lend(lease)
                 receipt = bench.hand_in(lease, [corpus[place % len(corpus)][1]] * 3)
                 assert not any(verdict.admitted for verdict in receipt.verdicts)
@@ -342,7 +346,7 @@ async def test_a_thousand_refused_deliveries_leave_nothing_behind(tmp_path: Path
                 name: after - rows[name] for name, after in rows_of(learner.ledger.path).items() if after != rows[name]
             }
             tables = ("lease_rows", "lease_payloads", "receipts", "record_rows")
-            assert more == dict.fromkeys(tables, MEASURED // 4), "the same bytes three times are one record"
+            assert more == dict.fromkeys(tables, MEASURED // 4), "the same bytes three times must be one record"
             assert left < LEFT_BYTES, left
 
         await beside(learner, all_of_it)

@@ -1,8 +1,8 @@
-"""A learner that says anything, to a rollout node as it is shipped: the line may end, the node does not.
+"""A hostile learner sends anything to a rollout node as it is shipped: the connection may end, the node does not.
 
-Leases, receipts, proofs, introductions and recalls that hypothesis draws, at the bounds of the protocol, distorted, for
-others, repeated and in any order, each script on a line of its own to one node that lives through all of them with
-line, role, engine, store and books. Then the learner is honest once more, and the node works.
+Hypothesis draws leases, receipts, proofs, introductions and recalls: at the bounds of the protocol, distorted, for
+other nodes, repeated and in any order. Each script has a connection of its own. One node lives through all of them with
+connection, role, engine, store and receipts. Then the learner is honest once more, and the node works.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ LEASES = st.builds(
     issued_ms=MOMENTS,
     deadline_ms=st.sampled_from([0, NOW_MS, NOW_MS + 2_000]),
 )
-"""Few tokens: what an engine makes of many is its owner's limits' matter. What is to be made with a version that never
-comes has a deadline: a node waits for it as long as it is told to."""
+"""Leases of few tokens: how long an engine generates is up to its owner's limits. A lease of a version that never comes
+has a deadline, since a node waits for it until then."""
 
 
 def sealed(kind: Kind, message: Any) -> bytes:
@@ -167,7 +167,7 @@ SIGNED_RECEIPTS = RECEIPTS.map(lambda receipt: sealed(Kind.RECEIPT, receipt))
 
 @st.composite
 def odd(draw: st.DrawFn, kind: Kind, messages: st.SearchStrategy[Any]) -> bytes:
-    """Signed by the learner, and distorted before."""
+    """Draw messages that were distorted and then signed by the learner."""
     return seal(SWARM.learner, SWARM_ID, kind, packed(distort(draw, tree_of(draw(messages)))))
 
 
@@ -188,7 +188,7 @@ TALLIES = st.builds(
 
 
 def stood(peer: PeerId, number: int, issued_ms: int) -> ReputationNote:
-    """By rights, but perhaps another's, and of another time."""
+    """Return a reputation that is valid, but perhaps another peer's, and of another time."""
     today = NOW_MS // DAY_MS
     days = [ObservedDay(day=today, leases_in_time=number, bytes_given=number)]
     certificate = SWARM.certificate
@@ -202,7 +202,9 @@ REPUTATIONS = st.builds(stood, st.sampled_from([peer_of(NODE)] * 3 + [OTHER.peer
 
 @st.composite
 def proofs(draw: st.DrawFn) -> Proofs:
-    """What the node asks for whenever a line is up: its own records and others', out of order, twice, of no tally."""
+    """Draw proofs as a node asks for whenever it is connected: of its own records and others', out of order, repeated,
+    without a tally.
+    """
     tally = draw(TALLIES.map(lambda tally: sealed(Kind.TALLY, tally)) | odd(Kind.TALLY, TALLIES) | st.just(b""))
     places = draw(st.lists(st.integers(0, 2), max_size=4))
     found = [proofs_for(LEAVES, TREE, [place])[0] for place in places]
@@ -227,7 +229,7 @@ SCORING = st.builds(
     issued_ms=MOMENTS,
     deadline_ms=MOMENTS,
 ).map(lambda lease: sealed(Kind.SCORE_LEASE, lease))
-"""A node that generates is granted none by rights: it gives them back."""
+"""A generating node should be granted none of these: it returns them."""
 
 GRANTED = LEASES.map(lambda lease: sealed(Kind.LEASE, lease))
 SAID: dict[str, st.SearchStrategy[Any]] = {
@@ -236,7 +238,8 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         leases=st.sampled_from([False] * 9 + [True]).flatmap(
             lambda is_odd: st.lists(GRANTED | odd(Kind.LEASE, LEASES) if is_odd else GRANTED, min_size=1, max_size=4)
         ),
-        now_ms=st.sampled_from([NOW_MS, NOW_MS, NOW_MS, MAX_MILLIS]),  # of the past it would be waited for that long
+        # a lease of the past would be waited for that long
+        now_ms=st.sampled_from([NOW_MS, NOW_MS, NOW_MS, MAX_MILLIS]),
         reason=TEXTS,
         retry_after_ms=st.sampled_from([0, 1, 600_000]),
     ),
@@ -285,10 +288,10 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
 }
 
 LAST = ("welcome", "refused", "farewell")
-"""What ends a connection, and at times the role."""
+"""Messages that end a connection, and sometimes the role."""
 
 RESTARTED = (RunFinished, NotWelcome)
-"""What a role ends with when its learner says so. Here its owner starts it again each time."""
+"""Errors with which a role ends when its learner says so. Here its owner starts it again each time."""
 
 
 def test_every_message_that_a_learner_may_send_is_drawn() -> None:
@@ -309,7 +312,9 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 @dataclass(kw_only=True)
 class ScriptedLearner:
-    """What the learner says on the next line, and what it heard. Deliveries are answered when `acknowledges`."""
+    """The learner's messages on the next connection, and those it received. It answers deliveries when
+    `acknowledges`.
+    """
 
     script: Sequence[bytes] = ()
     acknowledges: bool = True
@@ -364,7 +369,7 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
     endings = Counter[str]()
 
     def begin(role: RolloutWorker, events: EventLog) -> None:
-        role.counts.tokens_per_s = 1.0  # no trial
+        role.counts.tokens_per_s = 1.0  # leases that no engine takes may come for longer than an owner would wait
         role.patience.patience_s = math.inf  # leases that no engine takes may come for longer than an owner would wait
         role.service.offer(VERSION)
         roles.append(role)
@@ -398,7 +403,7 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
         node.hold(VERSION, FILES)
 
         class Reached:
-            """As much of a learner as `work_with` looks at."""
+            """The part of a learner that `work_with` uses."""
 
             transport = network._nodes[SWARM.learner.peer_id]
 
@@ -440,15 +445,15 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
         while not any(one.lease == lease.id for one in learner.delivered):
             await say([encode(Grant(leases=[sealed(Kind.LEASE, lease)], now_ms=NOW_MS))] * 3)
         await pass_time(lambda: not role.holding)
-        assert role.counts.pending == 0, "what was granted twice is counted once"
+        assert role.counts.pending == 0, "a lease that was granted twice must count once"
         nursery.cancel_scope.cancel()
     kept = proofs_kept(tmp_path / "receipts.sqlite")
-    assert kept <= {one.record for one in TRAINED[:2]}, "what does not hold, or is another's, is not kept"
+    assert kept <= {one.record for one in TRAINED[:2]}, "the node kept a proof that is invalid or another's"
     assert learner.heard["ProofRequest"] > 0
 
 
 def proofs_kept(path: Path) -> set[bytes]:
-    """The records of which the node keeps proofs, each of which holds."""
+    """Return the records whose proofs the node keeps, after checking each proof."""
     with closing(ReceiptQueries(path)) as receipts:
         stored = list(receipts.proofs())
     for one in stored:
@@ -465,7 +470,7 @@ def test_no_clock_of_a_learners_makes_a_time_that_no_record_can_say() -> None:
 
 
 def test_an_engine_takes_every_lease_that_can_be_said() -> None:
-    """As it travels: what is beyond an engine's integers is refused where it is read, and all else is a request."""
+    """A lease beyond an engine's integers is refused where it is read; every other lease becomes a request."""
 
     @examples(100)
     @given(LEASES, st.sampled_from([0, MAX_TOKEN_ID, MAX_TOKEN_ID + 1, 2**32 - 1]))

@@ -1,9 +1,13 @@
-"""Whole lines of messages made wrong, through the reception to the desks and the ledger of a learner that goes on.
+"""Send wrong messages over whole connections, through reception, services and ledger of a learner that goes on.
 
-A peer with a key of its own says what hypothesis draws, in any order, on one line after the other: messages at the
-bounds of what the protocol allows, messages distorted, and frames that are none. What always has to hold: nothing but
-the end of its line comes of what is no message, and its fault has a name; who is honest joins, works and is paid
-meanwhile; and what is in the books afterwards can be reported.
+A peer with a key of its own sends what hypothesis draws, in any order, on one connection after the other: messages at
+the bounds of the protocol, distorted messages, and frames that are no messages.
+
+Invariants:
+
+- A frame that is no message only ends its connection, and the fault has a name.
+- An honest peer joins, works and is credited meanwhile.
+- Reports can be made from the ledger afterwards.
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99, audits=True)
 
 @pytest.fixture(autouse=True)
 def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said is what matters here; how fast it is read is tested in `tests/swarm/work/test_server.py`."""
+    """Read messages without a rate limit here; `tests/swarm/work/test_server.py` tests the limit."""
     monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
     monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
     monkeypatch.setattr(session_service, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
@@ -102,7 +106,7 @@ ADDRESSES = st.sampled_from(["", "=1+", "/ip4/1.2.3.4/tcp/1", "\N{SNOWMAN}" * 30
 TEXTS = st.sampled_from(["", "a peer", "\0", "\x1b[2J", "=1+1", "\N{RIGHT-TO-LEFT OVERRIDE}x", "\N{SNOWMAN}" * 100])
 VERSIONS = st.builds(PolicyVersion, st.sampled_from([0, 1, 2, 2**53 - 1]), COUNTS)
 IDS = st.integers(0, 60).map(lambda number: number.to_bytes(16, "big"))
-"""Leases are numbered here, from 1; the last are nobody's yet."""
+"""Ids of leases, numbered from 1; the last ones are not granted yet."""
 UNDERSTOOD = st.sets(st.sampled_from([LEASE_RECALLS, PROOFS, RECEIPT_REVISIONS, "x"])).map(
     lambda names: dict.fromkeys(names, b"\xff")
 )
@@ -176,12 +180,12 @@ GREETING = Hello(protocol=PROTOCOL_VERSION, price=Price())
 RELAYS = RelayReceipt(manifest=bytes(32), relays=[OTHER.peer_id, PEER.peer_id], first=0, givers=b"\1")
 
 LAST = ("goodbye", "hello")
-"""What ends a line."""
+"""Messages that end a connection."""
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
-    """A frame after the greeting, and how it was made wrong: at the bounds, distorted, or noise."""
+    """Draw a frame after the greeting, and how it was made wrong: at the bounds, distorted, or noise."""
     match draw(st.sampled_from([*["legal"] * 17, "distorted", "noise", "junk"])):
         case "legal":
             name = draw(st.sampled_from([*[name for name in SAID if name not in LAST] * 4, *LAST]))
@@ -197,7 +201,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @dataclass(kw_only=True)
 class Stage:
-    """A learner at version 1.0 that serves its line, and a hostile peer that is connected to it."""
+    """A learner at version 1.0 that serves its work protocol, and a hostile peer that is connected to it."""
 
     learner: Learner
     clock: MockClock
@@ -207,7 +211,7 @@ class Stage:
     server: Any = None
 
     async def speak(self, greeting: bytes, said: Sequence[bytes]) -> int:
-        """Say all of that on one line; return how many answers came before it ended."""
+        """Send these messages on one connection; return how many answers came before it ended."""
         stream = await self.hostile.open_stream(SWARM.learner.peer_id, WORK)
         frames = FrameStream(stream, MAX_WORK_BYTES)
         heard = 0
@@ -226,7 +230,7 @@ class Stage:
         return heard
 
     async def settle(self, pass_s: float = WELCOME_EVERY_S) -> None:
-        """Let some time pass: what is to be written is, who is silent is lost, and who was here may come again."""
+        """Let some time pass: writes are done, silent peers time out, and a peer that was here may come again."""
         await until(lambda: not self.learner.arriving.statistics().current_buffer_used)
         await until(lambda: not self.learner.capacity.leasing.judging)
         before = self.learner.sessions.rounds
@@ -266,7 +270,7 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
 
 
 def require_reports(learner: Learner) -> None:
-    """What is in the books can be told, in every form."""
+    """Check that a report in every form can be made from the ledger."""
     report = swarm_report(learner.ledger.path, with_history=True)
     assert json.loads(reports.as_json(report))
     assert reports.as_csv(report)
@@ -277,7 +281,7 @@ def require_reports(learner: Learner) -> None:
 
 
 async def work_once(stage: Stage) -> None:
-    """The honest peer joins, is leased to, delivers, and all of it is admitted."""
+    """Let the honest peer join, get a lease and deliver; check that all records are admitted."""
     learner, honest = stage.learner, stage.honest
     welcome = await learner.sessions.welcome(honest.id, hello_of(honest))
     assert isinstance(welcome, Welcome)
@@ -326,7 +330,7 @@ async def test_whatever_is_said_on_a_line_the_learner_goes_on(
 
 
 async def test_counts_that_grow_without_end_end_at_their_bound(tmp_path: Path, mock_clock: MockClock) -> None:
-    """A node that says again and again that it was started anew, and has moved as much as can be said since."""
+    """A node says again and again that it was started again, and that it has since moved as much as can be said."""
     async with staged(tmp_path, mock_clock) as stage:
         most = encode(Heartbeat(bytes_up=2**53 - 1, bytes_down=2**53 - 1, engine_s=MAX_SECONDS))
         greeting = encode(Hello(protocol=PROTOCOL_VERSION, price=Price(micros_per_hour=MAX_MICROS_PER_HOUR)))
@@ -338,15 +342,15 @@ async def test_counts_that_grow_without_end_end_at_their_bound(tmp_path: Path, m
 
 WARM_UP, MEASURED = 300, 1000
 LEFT_BYTES = 256 * 1024
-"""What 1000 messages of no use may leave in memory: 250 bytes each, of which SQLite's own are none."""
+"""Bytes that 1000 useless messages may leave in memory: 250 each, without SQLite's own."""
 
 
 async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path, mock_clock: MockClock) -> None:
-    """On one line: counts that go up and down, versions back and forth, leases of others, proofs of nothing."""
+    """On one connection: counts that go up and down, versions back and forth, leases of others, proofs of nothing."""
     corpus: list[bytes] = []
     of_no_use = [name for name in SAID if name not in (*LAST, "relayed", "request")]
 
-    @examples(WARM_UP + MEASURED)  # each another one: what is remembered of what was said shows
+    @examples(WARM_UP + MEASURED)  # each differs, so that a memory of messages would show
     @given(st.sampled_from(of_no_use).flatmap(SAID.__getitem__))
     def collect(message: Any) -> None:
         corpus.append(encode(message))
@@ -366,7 +370,7 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
                     await until(partial(_has_heard, learner, place))
                     await stage.settle(1.0)
                 await frames.send_bytes(corpus[place % len(corpus)])
-            # Whatever was said last, the peer has a version now, and has just been answered all that it asked.
+            # The last message may have been any: the peer has a version now, and all its questions were just answered.
             await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.capacity.chain.head)))
             await until(partial(_has_heard, learner, first + number))
             await stage.settle(1.0)
@@ -386,10 +390,10 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
         await say(WARM_UP, MEASURED)
         left = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert PEER.peer_id in learner.run.present, "it was listened to until the end"
+        assert PEER.peer_id in learner.run.present, "the peer was cut off before the end"
         assert grown(sizes, sizes_of(*parts)) == {}
         assert rows_of(learner.ledger.path) == rows
-        assert len(learner.recorded()) <= recorded + MEASURED // 50, "hours, at most twice a minute"
+        assert len(learner.recorded()) <= recorded + MEASURED // 50, "hours may be recorded at most twice a minute"
         assert left < LEFT_BYTES, left
         nursery.cancel_scope.cancel()
 
@@ -399,7 +403,7 @@ def _has_heard(learner: Learner, place: int) -> bool:
 
 
 async def read_on(frames: FrameStream) -> None:
-    """What is answered is read, and not looked at."""
+    """Read the answers, and ignore them."""
     while await frames.receive(FromLearner) is not None:
         pass
 

@@ -1,9 +1,9 @@
-"""Announcements and manifests made wrong, into a node that follows: a named fault or a sentence, and it goes on.
+"""Send wrong announcements and manifests to a node that follows: it reports a named fault or a sentence, and goes on.
 
-Who makes them has the learner's own key, or none. A node is opened for each example, in virtual time: it hears what is
-announced, asks for the manifest, which the hostile peer has, and begins to fetch; then an honest learner of a later
-incarnation comes, and the node is to have its version. What is announced and is no version never arrives, and leaves
-nothing in the store but what a manifest that holds may leave.
+Their sender has the learner's own key, or none. A node is opened for each example, in virtual time. It hears the
+announcement, asks the hostile peer for the manifest, and begins to fetch. Then an honest learner of a later incarnation
+comes, and the node must get its version. An announced version that does not exist never arrives, and leaves nothing in
+the store but what a valid manifest may leave.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ FILES = small_model(10)
 GOOD = SWARM.publish(FILES, version=7, patches={SWARM.publish(small_model(9), version=6).hash: b"a patch" * 40})
 HONEST_FILES = small_model(20)
 HONEST = SWARM.publish(HONEST_FILES, version=2**52, incarnation=2**53 - 1)
-"""Later than all but the last version that has a name."""
+"""A version later than all but the last that has a name."""
 
 FEW, MANY = 8, 100
 
 
 def examples(number: int) -> settings:
-    """So many, the same ones in every run."""
+    """Return settings for so many examples, the same ones in every run."""
     return settings(
         max_examples=number, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 
 def announced(manifest: bytes, **changes: Any) -> Announcement:
-    """What the learner would announce of the manifest with this envelope."""
+    """Return the learner's announcement of the manifest with this envelope."""
     said = {"version": GOOD.version, "manifest": digest_of(manifest), "manifest_bytes": len(manifest)}
     return Announcement(**said | {"total_bytes": GOOD.manifest.total_bytes, "certificate": SWARM.certificate} | changes)
 
@@ -73,7 +73,7 @@ def signed(payload: bytes, kind: Kind = Kind.ANNOUNCEMENT, swarm: SwarmId = SWAR
 
 @dataclass(frozen=True, kw_only=True)
 class Hostile:
-    """What is announced, the manifest that is there for it, and how a question for it is answered."""
+    """An announcement, the manifest for it, and the answer to a question for the manifest."""
 
     announcement: bytes
     manifest: bytes = GOOD.raw
@@ -86,8 +86,9 @@ def packed_message(message: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the node reported of the hostile peer, what it told its user, how many versions it has, and whether it will
-    hear no more broadcasts of that peer on this stream."""
+    """How a node ended. `faults`: reported of the hostile peer. `troubles`: shown to the user. `arrived`: its number of
+    versions. `hung_up`: it reads no more broadcasts of that peer on this stream.
+    """
 
     faults: Counter[Fault]
     troubles: list[str]
@@ -96,7 +97,7 @@ class Outcome:
 
 
 def live(hostile: Hostile) -> Outcome:
-    """One life of a node."""
+    """Run a node through one example."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         return trio.run(_live, Path(directory), hostile, clock=MockClock(autojump_threshold=0))
 
@@ -147,7 +148,7 @@ async def is_broken(stream: Stream) -> bool:
 
 
 def frame_of(raw: bytes) -> bytes:
-    """A broadcast; what is larger than gossip carries is sent all the same."""
+    """Return a broadcast; bytes that are too large for gossip are sent all the same."""
     if len(raw) <= MAX_ANNOUNCEMENT_BYTES:
         return encode_frame(b"8 bytes.", TOPIC, raw)
     name = TOPIC.encode()
@@ -156,7 +157,7 @@ def frame_of(raw: bytes) -> bytes:
 
 
 async def goes_on(network: MemoryNetwork, node: SwarmNode, root: Path, hostile: Hostile) -> None:
-    """An honest learner comes, and the node has its version, unless what it was told is as new."""
+    """Check that an honest learner's version reaches the node, unless the hostile announcement was as new."""
     try:
         said = open_announcement(hostile.announcement, SWARM.authority, now_ms=0)
     except PeerError:
@@ -180,7 +181,7 @@ async def goes_on(network: MemoryNetwork, node: SwarmNode, root: Path, hostile: 
 
 ENDED = certify_learner(SWARM.operator, SWARM.authority, learner=SWARM.learner.public, not_before_ms=0, not_after_ms=1)
 SHAPE = frozenset({Fault.MALFORMED, Fault.OVERSIZED})
-# A certificate lies inside, which may be what was damaged.
+# The damage may be in the certificate inside.
 WHOSE = SHAPE | {Fault.BAD_SIGNATURE, Fault.UNAUTHORISED, Fault.WRONG_SWARM, Fault.WRONG_KIND}
 TREE = tree_of(announced(GOOD.raw))
 
@@ -247,8 +248,10 @@ def test_an_announcement_made_wrong_is_its_senders_fault_and_no_version_comes_of
     def hear(raw: bytes) -> None:
         outcome = live(Hostile(announcement=raw))
         assert outcome.faults.keys() <= faults, outcome
-        assert not outcome.arrived, "nobody has its chunks"
-        assert outcome.faults or outcome.hung_up or outcome.troubles, "what is believed is looked for, in vain"
+        assert not outcome.arrived, "a version arrived whose chunks no peer has"
+        assert outcome.faults or outcome.hung_up or outcome.troubles, (
+            "a valid announcement must at least end in a trouble"
+        )
         found.update(outcome.faults)
         found["hung up"] += outcome.hung_up
 
@@ -317,7 +320,7 @@ def _patches(draw: st.DrawFn, tree: Tree) -> Tree:
 
 
 def _enormous(draw: st.DrawFn, tree: Tree) -> Tree:
-    """More than there is room for, of chunks that add up: nothing is fetched."""
+    """Return a manifest for which there is no room, with chunks that add up: nothing is fetched."""
     size = 8 * 2**20
     chunks = [[bytes(tree["chunks"][0][0])[:-4] + number.to_bytes(4, "big"), size] for number in range(4)]
     return tree | {
@@ -326,7 +329,7 @@ def _enormous(draw: st.DrawFn, tree: Tree) -> Tree:
 
 
 def _answered(draw: st.DrawFn) -> Hostile:
-    """The manifest holds, and what is answered to who asks for it is none."""
+    """Draw a valid manifest, where the answer to a question for it is none."""
     wrong = draw(st.sampled_from(["distorted", "noise", "junk", "empty", "another"]))
     told = exchange.TellManifest(manifest=GOOD.raw)
     body = {
@@ -369,7 +372,7 @@ MANIFESTS: Mapping[str, st.SearchStrategy[Hostile]] = {
     ),
 }
 HARMLESS = frozenset({"sizes that are not so"})
-"""What a manifest holds counts, and not what was announced of it."""
+"""The manifest's own sizes count, not the announced ones."""
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
@@ -391,9 +394,11 @@ def test_a_manifest_made_wrong_is_never_a_version_and_the_next_one_is_fetched(na
 
 
 def test_the_good_ones_are_good() -> None:
-    """Or the rest would show nothing."""
+    """Otherwise the other tests would show nothing."""
     outcome = live(Hostile(announcement=signed(packed(TREE))))
     assert (outcome.faults, outcome.arrived, outcome.hung_up) == (Counter(), 0, False)
     assert len(outcome.troubles) == 1
-    assert "no neighbour that we may ask holds" in outcome.troubles[0], "it looks for the chunks of what it believes"
+    assert "no neighbour that we may ask holds" in outcome.troubles[0], (
+        "the node must look for the chunks of a valid version"
+    )
     assert open_manifest(GOOD.raw, SWARM.authority).manifest == GOOD.manifest

@@ -45,7 +45,7 @@ SEED_A, SEED_B = b"a" * 32, b"b" * 32
 
 SWARM = small_swarm()
 FILES = {"weights.json": pattern(1_000_000)}
-"""One chunk of four windows: neither side can send it without being granted credit."""
+"""One chunk of four windows: neither side can send it without credit from the other."""
 SIGNED = SWARM.publish(FILES, chunk_bytes=1 << 20)
 CID = cid_of(FILES["weights.json"])
 
@@ -64,7 +64,7 @@ each_security = pytest.mark.parametrize("security", SECURITY)
 
 @asynccontextmanager
 async def stock_host(security: str) -> AsyncIterator[tuple[IHost, str]]:
-    """A stock py-libp2p host that speaks one security protocol and echoes ECHO, and its address."""
+    """Yield a stock py-libp2p host that speaks one security protocol and echoes ECHO, and its address."""
     keys = create_new_key_pair(SEED_B)
     protocol, make = SECURITY[security]
     host = new_host(
@@ -84,7 +84,7 @@ async def stock_host(security: str) -> AsyncIterator[tuple[IHost, str]]:
 
 
 async def stock_stream(stock: IHost, ours: Transport, protocol: str) -> INetStream:
-    """A stream that the stock host opens to us, dialling if need be."""
+    """Return a stream that the stock host opens to us, dialling if need be."""
     info = info_from_p2p_addr(Multiaddr(ours.addresses()[0]))
     await stock.connect(info)
     return await stock.new_stream(info.peer_id, [TProtocol(protocol)])
@@ -98,13 +98,13 @@ async def stock_read(stream: INetStream, size: int) -> bytes:
 
 
 async def stock_frame(stream: INetStream) -> bytes:
-    """One of our frames, read by the stock host."""
+    """Return one of our frames, read by the stock host."""
     (size,) = PREFIX.unpack(await stock_read(stream, PREFIX.size))
     return await stock_read(stream, size)
 
 
 def introduced(data: bytes) -> Identify:
-    """The message of an identify stream, without its length."""
+    """Return the message of an identify stream, without its length."""
     message = Identify()
     message.ParseFromString(data[2:] if data[0] >= 0x80 else data[1:])
     return message

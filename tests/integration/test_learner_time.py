@@ -1,4 +1,4 @@
-"""What a learner's time went into: one figure, wherever it is shown, of one run."""
+"""Every view of one run shows the same shares of the learner's time."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.support.ledgers import ALPHA, open_story, peer_row
 
 STEPS = 6
 TOOK = {"step": 0.05, "export": 0.02, "save": 0.01, "load": 0.2}
-"""Seconds that pass before each request to the trainer begins, and once more until it is over."""
+"""Seconds that pass before each request to the trainer begins, and again until it is over."""
 
 
 async def a_run(root: Path, clock: MockClock) -> Learner:
-    """A learner that took STEPS steps by a clock that only we move, and what it measured."""
+    """Return a learner that took STEPS steps by a clock that only the test moves."""
     trainer = FakeTrainer(script=lambda op, moment: clock.jump(TOOK.get(op, 0.0)))
     async with open_learner(root, Settings(steps=STEPS), trainer=trainer) as learner:
         await learner.train(FakePeer())
@@ -49,12 +49,14 @@ def report_of(learner: Learner) -> SwarmReport:
 async def test_every_second_is_of_one_kind(tmp_path: Path, mock_clock: MockClock) -> None:
     learner = await a_run(tmp_path, mock_clock)
     time, calls = report_of(learner).learner_time, Counter(learner.trainer.calls)
-    # The trainer says itself how long a step took: half a second, which is more than what passed.
+    # The trainer itself reports half a second for a step, which is more than the clock's time; the clock counts.
     assert time.of(TimeKind.TRAINING) == pytest.approx(2 * STEPS * TOOK["step"])
     assert time.of(TimeKind.PUBLICATION) == pytest.approx(2 * (calls["export"] - 1) * TOOK["export"])
     assert time.of(TimeKind.CHECKPOINT) == pytest.approx(2 * calls["save"] * TOOK["save"])
     assert time.of(TimeKind.STARTING) == pytest.approx(2 * (TOOK["load"] + TOOK["export"]))
-    assert time.wall_s == pytest.approx(2 * sum(calls[op] * took for op, took in TOOK.items())), "nobody else moves it"
+    assert time.wall_s == pytest.approx(2 * sum(calls[op] * took for op, took in TOOK.items())), (
+        "the sum of the kinds must be all time that the clock moved"
+    )
     assert time.utilisation == time.of(TimeKind.TRAINING) / time.wall_s
 
 
@@ -84,10 +86,10 @@ async def test_all_that_show_it_agree(tmp_path: Path, mock_clock: MockClock) -> 
     assert kinds(time) in text
     page = as_html(report)
     assert f"{words.share(time.bubble)}" in page
-    assert page.count(share) >= 4, "tile, plot, story and table"
+    assert page.count(share) >= 4, "tile, plot, story and table must show the share"
     assert f"learner training {share} of its time" in _subtitle(report)
 
-    # The live view was told with the last step; what came after it is in no step.
+    # The live view was updated with the last step; the time after it is in no step.
     state = ViewState(role=Role.LEARNER)
     for event, fields in learner.log:
         apply(state, event, fields)
@@ -99,7 +101,7 @@ async def test_all_that_show_it_agree(tmp_path: Path, mock_clock: MockClock) -> 
 
 
 def told_run(path: Path) -> list[Recorded]:
-    """The recording of an even clock, by a program that tells kinds."""
+    """Return the recording of an even clock, by a program that reports the kinds of time."""
     times = {"training": 6.0, "waiting": recorded_runs.WAIT_S, "publication": 3.0, "batch": 1.0}
     events: list[Recorded] = []
     for event in recorded_runs.run():
@@ -149,7 +151,7 @@ def test_an_old_ledger_tells_training_and_waiting_alone(tmp_path: Path) -> None:
     old = swarm_report(story.ledger.path).learner_time
     assert (old.of(TimeKind.TRAINING), old.of(TimeKind.WAITING)) == (6.0, 8.0)
     assert (old.utilisation, old.blocked, old.bubble) == (6.0 / old.wall_s, None, None)
-    # A program that tells goes on with it: what it tells is added, and what was before stays untold.
+    # A newer program that reports kinds goes on with the run: its times are added, and the earlier ones stay unknown.
     story.told_ms = story.now_ms
     story.now_s += 10
     story.train(3, {}, waited_s=1.0, train_s=5.0)

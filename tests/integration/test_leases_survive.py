@@ -1,6 +1,6 @@
-"""Leases through everything that peers, lines and learners do: whose one is, and what it says, never changes.
+"""Leases keep their holder and their content through everything that peers, connections and learners do.
 
-A literal model of who holds what is held against the sessions, the ledger and every grant.
+A literal model of which peer holds which lease is compared with the sessions, the ledger and every grant.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HISTORIES = st.lists(OPERATIONS, min_size=4, max_size=30)
 
 @dataclass
 class Model:
-    """`said` is what each lease said when it was first granted; `held` what each peer remembers; `lost` what it was
-    granted and does not; `begun` the version that the ledger must know.
+    """The expected state. `said`: each lease as it was first granted. `held`: the leases that each peer remembers.
+    `lost`: those that it was granted and has forgotten. `begun`: the version that the ledger must know.
     """
 
     said: dict[LeaseId, Lease] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class World:
         known = LeaseId(lease.id)
         assert lease.peer == peer
         if known in self.model.said:
-            assert known in self.model.lost[peer], "nothing is granted again that is not the peer's own, and lost"
-            assert lease == self.model.said[known], "the same prompt, seeds and deadline"
+            assert known in self.model.lost[peer], "only a peer's own lost lease may be granted again"
+            assert lease == self.model.said[known], "prompt, seeds or deadline differ"
             self.model.lost[peer].remove(known)
             self.model.begun.pop(known, None)
             self.model.unwritten.add(known)
@@ -136,7 +136,7 @@ class World:
 
 
 async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
-    """Do all of it, with a new process after every kill."""
+    """Do all operations, with a new process after every kill."""
     model, rest = Model(), list(operations)
     while True:
         async with (
@@ -159,7 +159,7 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             while rest and (operation := rest.pop(0))[0] != "kill":
                 await world.do(*operation)
                 world.check()
-            learner.sessions.leases.write()  # what was to be written a moment later never is
+            learner.sessions.leases.write()  # a write that was due a moment later is never done
             if not rest:
                 tasks.cancel_scope.cancel()
                 return
@@ -169,7 +169,7 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
 
 
 def revive(model: Model, leases: set[LeaseId]) -> None:
-    """The ledger had not been told that these were returned: they are their peers' again, who know nothing of them."""
+    """Give leases back to their peers, which do not remember them: the ledger had no entry of their return."""
     for lease in leases:
         model.lost[PeerId(model.said[lease].peer)].add(lease)
 

@@ -1,6 +1,6 @@
-"""A long run in its state directory: what it leaves behind does not grow with its steps, versions and leases.
+"""A long run's leftovers in its state directory do not grow with its steps, versions and leases.
 
-The trainer is a fake one, whose versions differ from each other as real ones do: all over, a little, hardly at all.
+The trainer is a fake one, whose versions differ from each other as real ones do: completely, a little, hardly at all.
 The ledger alone grows, by rows: it holds the accounts, which are kept for good (`learner.ledger.sqlite.schema`).
 """
 
@@ -25,23 +25,25 @@ from protocol.core.digest import digest_of
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, fast_directory, open_learner
 
 FEW, MANY = 40, 300
-"""Training steps after which is looked, and looked again: by then the windows of store and audits are full."""
+"""Training steps after which the files are counted, and counted again: by then the windows of store and audits are
+full."""
 
 SWAYS = 5 * (MAX_OUTDATED + 4)
-"""Files by which a look may differ: so many versions are kept while something waits to be audited, and those of the
+"""Files by which two counts may differ: so many versions are kept while something waits to be audited, and those of the
 window, of five files each."""
 
 LOG_BYTES = 20_000
-"""What logs may have here before they are set aside: a run of hours is one of seconds."""
+"""Bytes of a log here before it is set aside: a run of hours becomes one of seconds."""
 
 ROWS = 3_000
-"""What the tables beside the ledger may have: a tenth of what MANY steps would bring."""
+"""Rows that the tables beside the ledger may have: a tenth of what MANY steps would bring."""
 
 
 @dataclass(kw_only=True)
 class VariedTrainer(FakeTrainer):
-    """Its versions have 64 KiB, of which a third of the versions replaces all, a third a part, a third next to nothing:
-    no patch is worth it, one is, none is tried."""
+    """A trainer whose versions have 64 KiB. In turn a version replaces all, a part, or next to nothing: so a patch is
+    not worth it, is worth it, or is not even tried.
+    """
 
     def tensors(self, weights: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
         blocks = 64
@@ -49,13 +51,13 @@ class VariedTrainer(FakeTrainer):
         data = b"".join(
             digest_of(weights + bytes([block])) * 32 if block < changed else bytes(1024) for block in range(blocks)
         )
-        if changed == blocks:  # no two pieces of it are alike, so nothing makes it shorter
+        if changed == blocks:  # no two pieces are alike, so it cannot be compressed
             data = b"".join(digest_of(weights + piece.to_bytes(4, "big")) for piece in range(2048))
         return {"embed": ("F32", (len(data) // 4,), data), "layer": ("F32", (8,), weights)}
 
 
 def left_in(root: Path) -> Counter[str]:
-    """Files and directories below `root`, by the directory that they lie in, or their own name at its top."""
+    """Count files and directories below `root`, by the directory that they lie in, or their own name at its top."""
     found: Counter[str] = Counter()
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts
@@ -64,7 +66,7 @@ def left_in(root: Path) -> Counter[str]:
 
 
 async def train(root: Path, steps: int) -> None:
-    """Go on to that step, with all that a learner writes beside its ledger."""
+    """Train until that step, with everything that a learner writes beside its ledger."""
     log = EventLog(root / "events.jsonl")
     async with open_learner(root, Settings(steps=steps, audits=True, staleness=2), trainer=VariedTrainer()) as learner:
         learner.watch.events.listen(partial(_copy, log))
@@ -93,10 +95,10 @@ async def test_what_a_run_leaves_in_its_directory_does_not_grow_with_its_version
         few = left_in(root)
         await train(root, MANY)
         many = left_in(root)
-        assert list((root / "exports").iterdir()) == [], "what was exported is the store's"
+        assert list((root / "exports").iterdir()) == [], "an export was not moved into the store"
         assert len(list((root / "checkpoints").iterdir())) == 2
         assert set(many) - set(few) <= {"events.jsonl.1", "recording.jsonl.1"}
         assert many.total() - few.total() <= SWAYS, f"{few} -> {many}"
         for name in ("events.jsonl", "recording.jsonl"):
             sizes = [path.stat().st_size for path in (root / name, root / f"{name}.1")]
-            assert max(sizes) < 1.1 * LOG_BYTES, "a log is set aside, and the one before it is gone"
+            assert max(sizes) < 1.1 * LOG_BYTES, "a log is larger than its limit"

@@ -1,4 +1,4 @@
-"""What only the libp2p transport has: frames, flow control, hostile peers, real processes, other implementations."""
+"""Test what only the libp2p transport has: frames, flow control, hostile peers, other implementations."""
 
 from __future__ import annotations
 
@@ -151,14 +151,16 @@ class Wire:
         self.to_muxer.send_nowait(encode_header(kind, flags, stream_id, length) + payload)
 
     async def frames(self, *, ignore: FrameType | None = FrameType.PING) -> list[Frame]:
-        """The frames of the muxer's next write."""
+        """Return the frames of the muxer's next write."""
         data = await self.from_muxer.receive()
         return [frame for frame in self.parser.feed(data) if frame.type is not ignore]
 
 
 @asynccontextmanager
 async def muxer(*, initiator: bool = False) -> AsyncIterator[tuple[YamuxConnection, Wire, list[YamuxStream]]]:
-    """A muxer, dialled (its own ids are even) unless it is the `initiator`; its wire, and the streams it accepts."""
+    """Yield a muxer, dialled (its own ids are even) unless it is the `initiator`; its wire, and the
+    streams it accepts.
+    """
     wire, accepted = Wire(), list[YamuxStream]()
     connection = YamuxConnection(wire, initiator=initiator, accept=accepted.append)
     async with trio.open_nursery() as nursery:
@@ -283,7 +285,7 @@ async def test_never_sends_over_the_granted_window() -> None:
 
 
 def senders(frames: list[Frame]) -> list[int]:
-    """The streams of the DATA frames, in order."""
+    """Return the streams of the DATA frames, in order."""
     return [frame.stream_id for frame in frames if frame.type is FrameType.DATA]
 
 
@@ -296,7 +298,7 @@ async def test_control_goes_ahead_of_bulk_and_streams_take_turns(mock_clock: tri
         await trio.testing.wait_all_tasks_blocked()
         opening = await wire.frames()
         assert [frame.flags for frame in opening[:2]] == [Flag.SYN, Flag.SYN]
-        await trio.testing.wait_all_tasks_blocked()  # the second write is now made up and waits for us
+        await trio.testing.wait_all_tasks_blocked()  # the second write is assembled now, and waits for the test
         wire.feed(FrameType.PING, Flag.SYN, 0, 77)
         await trio.testing.wait_all_tasks_blocked()
         second, third = await wire.frames(), await wire.frames(ignore=None)
@@ -315,7 +317,7 @@ async def test_a_small_message_goes_before_streams_that_have_been_sending(mock_c
         small = connection.open_stream()
         while len(senders(await wire.frames())) < 2:  # writes grow to several frames
             pass
-        await trio.testing.wait_all_tasks_blocked()  # the next write is made up
+        await trio.testing.wait_all_tasks_blocked()  # the next write is assembled
         nursery.start_soon(small.send_all, b"have")
         await trio.testing.wait_all_tasks_blocked()
         assert small.id not in senders(await wire.frames())
@@ -662,7 +664,7 @@ async def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("name", ["\u2603.net", "xn--.net", "a" * 60 + "\u00fc.example"])
 async def test_a_name_that_no_resolver_takes_is_a_dial_that_failed(name: str) -> None:
-    """A peer tells its addresses itself: one such name must not end the others."""
+    """A peer names its own addresses: one such name must not end the other dials."""
     async with open_libp2p(SEED_A, []) as host:
         with pytest.raises(DialFailed, match="/tcp/1"):
             await host.dial([f"/dns/{name}/tcp/1/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"])
@@ -741,7 +743,7 @@ async def test_tls_comes_first_and_noise_is_for_those_who_speak_nothing_else(off
 
 
 async def said_to(host: Transport, offers: list[str]) -> bytes:
-    """What `host` answers to the first of `offers`."""
+    """Return the answer of `host` to the first of `offers`."""
     async with await trio.open_tcp_stream("127.0.0.1", parse_address(host.addresses()[0]).port) as stream:
         await stream.send_all(encode_message("/multistream/1.0.0") + encode_message(offers[0]))
         await stream.send_eof()

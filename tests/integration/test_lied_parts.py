@@ -1,5 +1,7 @@
-"""A lease that one peer hands back and another goes on with, audited: a peer that lies about the part before is found
-by its own tokens, and nobody else answers for it."""
+"""Audit a lease that one peer handed back and another continued, with a lie about the first part.
+
+The tokens of the liar convict it, and no other peer is blamed.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ AUDITED = Settings(audits=True, steps=6, staleness=3)
 
 
 def drawn(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-    """What honest engines draw for a seed: four tokens, of which one is begun."""
+    """Return the tokens that honest engines draw for a seed: four, with one of them begun."""
     return (1 + seed % 60, 2, 3, 0)
 
 
 @dataclass(kw_only=True)
 class Leaver(FakePeer):
-    """It begins leases and hands them back: of the first completion a token, of the others nothing. After `most`
-    of them it delivers."""
+    """A peer that begins leases and hands them back: a token of the first completion, none of the others. After `most`
+    of them it delivers.
+    """
 
     most: int = 8
     handed_back: int = 0
@@ -45,7 +48,7 @@ class Leaver(FakePeer):
 
 @dataclass(kw_only=True)
 class Liar(FakePeer):
-    """It goes on as if the part before had been another."""
+    """A peer that continues as if the first part had been another one."""
 
     takes_parts: bool = True
 
@@ -83,6 +86,6 @@ async def test_who_lies_about_the_part_before_fails_its_own_audit_and_no_other(t
         await learner.train(Leaver(key=PEER, draw=drawn, most=2), Liar(key=OTHER, draw=drawn))
         assert learner.capacity.chain.head.version == AUDITED.steps
         assert ask(learner, FAILED, OTHER.peer_id)[0][0] > 0
-        assert ask(learner, TRAINED_PARTS, OTHER.peer_id) == [(0,)], "a group with a lie is not trained on"
+        assert ask(learner, TRAINED_PARTS, OTHER.peer_id) == [(0,)], "a group with a lie was trained on"
         assert ask(learner, FAILED, PEER.peer_id) == [(0,)]
         assert learner.trust.standings.remember(PEER.peer_id).standing is not TrustLevel.BANNED

@@ -1,4 +1,4 @@
-"""Machines that train together, without any: what each says is given to the others, in virtual time."""
+"""Machines that train together, without real machines: each one's messages reach the others, in virtual time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class World:
         return self
 
     def run(self, seconds: float) -> None:
-        """Let everybody say and hear what there is, every POLL_S."""
+        """Let all machines send and receive their messages, every POLL_S."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += POLL_S
@@ -207,7 +207,7 @@ def test_one_that_is_started_again_and_again_is_refused_each_time_and_told_of_on
         world.run(1.0)
     told = [text for text in world.told() if "may not take part" in text]
     assert len(told) == 1
-    assert len(world.first.say(world.now_s).refused) == 1, "what is said does not grow with it"
+    assert len(world.first.say(world.now_s).refused) == 1, "the list of refusals must not grow with each attempt"
     assert all(other.state is State.OVER for other in world.others.values())
     world.join(1)
     world.join(2)
@@ -251,7 +251,7 @@ def test_a_rank_that_only_lost_another_one_is_not_what_is_told(first_heard: int)
         world.end(0, LOST)
         world.run(POLL_S)
         assert EndRanks() in world.effects[1] or world.first.state is State.ENDING
-        world.others[Place(1, 1)]._stopped_s = None  # its rank was dead before it heard of that
+        world.others[Place(1, 1)]._stopped_s = None  # its rank was dead before it heard of the end
         world.effects[1].clear()
         world.end(1, End(cause=KILLED.cause, ago_s=2 * POLL_S))
     else:
@@ -343,7 +343,7 @@ def test_a_launcher_that_is_stopped_while_it_waits_is_over_at_once() -> None:
 def test_whatever_ends_and_goes_it_is_over_once_for_all_that_are_left(
     machines: int, ends: list[tuple[int, End | None, float]], gone: list[tuple[int, float]]
 ) -> None:
-    """Of those that are left, all finish once there was an end with an error, or somebody has gone."""
+    """All machines that are left finish once a rank ended with an error, or a machine has gone."""
     world = World(machines=machines).gathered()
     happens = [*((at_s, number, end, True) for number, end, at_s in ends)]
     happens += [(at_s, number, None, False) for number, at_s in gone]

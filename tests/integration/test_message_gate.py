@@ -1,6 +1,6 @@
-"""The one gate: every field of every message at, just below and just beyond each of its bounds, in both directions.
+"""Test the one gate: every field of every message at and around each of its bounds, in both directions.
 
-What comes from a peer is decoded or a PeerError that names the field; what we build ourselves passes `checked` or is a
+A peer's bytes are decoded, or raise a PeerError that names the field. A message of our own passes `checked`, or is a
 LocalProtocolError. The messages are found by walking the package, so none can be forgotten.
 """
 
@@ -32,7 +32,7 @@ from tests.integration.test_specification import CLASSES
 from tests.protocol.core.test_codec import fields_of, smallest
 
 NUM_CLASSES = 81
-"""Messages and parts of messages. Whoever adds one makes this figure larger, and has been seen here."""
+"""Number of messages and parts of messages. An author of a new one raises it, so that no message is missed here."""
 
 LIMIT = 1 << 30
 SMALL = 10_000
@@ -53,7 +53,7 @@ class Edge:
 
 
 def edges(kind: inspect.Type) -> Iterator[tuple[Any, bool]]:
-    """Values around each bound of `kind`, and whether they are allowed."""
+    """Yield values around each bound of `kind`, and whether they are allowed."""
     match kind:
         case inspect.IntType(ge=ge, lt=lt, le=le):
             low = 0 if ge is None else ge
@@ -110,7 +110,7 @@ def edges_of(cls: type[Any]) -> list[Edge]:
 
 
 def travelling(cls: type[Any], edge: Edge) -> bytes:
-    """A message of smallest values as it travels, but for one field."""
+    """Return a message of smallest values as it travels, with this field at the edge."""
     config, fields = cls.__struct_config__, fields_of(cls)
     named = {one.encode_name: smallest(one.type) for one in fields if one.required or config.array_like}
     named |= {edge.field: edge.value}
@@ -120,7 +120,7 @@ def travelling(cls: type[Any], edge: Edge) -> bytes:
 
 
 def ours(cls: type[Any], edge: Edge) -> Any:
-    """The same, built by ourselves."""
+    """Return the same message, built by ourselves."""
     sound = decode(cls, travelling(cls, Edge(edge.field, legal_of(cls, edge.field), True)), LIMIT)
     return require_bounds(msgspec.structs.replace(sound, **{edge.field: edge.value}))
 
@@ -156,7 +156,7 @@ def test_a_field_is_taken_within_its_bounds_and_named_beyond_them(cls: type[Any]
 
 @given(st.data())
 def test_whatever_is_decoded_can_be_said_again(data: st.DataObject) -> None:
-    """Any value at all: it is refused by both ends, or taken by both."""
+    """Any value at all is refused by both ends, or accepted by both."""
     cls = data.draw(st.sampled_from([one for one in CLASSES if fields_of(one)]))
     field = data.draw(st.sampled_from(fields_of(cls)))
     value = data.draw(
@@ -184,7 +184,7 @@ def numbers(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def test_every_number_fits_where_consumers_put_it() -> None:
-    """Columns of 64 bits, floats that are exact; a seed is kept as its bits."""
+    """Columns have 64 bits, floats are exact; a seed is kept as its bits."""
     wide = set()
     for cls in CLASSES:
         for field in fields_of(cls):

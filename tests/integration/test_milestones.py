@@ -1,4 +1,4 @@
-"""Milestones in a run: kept beside training, across restarts and kills, and given up where the disk is full."""
+"""Milestones in a run: kept beside training, across restarts and kills, and deleted where the disk is full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVERY_THREE = Settings(steps=12, staleness=2, keep_every=3)
 BEST = Settings(steps=12, staleness=2, keep_best=1)
 
 SCORES = {2: 0.4, 5: 0.9, 8: 0.7, 11: 0.6}
-"""What versions are worth, by step: the best is in the middle."""
+"""Scores of versions, by step: the best is in the middle."""
 
 
 def evaluating(learner: Learner, scores: dict[int, float]) -> None:
@@ -44,7 +44,7 @@ def evaluating(learner: Learner, scores: dict[int, float]) -> None:
 
 
 def kept(root: Path) -> list[int]:
-    """Steps of which the ledger and the disk have a checkpoint; both have the same."""
+    """Return the steps with a checkpoint, after checking that the ledger and the disk agree."""
     rows = checkpoints_in(root / "ledger.sqlite")[1]
     assert sorted(row.directory for row in rows) == sorted(path.name for path in (root / "checkpoints").iterdir())
     return sorted(row.step for row in rows)
@@ -66,7 +66,7 @@ async def test_the_best_by_evaluation_stays(tmp_path: Path) -> None:
 
 
 async def test_a_checkpoint_stays_while_its_version_is_being_evaluated(tmp_path: Path) -> None:
-    """The score of 4 comes long after the newest two have left it behind."""
+    """The score of step 4 comes long after the newest two checkpoints."""
     async with open_learner(tmp_path, BEST) as learner:
         evaluating(learner, {2: 0.4})
         learner.run.evaluating[4] = 1
@@ -91,7 +91,7 @@ async def test_what_a_restart_has_cut_off_was_never_the_best(tmp_path: Path) -> 
     async with open_learner(tmp_path, settings) as again:
         again.sessions.recover_leases()
         await again.train(FakePeer())
-        assert again.ledger.training.begun()[1:] == [(2, 2)], "the milestone was all that could be read"
+        assert again.ledger.training.begun()[1:] == [(2, 2)], "the milestone alone could be read"
         assert kept(tmp_path) == [2, 11, 12]
 
 
@@ -120,7 +120,7 @@ async def test_killed_anywhere_no_milestone_is_lost(
 
 
 async def test_a_milestone_keeps_no_payload_of_what_later_steps_trained_on(tmp_path: Path) -> None:
-    """Or a ledger would grow for as long as the run lasts."""
+    """Otherwise a ledger would grow for as long as the run lasts."""
 
     def payloads() -> int:
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
@@ -130,7 +130,9 @@ async def test_a_milestone_keeps_no_payload_of_what_later_steps_trained_on(tmp_p
         await learner.train(FakePeer())
     with_milestones = payloads()
     assert kept(tmp_path)[0] == 3
-    assert with_milestones <= 4 * Settings().staleness + 3 * 4, "those of the last steps, and what waits"
+    assert with_milestones <= 4 * Settings().staleness + 3 * 4, (
+        "only payloads of the last steps and of waiting rollouts may stay"
+    )
 
 
 async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ class Usage(NamedTuple):
 
 
 async def test_milestones_give_way_where_the_disk_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of every so many steps first, from the oldest on, then the best; the newest never."""
+    """Milestones at intervals go first, from the oldest on, then the best; the newest never goes."""
     settings = Settings(steps=14, staleness=2, keep_every=3, keep_best=1, keep_milestones=9)
     room = [2]  # so many checkpoints must go before there is room
 
@@ -221,6 +223,6 @@ async def test_other_keys_are_heeded_from_the_next_checkpoint_on(tmp_path: Path)
         assert kept(tmp_path) == [3, 6, 8, 9]
     async with open_learner(tmp_path, Settings(steps=10, staleness=2, keep_every=6)) as again:
         again.sessions.recover_leases()
-        assert steps_of(again.ledger.training.checkpoints()) == [9, 8, 6, 3], "a start removes nothing"
+        assert steps_of(again.ledger.training.checkpoints()) == [9, 8, 6, 3], "a start removed a checkpoint"
         await again.train(FakePeer())
         assert kept(tmp_path) == [6, 9, 10]

@@ -1,5 +1,7 @@
-"""Rollouts of a mixture of experts in bfloat16, audited in float32: with the experts told, honest ones are within the
-margins of dense models, and forged experts are not followed. Real engines, one for the peer and one for the learner.
+"""Audit rollouts of a mixture of experts in bfloat16 with a float32 engine.
+
+With the experts reported, honest rollouts are within the margins of dense models, and forged experts are not followed.
+The engines are real, one for the peer and one for the learner.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def requests() -> list[GenerationRequest]:
 
 
 async def passages_of(directory: Path, requests: Sequence[GenerationRequest]) -> list[Passage]:
-    """What a peer delivers that computes in bfloat16, with its experts."""
+    """Return the delivery of a peer that computes in bfloat16, with its experts."""
     return await passages_by(TransformersConfig(device="cpu", compute_dtype="bfloat16"), directory, requests)
 
 
@@ -65,7 +67,7 @@ async def auditor() -> AsyncIterator[WorkerEngine]:
 
 
 def has_passed(found: Sequence[Found], experts: Experts) -> bool:
-    """Whether one audit of these tokens, the first of its peer, lets them pass."""
+    """Return whether one audit of these tokens, the first of its peer, passes."""
     return passes(found, margins_of(PARAMETERS, experts=experts))
 
 
@@ -83,11 +85,11 @@ async def test_told_experts_bring_honest_records_within_rounding_and_forged_ones
     assert max(one.apart for one in untold) > 2 * max(one.apart for one in told), "routers chose otherwise"
     assert has_passed(told, Experts.TOLD)
     assert has_passed(untold, Experts.UNKNOWN)
-    # Each of these tokens through the neighbours of its experts, which here and there are as likely.
+    # Each token goes through the neighbours of its experts, which here and there are as likely.
     found = await audit(auditor, directories[0], [forged(one) for one in passages[:8]])
     followed = sum(abs(one.apart - other.apart) > 1e-3 for one, other in zip(found, untold, strict=False))
     assert followed < 0.4 * len(found)
-    # In one request, some with experts and some without.
+    # One request has passages with experts and passages without.
     some = [one if place % 2 else replace(one, experts=b"") for place, one in enumerate(passages)]
     mixed = await audit(auditor, directories[0], some)
     for place, one in enumerate(mixed):

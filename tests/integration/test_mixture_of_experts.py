@@ -1,5 +1,6 @@
-"""A mixture of experts, whose tensors transformers fuses on loading, trains, travels and generates under the names that
-its directory has.
+"""A mixture of experts trains, travels and generates under the tensor names of its directory.
+
+The transformers library fuses them on loading.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -
 
 
 def rollouts(seed: int) -> Arrays:
-    """Two groups of four answers of six tokens."""
+    """Return two groups of four completions of six tokens."""
     generator = np.random.default_rng(seed)
     prompts = [generator.integers(0, 40, 4)] * 4 + [generator.integers(0, 40, 3)] * 4
     tokens = [np.concatenate([prompt, generator.integers(0, 40, 6)]) for prompt in prompts]
@@ -105,7 +106,7 @@ def test_training_moves_experts_as_the_library_would(tmp_path: Path, model: Path
     before, after = (load_file(place / "model.safetensors") for place in (model, tmp_path / "export"))
     moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert any(".experts." in name for name in moved)
-    assert any(name.endswith("mlp.gate.weight") for name in moved), "the router learns, too"
+    assert any(name.endswith("mlp.gate.weight") for name in moved), "the router did not learn"
 
 
 def test_it_travels_by_patch_and_generates_what_the_trainer_expects(tmp_path: Path, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a swarm could not train, or would train on other numbers than its nodes generate with, is refused on loading."""
+"""Loading refuses models that a swarm could not train, or whose training would compute other numbers than its nodes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FEET: dict[str, Any] = {"encoder_attention_heads": 4, "decoder_attention_heads":
 
 
 def saved(model: PreTrainedModel, directory: Path) -> Path:
-    """`model` in `directory`, its weights as large as make its logits differ."""
+    """Save `model` in `directory`, with weights as large as make its logits differ."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -75,7 +75,7 @@ def in_bfloat16() -> Ranks:
     return ranks
 
 
-# --- what is no causal language model ---------------------------------------------------------------------------------
+# --- models that are no causal language model -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [Ranks, in_bfloat16])
@@ -128,7 +128,7 @@ def test_a_model_that_generates_no_text_is_told_by_its_type(tmp_path: Path) -> N
         load_policy(directory)
 
 
-# --- what depends on others -------------------------------------------------------------------------------------------
+# --- models whose tokens depend on others -----------------------------------------------------------------------------
 
 Spoilt = Callable[[Tensor], Tensor]
 
@@ -167,8 +167,9 @@ def test_a_model_that_fails_on_a_few_tokens_says_so(
 
 
 def test_sequences_that_see_each_other_do_not_lie_end_to_end_in_bfloat16(tmp_path: Path) -> None:
-    """Falcon does not hand down where sequences begin. Here its logits are off by 1.7 % of the largest, less than two
-    ways to the same logits may differ in bfloat16."""
+    """Falcon does not pass on where sequences begin. Here its logits are off by 1.7 % of the largest. In bfloat16 two
+    correct ways to compute the logits may differ by more than that.
+    """
     config = FalconConfig(vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, alibi=False)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
@@ -201,7 +202,7 @@ def test_experts_that_are_given_other_tokens_together_are_no_reason(tmp_path: Pa
 def test_siblings_that_see_each_other_get_rows_of_their_own_however_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recurrent layer heeds no mask. Whatever passes for equal in bfloat16, the other sibling must not matter."""
+    """A recurrent layer ignores the mask. The other sibling must not matter, however coarse equality is in bfloat16."""
     monkeypatch.setitem(learner.training.model.policy.SAME_LOGITS, torch.bfloat16, 10.0)
     config = MambaConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, state_size=8)
     policy = load_policy(causal(config, tmp_path / "model"), ranks=in_bfloat16())
@@ -238,7 +239,7 @@ def test_a_share_is_of_the_largest_logit() -> None:
     assert share(torch.full((2,), torch.inf), torch.full((2,), torch.inf)) == 0
 
 
-# --- weights that are no numbers --------------------------------------------------------------------------------------
+# --- weights that are not numbers -------------------------------------------------------------------------------------
 
 
 def spoil(directory: Path, name: str, value: float) -> None:

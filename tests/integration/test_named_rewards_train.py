@@ -101,8 +101,8 @@ async def test_six_steps_with_rewards_that_have_names(tmp_path: Path) -> None:
     for arrays in trained:
         parts, weights = arrays["parts"].astype(np.float64), arrays["part_weights"]
         assert np.nansum(parts * weights, axis=1) == pytest.approx(arrays["rewards"])
-        assert parts.shape[1] == 4, "the one without a name, and three"
-        assert (np.isnan(parts[:, 0]) != np.isnan(parts[:, 1])).all(), "of one task or of the other"
+        assert parts.shape[1] == 4, "there must be the unnamed reward and three others"
+        assert (np.isnan(parts[:, 0]) != np.isnan(parts[:, 1])).all(), "each reward must be of one task or of the other"
     named = [row.metrics["rewards"] for row in rows if "rewards" in row.metrics]
     assert len(named) == len(trained)
     assert {name for one in named for name in one} <= {"right", "style", "length"}

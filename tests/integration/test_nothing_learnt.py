@@ -1,4 +1,4 @@
-"""A task of which nothing can be learnt: the operator hears of it within some steps, also where no step is taken."""
+"""The policy can learn nothing from a task: the operator is told within some steps, or without any step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 
 class Comparing(FakeTrainer):
-    """Tells what a trainer does of a batch: which share of it has an advantage."""
+    """Reports what a trainer reports of a batch: the fraction of it that has an advantage."""
 
     def _step(self, header: Header, arrays: Arrays) -> Header:
         found = advantages(arrays["rewards"], arrays["group_sizes"], "group_mean")
@@ -62,7 +62,7 @@ async def test_rewards_that_differ_raise_none(tmp_path: Path) -> None:
 
 
 async def test_where_no_batch_takes_such_groups_it_is_told_without_a_step(tmp_path: Path) -> None:
-    """Dynamic sampling drops them all, and the learner would stand at step 0 without a word."""
+    """Dynamic sampling drops all groups, and the learner would otherwise stand at step 0 without a message."""
     settings = Settings(steps=20, informative_only=True)
     environment = one_turn(lambda index, tokens: 0.0)
     async with open_learner(tmp_path, settings, environment=environment) as learner, trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Views, status, reports and plans with none, one and two of everything: "1 peer", "2 peers", and never "0 of 0"."""
+"""Views, status, reports and plans with none, one and two of everything say "1 peer", "2 peers", and never "0 of 0"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOUNS = (
     "rollout", "peer", "step", "version", "lease", "record", "token", "prompt", "machine", "completion", "group",
     "audit", "evaluation", "time", "node", "lag", "checkpoint", "milestone", "layer", "sample", "lap", "alarm",
 )  # fmt: skip
-"""Their plurals have an s."""
+"""Nouns whose plurals have an s."""
 
 ADJECTIVES = r"(?:(?:training|rollout|held-out|policy|judged|admitted|open|more|newer|of its) )*"
 
@@ -39,7 +39,7 @@ WRONG = re.compile(
     rf"(?<![\d.,])(?:1 {ADJECTIVES}(?:{'|'.join(NOUNS)})s\b|[0234] {ADJECTIVES}(?:{'|'.join(NOUNS)})\b|0 of 0\b)"
     r"|\ball 1\b|\bonce in 1\b|\b1 times\b|(?<!step )(?<![\d.,])1 (?:[a-z-]+ )?(?:were|are)\b",
 )
-"""One of several, several of one, none of none."""
+"""Wrong forms: a plural for one, a singular for several, and "none of none"."""
 
 
 def require_words(text: str) -> None:
@@ -49,7 +49,7 @@ def require_words(text: str) -> None:
 
 
 def require_words_of_page(page: str) -> None:
-    """Each text of a page by itself: what stands beside another in a table or in a plot is no sentence with it."""
+    """Check each text of a page by itself: neighbours in a table or in a plot do not form a sentence."""
     for text in re.split(r"<(?:style|script|svg)\b.*?</(?:style|script|svg)>|<[^>]*>", page, flags=re.S):
         require_words(text)
 
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_found() -> None:
 
 
 def learners(n: int) -> ViewState:
-    """A learner's view to which everything has happened with the number `n`."""
+    """Return a learner's view to which everything has happened with the number `n`."""
     state = ViewState(role=Role.LEARNER, title="demo", batch=n, steps=n, staleness=n)
     peers = [key(number + 2).peer_id for number in range(max(1, n))]
     apply(state, "incarnation_began", {"incarnation": n + 1, "step": n})
@@ -81,7 +81,7 @@ def learners(n: int) -> ViewState:
 
 
 def nodes(n: int) -> ViewState:
-    """A rollout node's."""
+    """Return a rollout node's view."""
     state = ViewState(role=Role.ROLLOUT)
     apply(state, "joined", {"newest": "1.1"})
     apply(state, "work_pending", {"rollouts": n})
@@ -138,7 +138,7 @@ def test_a_learner_says_what_it_does() -> None:
     ]  # fmt: skip
     logs = ViewState(role=Role.LEARNER)
     apply(logs, "version_published", {"version": "1.0"})
-    assert logs.activity == "at work", "who trains on logs alone waits for nobody"
+    assert logs.activity == "at work", "a learner that trains on logs alone waits for no node"
     assert "0/0" not in status_line(logs)
 
 
@@ -185,7 +185,7 @@ def test_reports_of_a_run(tmp_path: Path, n: int) -> None:
     assert ("No record was judged yet." in text) == (n == 0)
     if n:
         require_words(why_in_ledger(tmp_path / "ledger.sqlite", ALPHA).text)
-    assert ("0.500 to 0.500" in text) == (n == 2), "from one evaluation to itself nothing rose"
+    assert ("0.500 to 0.500" in text) == (n == 2), "a rise must be shown only between two evaluations"
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -214,7 +214,7 @@ CLOCK = Clockwork(train_s=10.0, rollouts=40, staleness=2, kappa=1)
 
 
 def pool(count: int, price: float) -> Pool:
-    """So many machines, and one more, `other`."""
+    """Return so many machines, and one more, `other`."""
     machines = [Candidate(name=f"m{number}", price=price, rate=1.0) for number in range(count)]
     return Pool(CLOCK, [*machines, Candidate(name="other", price=price, rate=0.5)])
 

@@ -1,8 +1,8 @@
-"""S = 0: the policy that generates is the policy that trains, as far as numbers of that precision can say.
+"""With S = 0 the policy that generates is the policy that trains, within the precision of the numbers.
 
 The real engine, in its own process, and the real trainer go through a small run by turns, as in sequential mode. The
 two compute the same logprobs by different sums: the engine token by token from a cache, left-padded, the trainer all at
-once, siblings in one row. What is left of |log ratio| is counted in u, the relative error of rounding to the dtype that
+once, siblings in one row. The remaining |log ratio| is counted in u, the relative error of rounding to the dtype that
 is published.
 """
 
@@ -34,11 +34,10 @@ STOP = 0
 
 UNIT = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 BOUND = {"float32": 256 * UNIT["float32"], "bfloat16": 128 * UNIT["bfloat16"]}
-"""Largest |log ratio| at S = 0: 1.5e-5 and 0.25, two to three times what was measured here: 80 to 112 u (6.7e-6) in
-float32, where only the order of sums differs, and 29 to 45 u (0.09) in bfloat16, where each weight that the engine
-computes with was rounded once and the trainer's own, in float32, were not. Logits of this random model reach 10; the
-noise grows with them. One step later it is 2 (1000 u in bfloat16) or more.
-"""
+"""Largest |log ratio| at S = 0: 1.5e-5 and 0.25, two to three times the values that were measured here. In float32
+these were 80 to 112 u (6.7e-6), where only the order of sums differs. In bfloat16 they were 29 to 45 u (0.09): the
+engine's weights were rounded once, and the trainer's own, in float32, were not. Logits of this random model reach 10;
+the noise grows with them. One step later it is 2 (1000 u in bfloat16) or more."""
 
 
 def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -> tuple[Header, Arrays]:
@@ -48,7 +47,7 @@ def ok(trainer: Trainer, op: str, arrays: Arrays | None = None, **fields: Any) -
 
 
 def group_of(number: int, prompt: tuple[int, ...], made: Sequence[Generation], version: PolicyVersion) -> Group:
-    """Odd tokens are good ones."""
+    """Return the group with its rewards: odd tokens are good ones."""
     return Group(
         lease=LeaseId(bytes([number]) * 16),
         peer=PeerId("peer"),
@@ -68,7 +67,7 @@ def group_of(number: int, prompt: tuple[int, ...], made: Sequence[Generation], v
 
 
 async def batch_of(engine: PolicyEngine, version: PolicyVersion, generator: np.random.Generator) -> Arrays:
-    """What the installed version answers to four prompts, as the trainer gets it."""
+    """Return the completions of the installed version for four prompts, as the trainer gets them."""
     prompts = [tuple(generator.integers(1, 60, length).tolist()) for length in (2, 3, 5, 9)]
     requests = [
         GenerationRequest(
@@ -106,6 +105,6 @@ async def test_every_ratio_is_one_at_lag_zero_and_none_would_be_later(
             assert reply["trained_tokens"] > 50
             assert 0 < reply["max_log_ratio"] <= BOUND[dtype], f"step {step}"
             assert reply["clip_share"] == 0
-            # The same rollouts one step later: were they trained on at lag 1, this test would say so.
+            # The same rollouts one step later: if they were trained on at lag 1, this test would show it.
             _, later = ok(trainer, "logprobs", arrays)
             assert np.abs(later["logprobs"] - arrays["behaviour_logprobs"]).max() > 2 * BOUND[dtype]

@@ -1,4 +1,4 @@
-"""A node whose owner pauses, resumes and drains it, by files: over a network in memory."""
+"""An owner pauses, resumes and drains a node by files, over a network in memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.support.trainer_fixture import SWARM
 
 ROOMY = Settings(steps=100_000, staleness=2, ahead=5.0)
 NEVER_S = 1e6
-"""Seconds per token of an engine that is never done."""
+"""Seconds per token of an engine that never finishes."""
 
 
 class Owned:
-    """A role, its owner's hand on it, and what its node logs. `prepare` is told of the role before it begins."""
+    """A role, its owner's orders, and its node's log. `prepare` is called with the role before it begins."""
 
     def __init__(self, root: Path, prepare: Callable[[RolloutWorker], None] = lambda role: None) -> None:
         self.root, self.prepare = root, prepare
@@ -58,7 +58,7 @@ class Owned:
         return [fields for event, fields in self.log if event == name]
 
     def look(self) -> None:
-        """As a signal does: the files are looked at now."""
+        """Read the order files now, as after a signal."""
         self.signals.told.set()
 
     @property
@@ -73,7 +73,7 @@ def never_tried(role: RolloutWorker) -> None:
 
 
 async def run_owned(owned: Owned, tmp_path: Path, seconds: float, check: Callable[[Learner], Any]) -> None:
-    """Have a node work with a learner while `check` goes on; what ends the owner's hand ends it."""
+    """Have a node work with a learner while `check` runs; an end of the owner's orders ends the node."""
     network = MemoryNetwork()
     with first_cause():
         async with (
@@ -117,11 +117,11 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
         owned.look()
         await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         assert owned.told("resumed") == [{}]
-        assert owned.told("engine_rests") == [], "a short pause costs no more than it lasts"
+        assert owned.told("engine_rests") == [], "a short pause must not stop the engine"
         await until(lambda: owned.doing == "at work")
 
     await run_owned(owned, tmp_path, NEVER_S, check)
-    assert owned.doing == "", "who is gone says nothing"
+    assert owned.doing == "", "a node that has left must not report what it is doing"
 
 
 async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_version(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_who_was_paused_before_it_started_begins_with_nothing(tmp_path: Pa
     owned.orders.pause("`volery pause`")
 
     async def check(learner: Learner) -> None:
-        assert not owned.lent_at_first, "before anything is done"
+        assert not owned.lent_at_first, "the owner's order must count before the first work"
         await until(lambda: owned.role.installed is not None)
         await until(lambda: owned.told("paused") != [])
         assert owned.told("speed_measured") == []
@@ -195,7 +195,7 @@ async def test_drained_it_delivers_what_it_holds_and_takes_no_more(tmp_path: Pat
     assert asked == []
     assert owned.told("drained") == [{"undelivered": 0}]
     assert owned.told("leases_given_back") == []
-    assert owned.orders.drained is None, "the next start works"
+    assert owned.orders.drained is None, "the next start must work again"
 
 
 async def test_a_drain_that_takes_too_long_gives_the_rest_back(tmp_path: Path) -> None:

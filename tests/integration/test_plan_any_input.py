@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is a pool or a refusal that says where; whatever a pool holds, it is a plan."""
+"""Any file is read as a pool, or refused with the place of its fault; any pool gives a plan."""
 
 from __future__ import annotations
 

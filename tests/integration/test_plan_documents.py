@@ -1,4 +1,4 @@
-"""What the documents show of `volery plan` is what it prints, and every column and key is told as it is."""
+"""The documents show what `volery plan` prints, and describe every column and key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The first table below `heading` whose first cells are quoted: their cells."""
+    """Return the cells of the first table below `heading` whose first cells are quoted."""
     text = (DOCS / page).read_text(encoding="utf-8")
     below = text[text.index(heading) :]
     lines = below[below.index("\n| `") + 1 :].split("\n\n")[0].splitlines()

@@ -1,4 +1,4 @@
-"""What a record trained is proved to its author: from the learner's ledger over the line to the node's own books."""
+"""A record's training is proved to its author: from the learner's ledger to the node's own receipts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 
 class Reputed:
-    """Has a note on everybody, of one moment."""
+    """A stand-in that has a note on every peer, of one moment."""
 
     def note(self, peer: PeerId, after_ms: int) -> bytes | None:
         return reputation(peer) if after_ms < NOW_MS else None
 
 
 class Asker:
-    """Asks a desk as a peer would, and keeps what it is told."""
+    """Asks a service as a peer would, and keeps the answers."""
 
     def __init__(self, desk: ProofService) -> None:
         self.desk = desk
@@ -70,7 +70,7 @@ class Asker:
         return message
 
     async def everything(self, peer: PeerId) -> list[tuple[PolicyVersion, int, TrainedRecord]]:
-        """All that is proved to `peer`, page by page."""
+        """Return everything that is proved to `peer`, page by page."""
         found: list[tuple[PolicyVersion, int, TrainedRecord]] = []
         request = START
         while (answer := await self.ask(peer, request)).proofs:
@@ -83,12 +83,12 @@ class Asker:
 
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses between answers: the clock stands still."""
+    """Remove the pauses between answers: the clock stands still."""
     monkeypatch.setattr(proof_service, "PAUSE_S", 0.0)
 
 
 def consumed(root: Path, peer: PeerId) -> set[tuple[bytes, int]]:
-    """(record, step) of what was trained on, by the ledger."""
+    """Return (record, step) of all records that the ledger says were trained on."""
     with closing(sqlite3.connect(root / "ledger.sqlite")) as db:
         return set(db.execute("SELECT record, step FROM records WHERE step IS NOT NULL AND peer = ?", (peer,)))
 
@@ -134,7 +134,9 @@ async def test_everybody_is_proved_what_is_theirs_and_all_of_it(
 async def test_a_learner_killed_on_the_way_to_an_announcement_proves_what_survived(
     tmp_path: Path, call: str, moment: str, at: int
 ) -> None:
-    """What the killed process had signed and not made durable proves nothing to the next: its records are free."""
+    """Records that the killed process had signed, but not made durable, prove nothing to the next one:
+    they are free.
+    """
     peer = FakePeer()
     async with open_learner(tmp_path) as learner:
         learner.ledger.dies = (call, moment, at)
@@ -165,7 +167,7 @@ async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
         desk.ask(HERE, START)
         await asker.ask(THERE, START)
         await wait_all_tasks_blocked()
-        assert [who for who, _ in asker.told] == [HERE, THERE], "who asks too often does not keep others waiting"
+        assert [who for who, _ in asker.told] == [HERE, THERE], "a peer that asks too often must not delay the others"
         mock_clock.jump(PAUSE_S)
         await until(lambda: len(asker.told) == 3)
         assert asker.told[2] == (HERE, first)
@@ -185,7 +187,7 @@ async def test_who_has_asked_for_little_catches_up_at_once(
         await learner.train(FakePeer())
         asker = Asker(learner.sessions.proofs)
         nursery.start_soon(learner.sessions.proofs.run)
-        assert await asker.everything(HERE), "three versions, and the empty answer"
+        assert await asker.everything(HERE), "there must be proofs of three versions before the empty answer"
         await asker.ask(HERE, START)
         learner.sessions.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
@@ -194,7 +196,7 @@ async def test_who_has_asked_for_little_catches_up_at_once(
         await until(lambda: len(asker.told) == 6)
         learner.sessions.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
-        assert len(asker.told) == 6, "and then one at a time"
+        assert len(asker.told) == 6, "after that, one answer per pause"
         nursery.cancel_scope.cancel()
 
 
@@ -240,11 +242,11 @@ async def test_a_node_keeps_what_its_records_trained_to_the_last_version(tmp_pat
         assert again == kept[0]
 
 
-# What a node does not believe.
+# Answers that a node rejects.
 
 
 async def an_answer(root: Path) -> Proofs:
-    """The first page that a learner has for PEER."""
+    """Return the first page that a learner has for PEER."""
     async with open_learner(root, Settings(steps=2)) as learner:
         await learner.train(FakePeer())
         async with trio.open_nursery() as nursery:
@@ -277,7 +279,7 @@ async def test_what_does_not_hold_is_not_kept(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hurry")
 async def test_a_tally_other_than_the_manifest_s_is_told_and_not_kept(tmp_path: Path) -> None:
-    """The learner would have said two things of one version. Work goes on meanwhile."""
+    """The learner would have made two statements about one version. Work goes on meanwhile."""
     network, troubles = MemoryNetwork(), list[str]()
     async with (
         open_learner(tmp_path, Settings(steps=3, staleness=2), network=network) as learner,

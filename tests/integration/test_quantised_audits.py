@@ -1,6 +1,6 @@
-"""Rollouts of quantised engines, audited: who says what it computes with passes, and who says something else is found.
+"""Audit rollouts of quantised engines: a peer that reports its real number format passes, another one is found.
 
-Real engines, one for the peer and one for the learner; all compute in float32, as on processors.
+The engines are real, one for the peer and one for the learner; all compute in float32, as on processors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOKENS, COMPLETIONS = 48, 16
 
 
 async def passages_of(directory: Path, form: str, said: str) -> list[Passage]:
-    """What a peer delivers whose engine holds `form`, and which signs that it was `said`."""
+    """Return the delivery of a peer whose engine holds the format `form`, and which signs that it is `said`."""
     requests = [
         GenerationRequest(
             prompt=(1, 2, 3 + seed), seed=seed, temperature=1.0, max_new_tokens=TOKENS, stop_ids=frozenset()
@@ -41,7 +41,7 @@ async def auditor() -> AsyncIterator[WorkerEngine]:
 
 
 def has_passed(found: Sequence[Found]) -> bool:
-    """Whether one audit of these tokens, the first of its peer, lets them pass."""
+    """Return whether one audit of these tokens, the first of its peer, passes."""
     return passes(found, margins_of(200_000, Arithmetic.FLOAT32))
 
 
@@ -65,7 +65,7 @@ async def test_who_says_another_format_than_it_computes_in_is_found(
     if form == said:
         assert max(one.apart for one in found) < 1e-4
         assert max(one.gap for one in found) < 1e-3
-    assert has_passed(found) == (form == said), f"{form} that is said to be {said}"
+    assert has_passed(found) == (form == said), f"weights held as {form} were reported as {said}"
     assert auditor.installed is not None
     assert auditor.installed.weights == ("" if said == "stored" else said)
 

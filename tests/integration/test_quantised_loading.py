@@ -1,4 +1,4 @@
-"""A version loaded in few bits: the same numbers by every way in, and never in memory in full."""
+"""Load a version in few bits: each way gives the same numbers, and never holds the full version in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loaded(directory: Path, form: str) -> Policy:
 
 
 def numbers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every weight and buffer, and of those in few bits what they are held by."""
+    """Return every weight and buffer; for weights in few bits, the tensors that hold them."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
         if isinstance(tensor, QuantisedWeight):

@@ -1,7 +1,7 @@
-"""What every other implementation of libp2p plays with our host: relays, circuits, vouchers and identify, both ways.
+"""Test our host with every other implementation of libp2p: relays, circuits, vouchers and identify, both ways.
 
-The others are go-libp2p (its daemon p2pd), js-libp2p and stock py-libp2p 0.8.1. What one of them alone has, or does in
-its own way, is in `test_reach_interop_go.py` and so on.
+The others are go-libp2p (its daemon p2pd), js-libp2p and stock py-libp2p 0.8.1. Tests of a single implementation are in
+`test_reach_interop_go.py` and so on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ each_pair = pytest.mark.parametrize(
 
 
 async def reserve(host: Host, relay: Host) -> None:
-    """Be a member of a relay's swarm, and reached through it."""
+    """Make `host` a member of a relay's swarm that is reached through the relay."""
     relay.trust(host.peer_id)
     await host.dial(relay.addresses())
     await host.reaching.circuits.reserve(relay.peer_id)
@@ -84,7 +84,7 @@ async def test_a_relay_of_theirs_vouches_for_its_reservation(it: Implementation)
 @each
 async def test_a_peer_that_reserved_nothing_is_not_reached_through_them(it: Implementation) -> None:
     async with it.open(THEIRS) as relay, ours(1) as source, ours(2) as target:
-        await source.dial(relay.addresses)  # the other one would ask for a reservation by itself
+        await source.dial(relay.addresses)  # the other implementation would ask for a reservation by itself
         with pytest.raises(NoCircuit, match="NO_RESERVATION"):
             await source.reaching.circuits.connect(relay.peer, target.peer_id)
 
@@ -134,7 +134,7 @@ async def test_we_reach_them_through_our_relay(it: Implementation, security: str
             await ping(host, circuit)
             told = await introduction(host, circuit)
             assert told.agent_version.startswith(it.agent)
-            assert from_bytes([told.observed_addr], 1) == [], "where the relay is, is not where we are"
+            assert from_bytes([told.observed_addr], 1) == [], "the relay's address must not be reported as ours"
 
 
 @each
@@ -154,7 +154,7 @@ async def test_our_relay_joins_two_of_theirs(it: Implementation) -> None:
 async def test_our_relay_joins_peers_of_different_implementations(
     source: Implementation, target: Implementation
 ) -> None:
-    """They know nothing of us but the specification."""
+    """They share with us nothing but the specification."""
     async with (
         ours(1, members=[name_of(THEIRS), name_of(OTHERS)]) as relay,
         target.open(THEIRS, relay=relay.addresses()[0]) as reached,
@@ -181,7 +181,7 @@ async def test_they_are_told_that_a_peer_reserved_nothing(it: Implementation) ->
             await peer.reach(host.peer_id, through(relay, host.peer_id))
 
 
-# No relay is between.
+# Without a relay between.
 
 
 @each

@@ -1,7 +1,7 @@
-"""go-libp2p and our host: what it alone tells or does. What all implementations play is in `test_reach_interop.py`.
+"""Test our host with go-libp2p alone. Tests of all implementations are in `test_reach_interop.py`.
 
-The other end is p2pd, a daemon of go-libp2p 0.32.1. It speaks neither DCUtR nor AutoNAT v2, which is tested here too:
-whoever replaces it by one that does should learn of it.
+The other end is p2pd, a daemon of go-libp2p 0.32.1. It speaks neither DCUtR nor AutoNAT v2. That is tested here too, so
+that a later daemon which does will be noticed.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ async def test_a_circuit_of_ours_ends_with_its_bytes_on_a_relay_of_go() -> None:
         with pytest.raises(StreamBroken):
             await use_up(stream)
         await circuit.gone.wait()
-        assert source.connected_peers() == {go.peer}, "the connection to the relay goes on"
+        assert source.connected_peers() == {go.peer}, "the connection to the relay must stay"
 
 
 async def use_up(stream: Stream) -> None:
-    """Send more than the relay carries (go-libp2p's 128 KiB each way), and read until that is noticed."""
+    """Send more than the relay carries (go-libp2p's 128 KiB each way), and read until the circuit is closed."""
     await stream.send_all(bytes(200_000))
     while await stream.receive_some(1024):
         pass
@@ -91,7 +91,7 @@ async def use_up(stream: Stream) -> None:
 
 
 async def test_go_reads_our_voucher_and_takes_no_other() -> None:
-    """A relay of ours hands out one whose signature is wrong, and then one as it should be."""
+    """Our relay issues one voucher with a wrong signature, and then a right one."""
 
     async def lie(stream: Stream) -> None:
         assert isinstance(stream, Libp2pStream)
@@ -112,7 +112,7 @@ async def test_go_reads_our_voucher_and_takes_no_other() -> None:
 
 
 async def test_go_does_not_punch() -> None:
-    """Whoever meets it over a circuit learns so at once, and keeps the circuit."""
+    """A host that meets it over a circuit learns so at once, and keeps the circuit."""
     async with ours(1, members=[go_name(GO)]) as relay, ours(2) as host, go_peer(GO) as go:
         relay.trust(host.peer_id)
         await host.dial(relay.addresses())

@@ -1,6 +1,6 @@
-"""js-libp2p and our host: what it learns of us, circuits without limits, AutoNAT v2 and the messages of DCUtR.
+"""Test our host with js-libp2p: identify, circuits without limits, AutoNAT v2 and the messages of DCUtR.
 
-What all implementations play is in `test_reach_interop.py`.
+Tests of all implementations are in `test_reach_interop.py`.
 
 js-libp2p does not punch over TCP: it dials from another port than the one on which it listens. On loopback, where no
 router is in the way, that connects all the same, so what both ends say, and who is whose client, is tested in full.
@@ -52,7 +52,7 @@ each_security = pytest.mark.parametrize("security", JS_NAMES)
 
 PUBLIC_LISTENING = (LOOPBACK, f"/ip4/{PUBLIC}/tcp/0")
 UNANNOUNCED = ("/ip4/127.0.0.1/tcp/1",)
-"""What a host says of where it listens so that nobody dials it there."""
+"""An address that a host announces so that no peer dials it there."""
 
 Answer = Callable[[Host, Stream], Awaitable[None]]
 
@@ -60,7 +60,7 @@ CONNECT, SYNC = HolePunch.CONNECT, HolePunch.SYNC
 
 
 async def reserve(host: Host, relay: Host) -> None:
-    """Be a member of a relay's swarm, and reached through it."""
+    """Make `host` a member of a relay's swarm that is reached through the relay."""
     relay.trust(host.peer_id)
     await host.dial(relay.addresses())
     await host.reaching.circuits.reserve(relay.peer_id)
@@ -77,7 +77,7 @@ async def test_js_reads_our_voucher() -> None:
 
 
 async def test_a_relay_without_limits_makes_connections_like_any_other() -> None:
-    """Circuits are limited where the relay says so. Here it does not, and they carry what there is."""
+    """A circuit is limited only if the relay says so. Here it does not, and the circuit carries any amount."""
     async with js_peer(JS, limits=False) as relay, ours(1) as host, js_peer(OTHER_JS, relays=relay.addresses) as other:
         host.handle(ECHO, echo)
         await host.dial(relay.addresses)
@@ -93,7 +93,7 @@ async def test_a_relay_without_limits_makes_connections_like_any_other() -> None
 async def test_what_js_learns_of_us_outside_of_circuits(security: str) -> None:
     async with js_peer(JS, security=[JS_NAMES[security]]) as js, ours(1) as host:
         await host.dial(js.addresses)
-        await js.order("ping", peer=host.peer_id)  # it asks who we are by itself before, and not twice at a time
+        await js.order("ping", peer=host.peer_id)  # it sends identify by itself before, and not twice at a time
         said = await js.order("identify", peer=host.peer_id)
         assert (said["peer"], said["agent"]) == (host.peer_id, "volery")
         assert {HOP, STOP, DIAL_REQUEST, DCUTR} <= set(said["protocols"])
@@ -134,17 +134,17 @@ async def test_what_js_learns_of_js_through_our_relay() -> None:
         assert said["peer"] == target.peer
 
 
-# AutoNAT v2. What is public is PUBLIC alone, on both sides.
+# AutoNAT v2. Both sides take only PUBLIC for a public address.
 
 
 def public_address(host: Host) -> Address:
-    """Where a host listens on PUBLIC."""
+    """Return the address on PUBLIC on which a host listens."""
     bound = [from_socket(listener.socket.getsockname()) for listener in host.listeners]
     return next(address for address in bound if address.host == PUBLIC)
 
 
 async def test_js_dials_us_back() -> None:
-    """It sees us at another address, so we pay for the dial."""
+    """It sees us at another address, so we send data for the dial."""
     async with js_peer(JS) as js, ours(1, listen=PUBLIC_LISTENING) as host:
         connection = await connection_to(host, js.addresses[0])
         said = await host.reaching.own_reach.questions.ask(connection, [public_address(host)])
@@ -167,7 +167,7 @@ async def test_js_dials_back_to_no_address_that_is_not_public() -> None:
 
 
 async def test_we_dial_js_back() -> None:
-    """It asks whoever answers AutoNAT about each address that it listens on and that is public."""
+    """It asks every peer that speaks AutoNAT about each public address on which it listens."""
     async with ours(1) as host, js_peer(JS, public=True) as js:
         host.reaching.dial_backs.may_dial = lambda address: address.host == PUBLIC
         await js.order("dial", address=host.addresses()[0])
@@ -177,16 +177,17 @@ async def test_we_dial_js_back() -> None:
         assert all(address.startswith(f"/ip4/{PUBLIC}/tcp/") for address in verified)
 
 
-# DCUtR. js-libp2p is met through a relay of ours, listens on PUBLIC, and says so.
+# DCUtR. js-libp2p is reached through a relay of ours, listens on PUBLIC, and says so.
 
 
 @asynccontextmanager
 async def behind_a_relay(
     *, is_reached: bool, answer: Answer | None = None
 ) -> AsyncIterator[tuple[Host, JsPeer, Connection]]:
-    """A host of ours, a peer of js-libp2p, and a circuit from it if we are reached by it, to it otherwise.
+    """Yield a host of ours, a peer of js-libp2p, and a circuit between them: from the peer if it reaches us, otherwise
+    to it.
 
-    With `answer`, that is what becomes of the peer's streams of DCUtR.
+    `answer`, if given, handles the peer's streams of DCUtR.
     """
     async with ours(1, members=[js_name(JS)]) as relay, ours(2, listen=PUBLIC_LISTENING, announce=UNANNOUNCED) as host:
         host.reaching.meetings.puncher.seen_at = lambda: [public_address(host)]
@@ -203,12 +204,12 @@ async def behind_a_relay(
 
 
 async def directly(js: JsPeer, peer: PeerId) -> list[Any]:
-    """The connections that a peer of js-libp2p has to `peer` and that are no circuits."""
+    """Return the connections of a js-libp2p peer to `peer` that are no circuits."""
     return [one for one in await js.order("connections", peer=peer) if not one["limited"]]
 
 
 async def read_message(stream: Stream) -> bytes:
-    """One message as it stands on the wire, its length included."""
+    """Return one message as its bytes travel, with its length."""
     length = await read_exactly(stream, 1)
     if length[0] >= 0x80:
         length += await read_exactly(stream, 1)
@@ -217,12 +218,12 @@ async def read_message(stream: Stream) -> bytes:
 
 
 def body_of(raw: bytes) -> HolePunch:
-    """What a message says, read behind its length."""
+    """Return a message's content, which follows its length."""
     return HolePunch.FromString(raw[2 if raw[0] >= 0x80 else 1 :])
 
 
 async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_is_reached() -> None:
-    """js-libp2p opens the stream: CONNECT, ours, SYNC."""
+    """js-libp2p opens the stream: its CONNECT, our CONNECT, its SYNC."""
     heard: list[bytes] = []
     done = trio.Event()
 
@@ -242,7 +243,7 @@ async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_is_reach
 
 
 async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_reaches_us() -> None:
-    """We open the stream: CONNECT, its own. At SYNC it dials us."""
+    """We open the stream: our CONNECT, its CONNECT. At our SYNC it dials us."""
     async with behind_a_relay(is_reached=True) as (host, js, circuit):
         here = to_bytes(str(public_address(host)))
         stream = await host.open_stream_on(circuit, DCUTR, framed(HolePunch(type=CONNECT, ObsAddrs=[here])))
@@ -289,7 +290,7 @@ async def test_js_dials_us_where_it_can_instead_of_punching() -> None:
 
 
 async def test_a_try_that_fails_is_followed_by_another_one() -> None:
-    """At first we are not where we say."""
+    """At first we do not listen at the address that we announce."""
     nobody = Address(kind="ip4", host=PUBLIC, port=1)
     async with behind_a_relay(is_reached=True) as (host, js, circuit):
         said = iter([nobody])
@@ -299,7 +300,7 @@ async def test_a_try_that_fails_is_followed_by_another_one() -> None:
 
 
 async def test_js_tries_again_where_a_try_failed() -> None:
-    """It opens a stream for each, though the specification has one for all."""
+    """It opens a stream for each try, though the specification has one for all."""
     tries: list[HolePunch] = []
     tried_again = trio.Event()
     nobody = Address(kind="ip4", host=PUBLIC, port=1)
@@ -316,4 +317,4 @@ async def test_js_tries_again_where_a_try_failed() -> None:
         with trio.fail_after(UNTIL_S):
             await tried_again.wait()
         assert [one.type for one in tries[:2]] == [CONNECT, CONNECT]
-        assert all(one.ObsAddrs for one in tries[:2]), "perhaps others: it may have learnt where it is seen"
+        assert all(one.ObsAddrs for one in tries[:2]), "each try must name its addresses, which may have changed"

@@ -1,10 +1,11 @@
-"""Hole punching with go-libp2p, in a network namespace: kubo at one end of a cable, hosts of ours at the other.
+"""Punch holes with go-libp2p, in a network namespace: kubo at one end of a cable, hosts of ours at the other.
 
-No router is between them. That both ends agree on where and when to knock is tested, and that a connection comes of it.
+No router is between them. The tests check that both ends agree on the addresses and the moment of the dials, and that a
+connection results.
 
-Of go-libp2p's versions up to this one it is known that they have DCUtR's roles the other way round: who opened the
-stream is the client of what follows (its issue 3171). So where both knocks become one connection, two clients or two
-servers meet, and no connection comes of it; where one arrives at the other's listener first, one does.
+In go-libp2p's versions up to this one DCUtR's roles are exchanged: the opener of the stream is the client of what
+follows (its issue 3171). So if both dials become one connection, two clients or two servers meet, and no connection
+results. If one dial arrives at the other's listener first, there is one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SCENE_S = 120
 
 
 def play(act: str) -> Any:
-    """What came of one act of the scene."""
+    """Return the outcome of one act of the scene."""
     command = ["unshare", "--net", sys.executable, "-m", "tests.support.partners.kubo_scene", act]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     played = subprocess.run(
@@ -42,12 +43,12 @@ def play(act: str) -> Any:
 
 
 def test_a_circuit_to_go_becomes_a_direct_connection() -> None:
-    """It begins to punch. Its knock arrives at our listener, or ours at its own."""
+    """kubo begins to punch. Its dial arrives at our listener, or ours at its own."""
     said = play("reached")
     assert said["way"] in {"punched", "was_dialled"}
     assert said["at"].startswith("/ip4/1.2.3.3/tcp/")
 
 
 def test_go_says_where_it_is_seen() -> None:
-    """We begin to punch, and it answers with CONNECT."""
+    """We begin to punch, and kubo answers with CONNECT."""
     assert play("reaches") == {"type": HolePunch.CONNECT, "seen_at": ["/ip4/1.2.3.3/tcp/4001"]}

@@ -1,6 +1,6 @@
 """Stock py-libp2p 0.8.1 and our host: our voucher, a client that reserves first, and DCUtR, both directions.
 
-What all implementations play is in `test_reach_interop.py`.
+Tests of all implementations are in `test_reach_interop.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ each_security = pytest.mark.parametrize("security", [TLS, NOISE])
 
 
 async def reserve(host: Host, relay: Host) -> None:
-    """Be a member of a relay's swarm, and reached through it."""
+    """Make `host` a member of a relay's swarm that is reached through the relay."""
     relay.trust(host.peer_id)
     await host.dial(relay.addresses())
     await host.reaching.circuits.reserve(relay.peer_id)
@@ -46,7 +46,7 @@ async def test_the_library_reads_our_voucher() -> None:
 
 
 async def test_a_stock_peer_that_reserves_before_each_circuit_is_joined() -> None:
-    """As a client it does so, and shows what it was granted when it asks for the circuit."""
+    """As a client it does so, and shows its voucher when it asks for the circuit."""
     async with ours(1) as relay, ours(2) as host, stock_peer(STOCK, is_client=True) as stock:
         relay.trust(stock.peer)
         await reserve(host, relay)
@@ -59,11 +59,11 @@ async def test_a_stock_peer_that_is_a_stranger_reserves_nothing_with_us() -> Non
         assert not await stock.reserve(relay.addresses()[0])
 
 
-# DCUtR. Neither side asks where loopback is public: the stock peer dials what it is told, and ours is told that it may.
+# DCUtR. Neither side checks that loopback is public: the stock peer dials any address, and ours is allowed to.
 
 
 def knocking_at_loopback(host: Host) -> None:
-    """Punch on loopback, where the host listens."""
+    """Let the host punch on loopback, where it listens."""
 
     def bound() -> list[Address]:
         return [from_socket(listener.socket.getsockname()) for listener in host.listeners]

@@ -1,6 +1,6 @@
-"""Other implementations are asked for TLS at once, and agree on the muxer within it where they know how.
+"""Other implementations are asked for TLS at once, and agree on the muxer within it where they can.
 
-That streams work over the connections that come of it is what the other tests of interoperability show.
+The other tests of interoperability show that streams work over these connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OURS = Identity.from_seed(bytes(32))
 
 @dataclass(frozen=True, kw_only=True)
 class Partner:
-    """A peer of another implementation: where it listens, and how to have it dial a peer at an address."""
+    """A peer of another implementation: its address, and a function that makes it dial a peer at an address."""
 
     peer: PeerId
     address: str
@@ -39,7 +39,7 @@ class Partner:
 
 
 Start = Callable[[str], AbstractAsyncContextManager[Partner]]
-"""Starts one that speaks this security alone."""
+"""Starts a partner that speaks only this security protocol."""
 
 
 @asynccontextmanager

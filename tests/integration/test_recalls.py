@@ -1,4 +1,4 @@
-"""Leases that have become hopeless: from the batch that leaves them behind to the engine that is stopped."""
+"""Leases that can no longer be used: from the batch that makes them too old to the engine that is stopped."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.swarm_fixture import open_node
 from tests.support.trainer_fixture import SWARM, lease_id, version
 
 NEVER_S = 1e6
-"""Seconds per token of an engine that is never done."""
+"""Seconds per token of an engine that never finishes."""
 
 ROOMY = Settings(steps=9, staleness=2, ahead=5.0)
-"""Batches of four rollouts, and room for what the slow one holds beside what the quick one makes."""
+"""Batches of four rollouts, and room for what the slow node holds beside what the quick one generates."""
 
 
 class Watched:
-    """A role, and what its node logs."""
+    """A role, and its node's log."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, dict[str, Any]]] = []
@@ -53,7 +53,7 @@ class Watched:
 
 @dataclass(kw_only=True)
 class Second(FakePeer):
-    """It comes when that has happened."""
+    """A peer that comes when that event has happened."""
 
     after: trio.Event
 
@@ -63,7 +63,7 @@ class Second(FakePeer):
 
 
 def fates(learner: Learner, peer: str) -> list[tuple[str, bool]]:
-    """What became of a peer's leases, and which were recalled."""
+    """Return how a peer's leases ended, and which were recalled."""
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         return db.execute(
             "SELECT status, lease IN recalled FROM leases WHERE peer = ? ORDER BY issued_ms, rowid", (peer,)
@@ -71,8 +71,8 @@ def fates(learner: Learner, peer: str) -> list[tuple[str, bool]]:
 
 
 async def test_what_comes_too_late_is_stopped_and_leased_to_others(tmp_path: Path) -> None:
-    """The slow one holds eight rollouts, and as time goes on everything that it begins grows too old. Were they counted
-    on for as long as they are leased, the quick one would soon have nothing to do, and the run would not end.
+    """The slow node holds eight rollouts, and each that it begins becomes too old. If the learner counted on them for
+    as long as they are leased, the quick node would soon have nothing to do, and the run would not end.
     """
     network, slow = MemoryNetwork(), Watched()
     async with (
@@ -94,7 +94,7 @@ async def test_what_comes_too_late_is_stopped_and_leased_to_others(tmp_path: Pat
     reasons = slow.given_back()
     assert reasons
     assert all("the learner accepts only records of version 1." in reason for reason in reasons)
-    assert slow.role.counts.engine_s > 0, "what it made in vain took time as well"
+    assert slow.role.counts.engine_s > 0, "engine time must count for rollouts that were too late"
     assert not [event for event in events if isinstance(event, Delivered) and event.peer == node.peer]
     ended = [event for event in events if isinstance(event, Withdrawn) and event.peer == node.peer]
     assert {event.status for event in ended} <= {"recalled", "spared"}
@@ -125,13 +125,13 @@ async def test_a_node_drops_only_what_it_holds_and_what_is_too_old_for_it(tmp_pa
         assert role.holding == held
         role.recall(LeaseRecall(leases=[first], minimum=version("1.1")))
         assert role.holding == held - {first}
-        assert role._begun is not None, "the other one is still being made"
+        assert role._begun is not None, "the engine must go on with the other lease"
         role.recall(LeaseRecall(leases=[first], minimum=version("1.1")))
         assert len(slow.given_back()) == 1
         slow.generating = trio.Event()
         role.recall(LeaseRecall(leases=sorted(held), minimum=version("9.9")))
         assert role.holding == set()
-        await slow.generating.wait()  # it leases anew, and works: a learner that lies costs work and no more
+        await slow.generating.wait()  # it gets new leases and works: a lying learner costs work and no more
         assert not role.holding & held
         assert role.counts.pending == 2 * len(role.holding)
         nursery.cancel_scope.cancel()
@@ -153,7 +153,7 @@ async def test_a_recall_that_a_broken_line_lost_is_told_on_the_next_one(tmp_path
             await trio.lowlevel.checkpoint()
         begun: set[LeaseId] = set(learner.capacity.leasing._started)
         for lease in begun:
-            learner.capacity.leasing.recall(lease)  # and nobody was told
+            learner.capacity.leasing.recall(lease)  # and no node was told
         learner.capacity.collecting = learner.capacity.chain.head.version + 3
         network.cut(learner.transport.peer_id, node.peer)
         while begun & set(learner.capacity.leasing.open):

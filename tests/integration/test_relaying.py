@@ -1,4 +1,4 @@
-"""From a chunk that one node passed to another to its credit in the learner's ledger, over a network in memory."""
+"""A chunk that one node relays to another: from its transfer to its credit in the ledger, over a network in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = Settings(steps=3, staleness=3)
 
 
 async def deaf(transfer: Transfer) -> bytes:
-    """The learner's holdings are not heard of, so chunks must come from somebody else."""
+    """Do not let the learner's HAVE messages arrive, so that chunks must come from another node."""
     if transfer.protocol == exchange.EXCHANGE:
         await trio.sleep_forever()
     return transfer.data
@@ -51,7 +51,7 @@ async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_p
     assert {(receiver, giver) for _, receiver, giver, _ in rows} == {(worker.peer, relay.peer)}
     credited = {manifest: size for manifest, _, _, size in rows}
     assert len(credited) == len(rows)
-    assert credited[first.hash] == first.manifest.total_bytes, "all of the first version came from the relay"
+    assert credited[first.hash] == first.manifest.total_bytes, "the whole first version must come from the relay"
     assert credited.items() <= taken.items()
 
 
@@ -63,7 +63,7 @@ async def test_an_installation_and_the_first_trial_are_heard_of_at_once(tmp_path
         trio.open_nursery() as nursery,
     ):
         serve(learner)
-        learner.sessions.heartbeat_s = 500.0  # so what is heard at all was said out of turn
+        learner.sessions.heartbeat_s = 500.0  # so any message that arrives was sent out of turn
         nursery.start_soon(work_with, worker, learner, tmp_path, 0.001)
         await learner.train()
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Reports: what is counted, what follows from it, and that it can be read at any width by people and programs."""
+"""Reports: their counts, the figures computed from them, and that people and programs can read them at any width."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_every_turn_of_an_episode_is_credited_and_shares_the_fate_of_its_group(s
     assert (atlas.admitted, atlas.trained, atlas.dropped) == (8, 4, 4)
     assert (bolt.admitted, bolt.trained, bolt.dropped) == (4, 2, 2)
     assert (report.later_turns, report.uninformative) == (4, 6)
-    assert report.lags == {1: 2, 2: 4}, "each record at its own"
+    assert report.lags == {1: 2, 2: 4}, "each record must count at its own lag"
     assert "12 admitted, 4 of them later turns or parts of an episode, 6 in groups" in " ".join(as_text(report).split())
 
 
@@ -339,7 +339,7 @@ def test_totals_are_the_sums_of_rows(demo: SwarmReport) -> None:
     assert all(peer.leases.issued == peer.leases.open + peer.leases.in_time + peer.leases.failed for peer in demo.peers)
 
 
-# Where it is read from
+# Where the report is read from
 
 
 def test_a_ledger_is_read_while_its_learner_is_in_the_middle_of_writing(story: Story) -> None:
@@ -386,7 +386,7 @@ def test_a_newer_ledger_is_refused(story: Story) -> None:
         swarm_report(story.ledger.path)
 
 
-# As people read it
+# For people
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 240])
@@ -457,7 +457,7 @@ def test_several_currencies_are_kept_apart(story: Story) -> None:
     assert report.costs == {"EUR": 1_000_000, "USD": 2_000_000}
     text = as_text(report)
     assert "1.00 EUR, 2.00 USD" in text
-    assert "1.00 EUR per" not in text  # never one currency's money over all tokens as if it were everything
+    assert "1.00 EUR per" not in text  # one currency's cost is never divided by all tokens
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_ones_own_work_before_any_receipt(tmp_path: Path) -> None:
     assert "none yet" in as_text(own_report(Receipts(tmp_path / "receipts.sqlite"), peer=ALPHA))
 
 
-# How the run was made: what two runs are compared by
+# How the run was made: facts by which two runs are compared
 
 
 def test_a_comparison_finds_mode_bubble_and_pace(story: Story) -> None:
@@ -572,7 +572,7 @@ def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
     story.plan(BETA, micros=500_000, kappa=2, reasons=("atlas off: it is dear",))
     story.now_s = 400.0
     stay = StayRow(presence=story.presences[ALPHA], bytes_up=0, bytes_down=0, standby_s=300.0)
-    for _ in range(2):  # said again, not added
+    for _ in range(2):  # repeated, not added
         story.ledger.peers.peers_present([stay], story.now_ms)
     story.here(BETA)
     report = swarm_report(story.ledger.path, staleness=4)
@@ -580,7 +580,7 @@ def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
     assert (peers[ALPHA].active_s, peers[ALPHA].standby_s, peers[ALPHA].cost) == (100.0, 300.0, 100.0)
     assert (peers[BETA].active_s, peers[BETA].standby_s) == (400.0, 0.0)
     assert peers[ALPHA].reputation is not None
-    assert peers[ALPHA].reputation.availability == peers[BETA].reputation.availability, "it was here all the time"
+    assert peers[ALPHA].reputation.availability == peers[BETA].reputation.availability, "both were present all the time"
     assert [(plan.at_s, plan.kappa, plan.active) for plan in report.plans] == [
         (0.0, 1, (ALPHA, BETA)),
         (100.0, 2, (BETA,)),
@@ -595,7 +595,7 @@ def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
     assert told["peers"][0]["hours_standby"] == pytest.approx(300 / 3600)
 
 
-# As programs read it
+# For programs
 
 
 def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
@@ -764,7 +764,7 @@ def test_what_verifying_took_is_told(story: Story) -> None:
     assert report.teacher_share is None
     story.ledger.trust.engine_used("scores", 0.4 * report.wall_s)
     report = swarm_report(story.ledger.path)
-    assert report.verifying_share == pytest.approx(0.05), "a teacher verifies nobody"
+    assert report.verifying_share == pytest.approx(0.05), "a teacher's scores must not count as verification"
     assert "40.0% of the run" in as_text(report)
     assert json.loads(as_json(report))["totals"]["verifying_s"] == report.engine_s
     assert "audits 4 s and tests for selective delivery 1 s of engine time: 5.0% of the run" in as_text(report)
@@ -776,7 +776,9 @@ def test_a_ledger_without_audits_has_no_table_of_them(demo: SwarmReport) -> None
 
 
 def trial(story: Story, *, num_peers: int, num_banned: int) -> SwarmReport:
-    """The first of so many peers have most of what was trained on; the last were banned, the very last at last."""
+    """Write a run in which the first peers made most of the rollouts that were trained on, and the last peers were
+    banned, the very last one latest.
+    """
     story.join(peer_row(LEARNER, "learner", role="learner"))
     peers = [key(number + 40).peer_id for number in range(num_peers)]
     for place, peer in enumerate(peers):
@@ -793,7 +795,9 @@ def trial(story: Story, *, num_peers: int, num_banned: int) -> SwarmReport:
 
 def test_bans_are_told_at_the_top(story: Story) -> None:
     report = trial(story, num_peers=6, num_banned=2)
-    assert [row.name for row in report.banned] == ["peer 4", "peer 5"], "in the order in which they were"
+    assert [row.name for row in report.banned] == ["peer 4", "peer 5"], (
+        "banned peers must be in the order of their bans"
+    )
     top = " ".join(as_text(report)[:1500].split())
     assert "trust banned 2 of 6 rollout peers (2 by the operator); 2 of the 6 rollouts trained on were theirs" in top
     totals = json.loads(as_json(report))["totals"]
@@ -804,7 +808,9 @@ def test_of_very_many_peers_those_have_a_row_that_matter_most(story: Story) -> N
     report = trial(story, num_peers=60, num_banned=9)
     shown = [row.name for row in listed(report)]
     assert shown[0] == "learner"
-    assert {f"peer {place}" for place in range(13)} <= {*shown}, "of the next eight, as many as there is room for"
+    assert {f"peer {place}" for place in range(13)} <= {*shown}, (
+        "the peers with the most trained rollouts must be shown"
+    )
     assert {f"peer {place}" for place in range(55, 60)} <= {*shown}
     assert len(shown) == 26
     text = as_terminal(report, width=80, color=False)
@@ -859,7 +865,7 @@ def test_a_learner_has_no_reputation_in_any_form(story: Story) -> None:
 
 
 def test_a_run_lasts_from_when_its_learner_was_there(tmp_path: Path) -> None:
-    """It is there, and paid, before its trainer is loaded, and every table and picture counts from then."""
+    """The learner is present, and paid, before its trainer is loaded. Every table and picture counts from that time."""
     story = Story(ledger=Ledger(tmp_path / "ledger.sqlite", swarm=SWARM))
     story.join(peer_row(LEARNER, "learner", role="learner"))
     story.now_s = 8.0
@@ -905,7 +911,7 @@ def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: St
     story.ledger.peers.troubles_told([trouble_row(BETA, "install")])
     assert swarm_report(story.ledger.path).unable.nodes == 2
     story.publish(V1)
-    assert swarm_report(story.ledger.path).unable.nodes == 0, "of the next one nobody has said anything"
+    assert swarm_report(story.ledger.path).unable.nodes == 0, "no node has reported on the next version"
     assert "cannot install" not in as_text(swarm_report(story.ledger.path))
 
 

@@ -1,4 +1,4 @@
-"""A node through the hours in which its owner lends it: over a network in memory, with a clock that the test sets."""
+"""A node works through the hours in which its owner lends it: a network in memory, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.trainer_fixture import PEER, SWARM
 
 ROOMY = Settings(steps=100_000, staleness=2, ahead=5.0)
 NEVER_S = 1e6
-"""Seconds per token of an engine that is never done."""
+"""Seconds per token of an engine that never finishes."""
 
 
 class Lent:
-    """A role with its owner's hours, the clock on its wall, and what its node logs."""
+    """A role with its owner's hours, the wall clock, and its node's log."""
 
     def __init__(self, shows: str) -> None:
         self.shows = datetime.fromisoformat(f"2026-03-01 {shows}")
@@ -42,7 +42,7 @@ class Lent:
         self.here.set()
 
     def set(self, shows: str) -> None:
-        """The clock shows this now, and is looked at."""
+        """Set the clock to this time, and check the hours."""
         self.shows = datetime.fromisoformat(f"2026-03-01 {shows}")
         self.role.shift.look()
 
@@ -51,7 +51,9 @@ class Lent:
 
 
 async def others_train(learner: Learner, steps: int) -> None:
-    """Somebody else comes, makes what so many steps take, and goes: more than a few would outrun who is followed."""
+    """Let another peer come, generate the rollouts of so many steps, and go. More than a few steps would outrun the
+    node that follows.
+    """
     head = learner.capacity.chain.head.version
     async with trio.open_nursery() as nursery:
         nursery.start_soon(FakePeer().work, learner)
@@ -61,7 +63,7 @@ async def others_train(learner: Learner, steps: int) -> None:
 
 
 def installed(learner: Learner, peer: PeerId) -> int:
-    """What the learner has heard of."""
+    """Return the installed version that the node last reported to the learner."""
     version = learner.scheduler.worker(peer).installed
     return -1 if version is None else version.version
 
@@ -84,13 +86,13 @@ async def test_it_works_rests_keeps_the_newest_version_and_works_again(tmp_path:
         assert role.shift.left_s == 0
         await until(lambda: worker.until_ms <= learner.wall.ms and not role.holding)
         learner.wall.ms += (
-            1_800_000  # the node's clock and this one are set by hand, this one last: words may be under way
+            1_800_000  # the node's clock and this one are set by hand, this one last: messages may be under way
         )
         assert learner.recorder.observatory.resting(learner.recorder.now_s()) == {node.peer}
         made, has, worker.asked = role.counts.admitted, installed(learner, node.peer), -1
         await others_train(learner, steps=2)
         await until(lambda: installed(learner, node.peer) >= has + 2)
-        assert worker.asked == -1, "it asks for nothing"
+        assert worker.asked == -1, "a resting node must ask for no leases"
         assert role.counts.admitted == made
         assert not [granted for granted in learner.capacity.leasing.open.values() if granted.peer == node.peer]
         learner.wall.ms += round(11.5 * 3_600_000)
@@ -154,7 +156,7 @@ async def test_who_comes_outside_its_hours_waits_for_them_without_a_trial(tmp_pa
 
 
 async def test_what_would_not_be_made_before_they_end_is_not_begun(tmp_path: Path) -> None:
-    """By what the engine took of late: four rollouts take 40 s, and 30 are left. The deadline is no matter."""
+    """By the engine's recent speed, four rollouts take 40 s, and 30 s are left. The deadline does not matter."""
     network, lent = MemoryNetwork(), Lent("07:29:30")
     async with (
         open_learner(tmp_path, ROOMY, network=network) as learner,
@@ -212,7 +214,9 @@ async def test_leases_that_come_as_they_end_go_back(tmp_path: Path) -> None:
 async def test_who_has_no_time_left_does_not_ask_for_the_same_again_and_again(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    """The learner knows less of the node than it does itself, after a restart for example, and grants what it wants."""
+    """The learner knows less of the node than the node does, after a restart for example, and grants what the node
+    wants.
+    """
     network, lent = MemoryNetwork(), Lent("07:29:30")
     async with (
         open_learner(tmp_path, ROOMY, network=network) as learner,
@@ -229,10 +233,10 @@ async def test_who_has_no_time_left_does_not_ask_for_the_same_again_and_again(
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         nursery.start_soon(learner.train)
         await until(lambda: lent.told("leases_given_back") != [])
-        for _ in range(1000):  # enough for a hundred more
+        for _ in range(1000):  # time enough for a hundred more
             await trio.to_thread.run_sync(int)
         given_back = len(lent.told("leases_given_back"))
-        assert given_back <= 2, "what it held, and what it had asked for by then"
+        assert given_back <= 2, "only leases that it held or had asked for may go back"
         mock_clock.autojump_threshold = 0.0  # time passes from here on
         await until(lambda: len(lent.told("leases_given_back")) > given_back)
         nursery.cancel_scope.cancel()

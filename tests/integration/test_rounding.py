@@ -1,4 +1,4 @@
-"""Honest peers whose machines round: audits leave them alone, however loud their policy and at every temperature."""
+"""Audits accept honest peers whose machines round, for policies with large logits and at every temperature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loud(chance: np.random.Generator, scale: float) -> Floats:
 
 
 def certain(chance: np.random.Generator, ahead: float) -> Floats:
-    """One to three tokens are ahead of all others by so much."""
+    """Return logits in which one to three tokens are ahead of all others by so much."""
     logits = chance.normal(size=(TOKENS, VOCAB)).astype(np.float32)
     for row in logits:
         row[chance.choice(VOCAB, chance.integers(1, 4), replace=False)] += ahead
@@ -36,7 +36,7 @@ def certain(chance: np.random.Generator, ahead: float) -> Floats:
 
 
 def shifted(chance: np.random.Generator, by: float) -> Floats:
-    """By what softmax takes out again, and rounding does not."""
+    """Return logits with an added constant, which softmax removes, and rounding does not."""
     return loud(chance, 3) + np.float32(by)
 
 

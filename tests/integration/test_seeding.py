@@ -1,4 +1,4 @@
-"""Seeding: the source gives each chunk about once, its followers do the rest; what they are shown, and when."""
+"""Seeding: the source sends each chunk about once, its followers relay the rest; which chunks they are shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOTAL = sum(chunk.size for chunk in SIGNED.manifest.chunks)
 
 
 async def slow(transfer: Transfer) -> bytes:
-    """A chunk takes a while, a small message hardly any."""
+    """Delay a chunk a while, and a small message hardly at all."""
     await trio.sleep(0.05 if len(transfer.data) > 128 else 0.001)
     return transfer.data
 
@@ -53,7 +53,7 @@ def is_whole(node: SwarmNode) -> bool:
 async def swarm_of(
     root: Path, num_peers: int, *, mesh: bool = True
 ) -> AsyncIterator[tuple[SwarmNode, list[SwarmNode]]]:
-    """A source that seeds, and peers, all connected over slow links; without `mesh`, to the source alone."""
+    """Yield a source that seeds, and peers, all connected over slow links; without `mesh`, to the source alone."""
     network = MemoryNetwork()
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(open_node(network, SWARM, root, "source"))
@@ -61,7 +61,7 @@ async def swarm_of(
         for node in [source, *peers]:
             for other in [source, *peers]:
                 network.set_fault(node.peer, other.peer, slow)
-                node.transport.trust(other.peer)  # as a learner's peers are, and whom it introduced
+                node.transport.trust(other.peer)  # as the peers of a learner are, and those that it introduced
         for index, peer in enumerate(peers):
             await peer.dial(source, *(peers[:index] if mesh else ()))
         source.distribution.seed(SIGNED)
@@ -79,7 +79,7 @@ async def test_the_source_gives_about_one_copy_and_the_peers_the_others(
             for peer in peers:
                 nursery.start_soon(peer.fetch, SIGNED)
         assert all(is_whole(peer) for peer in peers)
-        # 1.3 copies usually: once each of so few chunks was given, the source helps with what is on its way.
+        # 1.3 copies usually: after each of so few chunks was sent once, the source also helps with chunks on their way.
         assert TOTAL <= source.serving.served_bytes <= 2 * TOTAL
         assert sum(peer.distribution.duplicate_bytes for peer in peers) <= 0.1 * TOTAL
         assert all(peer.faults == [] for peer in [source, *peers])
@@ -96,7 +96,9 @@ async def test_a_single_follower_and_followers_that_cannot_reach_each_other_get_
                     nursery.start_soon(peer.fetch, SIGNED)
             assert all(is_whole(peer) for peer in peers)
             assert source.serving.served_bytes == num_peers * TOTAL
-            assert trio.current_time() - began < 2 * num_peers * CHUNKS * 0.05, "no time-out was waited for"
+            assert trio.current_time() - began < 2 * num_peers * CHUNKS * 0.05, (
+                "the transfer must not wait for a timeout"
+            )
 
 
 async def test_a_follower_that_comes_late_and_one_that_leaves_early_harm_nobody(
@@ -137,7 +139,7 @@ async def test_who_takes_and_never_gives_delays_the_others_and_no_more(
         assert trio.current_time() - began < PATIENCE_S + 2 * CHUNKS * 0.05
 
 
-# What a follower is shown.
+# Chunks that a follower is shown.
 
 
 async def open_control(client: MemoryTransport) -> FrameStream:
@@ -147,7 +149,7 @@ async def open_control(client: MemoryTransport) -> FrameStream:
 
 
 async def shown_to(frames: FrameStream) -> set[int]:
-    """All that this follower is shown until nothing more comes."""
+    """Return all chunks that this follower is shown until no more come."""
     seen: set[int] = set()
     while True:
         with trio.move_on_after(0.5):
@@ -205,7 +207,7 @@ async def test_a_peer_is_not_told_that_we_hold_what_it_holds(tmp_path: Path, aut
         assert await shown_to(frames) == set()
         await node.dial(a)
         assert await shown_to(frames) == {3}
-        assert await shown_to(await open_control(client)) == {1, 3}, "who asks is told everything"
+        assert await shown_to(await open_control(client)) == {1, 3}, "a peer that asks must be told every chunk"
         nursery.cancel_scope.cancel()
 
 

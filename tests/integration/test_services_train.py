@@ -1,7 +1,4 @@
-"""Rewards that a service computes, through a learner's loops: five steps, over an outage, without a wrong reward.
-
-The verifiers' processes, the service and the ledger are real, the trainer and the peer are not.
-"""
+"""Train on rewards of a service through a learner's loops: five steps, an outage, and no wrong reward."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ STEPS = 5
 
 
 def answer(number: int, heard: Heard) -> Any:
-    """Every third request fails, and every fifth completion is one of which it cannot say anything."""
+    """Fail every third request, and give no reward for every fifth completion."""
     if number % 3 == 2:
         return Reply(status=500, value="out of memory")
     return rewards(*(None if len(item["completion"]) % 5 == 4 else 0.25 for item in heard.value["items"]))

@@ -1,5 +1,7 @@
-"""Groups of several peers' turns: for what one of them did nobody else is blamed, and what the others made is told to
-be dropped, through restarts as well."""
+"""Groups of several peers' turns: only the guilty peer is blamed, and the others' turns are reported as dropped.
+
+This holds through restarts as well.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +38,24 @@ def two_turns(index: int, said: Said, transcript: int) -> Reply:
 
 
 def alike(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-    """Then the episodes of a group go on together, in one lease."""
+    """Return the same tokens for every seed, so that the episodes of a group go on together, in one lease."""
     return (9, 2, 0)
 
 
 def made_up(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-    """Four tokens of a group of six, in three contexts."""
+    """Return made-up tokens: four in a group of six, in three contexts."""
     return (1 + (seed + 30) % 60, 7, 0)
 
 
 def half_wrong() -> Callable[[int, PolicyVersion], tuple[int, ...]]:
-    """Three tokens of a group of six: it fails by itself, and does not convict."""
+    """Return a function with three wrong tokens in a group of six: the group fails by itself, and does not convict."""
     said = cycle([(8, 3, 0), (8, 2, 0)])
     return lambda seed, version: next(said)
 
 
 @asynccontextmanager
 async def working(root: Path) -> AsyncIterator[Learner]:
-    """A learner that judges what is handed in, and trains on nothing."""
+    """Yield a learner that judges deliveries, and does not train."""
     judge = Judge(draws=alike)
     async with (
         open_learner(root, SHARED, environment=two_turns, judge=judge) as learner,
@@ -72,7 +74,7 @@ async def lend(learner: Learner, peer: FakePeer) -> list[Lease]:
 
 
 async def make(learner: Learner, opener: FakePeer, follower: FakePeer) -> None:
-    """A group of two turns: all that is leased to them, one after the other."""
+    """Make a group of two turns: the peers answer all their leases, one after the other."""
     for peer in (opener, follower):
         await learner.sessions.welcome(peer.id, hello())
         for lease in await lend(learner, peer):
@@ -80,13 +82,13 @@ async def make(learner: Learner, opener: FakePeer, follower: FakePeer) -> None:
 
 
 async def audit(learner: Learner) -> None:
-    """All that is on the agenda."""
+    """Run every audit on the agenda."""
     assert learner.audits is not None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(learner.audits.run)
         await until(lambda: learner.log[-1][0] == "audits_made" and not len(learner.trust.agenda))
         nursery.cancel_scope.cancel()
-    assert not learner.trust.under_audit(), "what was signed is forgotten in time"
+    assert not learner.trust.under_audit(), "audited records were kept too long"
 
 
 def rows(root: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -104,7 +106,7 @@ def blamed(root: Path, peer: PeerId) -> int:
 
 
 def require_only_one_is_blamed(root: Path, guilty: PeerId, partner: FakePeer) -> None:
-    """The receipts of the other are those that it was given; its work is told to be dropped."""
+    """Check that the other peer's receipts are unchanged, and that its work is reported as dropped."""
     given = {lease: receipt.tokens for lease, receipt in partner.receipts.items()}
     assert given
     assert rules_of(root, partner.id) == {"admitted"}
@@ -120,7 +122,7 @@ def require_only_one_is_blamed(root: Path, guilty: PeerId, partner: FakePeer) ->
 
 
 async def require_nothing_is_left(root: Path) -> None:
-    """Also a restart finds nothing that waits."""
+    """Check that after a restart nothing waits either."""
     async with working(root) as learner:
         assert len(learner.capacity.buffer) == learner.capacity.buffer.held == len(learner.capacity.episodes) == 0
         assert len(learner.trust.agenda) == 0
@@ -169,7 +171,7 @@ async def test_a_ban_takes_every_turn_of_its_peer_and_blames_nobody_else(
         await make(learner, *((banned, honest) if opens else (honest, banned)))
         if is_audited:
             await audit(learner)
-            assert len(learner.capacity.buffer) == 2, "nothing of it waits for an audit any more"
+            assert len(learner.capacity.buffer) == 2, "a record of the group still waits for an audit"
         await learner.bans.convict(banned.id, "the operator has seen it")
         assert len(learner.capacity.buffer) == learner.capacity.buffer.held == 0
     assert rules_of(tmp_path, banned.id) == {"banned"}

@@ -1,4 +1,4 @@
-"""Strangers who want to keep others out, or to fill our memory, over real sockets."""
+"""Strangers try to keep others out, or to fill our memory, over real sockets."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def host() -> AsyncIterator[Host]:
 
 
 async def idle(learner: Host, source: str, connected: Callable[[], None]) -> None:
-    """Hold a connection and say nothing; when it is closed, make another."""
+    """Hold a connection without a word; when it is closed, make another."""
     while True:
         with suppress(OSError), trio.socket.socket() as one:
             await one.bind((source, 0))
             await one.connect(("127.0.0.1", parse_address(learner.addresses()[0]).port))
             connected()
             while await one.recv(1024):
-                pass  # a greeting, until it is closed
+                pass  # discard a greeting, until the connection is closed
 
 
 def sources_of_strangers(kind: str) -> list[str]:
@@ -62,7 +62,7 @@ def sources_of_strangers(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["one address", "many addresses"])
 async def test_a_member_comes_back_beside_three_hundred_idle_connections(kind: str) -> None:
-    """With the patience that every dialler has. Each idle connection is made again as soon as it is closed."""
+    """It comes back within every dialler's timeout. Each idle connection is made again as soon as it is closed."""
     async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
         num_connected = 0
         all_there = trio.Event()
@@ -107,7 +107,7 @@ async def test_a_laboratory_behind_one_address_gets_in_as_a_whole() -> None:
 
 
 async def test_more_than_there_are_places_for_all_get_in_and_nobody_is_sent_away() -> None:
-    """Known ones and unknown ones at once, more than MAX_STRANGERS, each from an address of its own."""
+    """Known and unknown peers at once, more than MAX_STRANGERS, each from an address of its own."""
     many, welcomed = MAX_STRANGERS + 72, list[PeerId]()
     async with host() as learner, trio.open_nursery() as nursery:
         keys = [bytes([1, number]) * 16 for number in range(many)]
@@ -138,7 +138,7 @@ async def test_more_than_there_are_places_for_all_get_in_and_nobody_is_sent_away
 
 
 async def test_a_member_that_comes_and_goes_as_fast_as_it_can_shakes_hands_no_more_often_than_its_origin_may() -> None:
-    """Beside a member that stays, and is answered all the while. Whom it refuses, the host refuses for nothing."""
+    """A member that stays is answered all the while. Refusals are not held against the restless member."""
     tries = round(ORIGIN_HANDSHAKES.burst) + 150
     async with (
         host() as learner,
@@ -174,7 +174,7 @@ async def test_a_member_that_comes_and_goes_as_fast_as_it_can_shakes_hands_no_mo
 
 
 async def test_a_restart_finds_who_was_a_member_before() -> None:
-    """A stranger's connections fill the strangers' places; who was a member before is not the one to go."""
+    """Strangers' connections fill the strangers' places; a former member is not the one that must go."""
     async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
         learner.expect({member.peer_id: "127.0.0.1"})
         await member.dial(learner.addresses())
@@ -193,7 +193,7 @@ async def connect(
     *,
     task_status: trio.TaskStatus[SecureChannel],
 ) -> None:
-    """Be a stranger that shakes hands and stays; what it does then is the caller's."""
+    """Be a stranger that shakes hands and stays; the caller decides what it does then."""
     raw_socket = socket.socket()
     raw_socket.bind((source, 0))
     raw_socket.setblocking(False)
@@ -212,13 +212,13 @@ async def connect(
 
 
 def opened(stream_id: int, protocol: str, payload: bytes) -> bytes:
-    """A stream that is opened, negotiated for without waiting, and filled."""
+    """Return the frames of a stream that is opened, negotiated without waiting, and filled."""
     data = encode_message("/multistream/1.0.0") + encode_message(protocol) + payload
     return encode_header(FrameType.DATA, Flag.SYN, stream_id, len(data)) + data
 
 
 async def send(channel: SecureChannel, data: bytes) -> None:
-    """Send without ever reading; quiet when we are cut off."""
+    """Send without ever reading; ignore that we are cut off."""
     with suppress(ConnectionLost):
         await channel.send(data)
 
@@ -233,7 +233,7 @@ async def until_cut_off(channel: SecureChannel) -> list[int]:
 
 
 async def test_greedy_strangers_never_hold_more_than_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty of them fill 256 streams each, which nobody reads, and read nothing themselves."""
+    """Forty strangers fill 256 streams each, which the host does not read, and read nothing themselves."""
     async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
         held, end_over = list[int](), learner.end_over
 
@@ -304,7 +304,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_flood_of_small_things_is_read_slowly_or_ends(kind: str) -> None:
-    """Ten thousand of them do not keep a member waiting, and are told of."""
+    """Ten thousand of them do not delay a member, and are reported."""
     async with host() as learner, open_libp2p(SEED_B, []) as member, trio.open_nursery() as nursery:
         await member.dial(learner.addresses())
         learner.trust(member.peer_id)

@@ -1,6 +1,6 @@
-"""`docs/protocol.md` is true: its tables, limits, tags, rules and worked bytes are those of the code.
+"""Check `docs/protocol.md`: its tables, limits, tags, rules and worked bytes are those of the code.
 
-Whoever adds a message or a field writes its row there first; this file says which one is missing, or no longer so.
+Write the row of a new message or field there first; this file says which one is missing, or no longer right.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ SECTIONS = dict(re.findall(r"^#### (\w+)\n(.*?)(?=^#|\Z)", TEXT, flags=re.MULTIL
 
 
 def rows(text: str) -> list[list[str]]:
-    """Cells of all table rows below a header, backquotes left out."""
+    """Return the cells of all table rows below a header, without backquotes."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
     return [[cell.strip("`") if cell.count("`") == 2 else cell for cell in row] for row in cells]
 
 
 def said(text: str) -> str:
-    """A type as the tables write it, with its large numbers spelled out."""
+    """Return a type as the tables write it, with its large numbers spelled out."""
     for power, number in NUMBERS.items():
         text = re.sub(re.escape(power) + r"(?!-)", str(number), text)
     return text
 
 
 def written(kind: inspect.Type) -> str:
-    """The same, from the code."""
+    """Return the same form of a type in the code."""
     match kind:
         case inspect.IntType(ge=0, lt=lt) if lt == 1 << 53:
             return "count"
@@ -165,7 +165,7 @@ def hex_blocks() -> list[list[str]]:
 
 
 def raw(line: str) -> bytes:
-    """The bytes of one line: hex up to the first run of three spaces, a direction mark left out."""
+    """Return the bytes of one line: hex up to the first run of three spaces, without a direction mark."""
     return bytes.fromhex(re.split(r" {3,}", line.strip().lstrip("<> "))[0])
 
 

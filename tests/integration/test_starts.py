@@ -1,7 +1,7 @@
-"""A start and its dry run: what one of them refuses the other refuses too, in the same words, and nothing is left.
+"""A start and its dry run refuse the same things in the same words, and leave nothing behind.
 
-The trainer's process is real and light (`tests.support.refusing_trainer`); that the real ones refuse alike is seen in
-`tests/e2e/test_trials.py`.
+The trainer's process is real and light (`tests.support.refusing_trainer`); `tests/e2e/test_trials.py` shows that the
+real ones refuse alike.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ audits = false
 
 @dataclass
 class Place:
-    """Where somebody starts a swarm: the file, its model and its problems. Options are those of the command line."""
+    """The files with which a person starts a swarm: the configuration, its model and its problems. Options are those of
+    the command line.
+    """
 
     root: Path
     options: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Place:
         self.path.write_text(text.replace(before, after))
 
     def files(self) -> dict[str, bytes]:
-        """Everything that is there, but for what SQLite keeps beside a database that is read."""
+        """Return every file here, except those that SQLite keeps beside a database that is read."""
         found = {str(path.relative_to(self.root)): path for path in self.root.rglob("*") if path.is_file()}
         return {name: path.read_bytes() for name, path in found.items() if not name.endswith(("-shm", "-wal"))}
 
@@ -106,7 +108,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def make_run(path: Path, state: Path) -> None:
-    """As a learner leaves it that was stopped after STEP."""
+    """Make the run that a learner leaves when it is stopped after STEP."""
     start = look_at(path)
     home = open_learner_home(state, name="starts", certificate_days=90, now_ms=Clock.now_ms())
     home.close()
@@ -120,7 +122,7 @@ def make_run(path: Path, state: Path) -> None:
 
 
 def other_run(place: Place) -> Path:
-    """A run that a fork may begin with, and a state directory for the fork that is not there yet."""
+    """Return the state directory of a run that a fork may begin with. The fork's own does not exist yet."""
     place.state.rename(place.root / "other")
     return place.root / "other"
 
@@ -151,7 +153,7 @@ def fork_of_another_task(place: Place) -> None:
 
 
 def pairs(place: Place, wait: int = 4) -> None:
-    """Groups of so many wait to be trained on."""
+    """Make groups of so many pairs wait to be trained on."""
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
         ledger.work.leases_issued([replace(lease_row(1), rollouts=wait)])
         deliver(ledger, 1)
@@ -291,7 +293,7 @@ async def test_a_start_and_its_dry_run_refuse_in_the_same_words(
         spoil(place)
         before = place.files()
         told = await refused(dry_run, place)
-        assert place.files() == before, "a dry run leaves nothing"
+        assert place.files() == before, "the dry run changed a file"
         started = await refused(learn, place, plain=True)
     finally:
         while holding:
@@ -327,7 +329,7 @@ async def test_a_refusal_of_the_trainer_leaves_a_run_that_can_be_gone_on_with(pl
 async def test_a_first_start_that_is_refused_and_a_fork_leave_nothing_to_go_on_from(place: Place) -> None:
     place.options, place.trainer = {"fork_from": str(other_run(place))}, ("export", "internal", "no")
     await refused(learn, place, plain=True)
-    assert not place.state.exists(), "the fork was taken back"
+    assert not place.state.exists(), "the state of the failed fork must be removed"
     place.options = {}
     await refused(learn, place, plain=True)
     assert not (place.state / "invite").exists()
@@ -346,7 +348,7 @@ def test_what_may_change_may_change(place: Place) -> None:
 
 
 def test_pairs_that_wait_are_no_reason_to_refuse_pairs(place: Place) -> None:
-    """Whatever size the groups had with which the run began."""
+    """This holds for any size that the groups had when the run began."""
     pairs(place, wait=2)
     look_at(place.path)
 

@@ -1,6 +1,6 @@
-"""A statement judged with nothing of ours, as docs/protocol.md says: JSON, base64, MessagePack, sha2-256 and Ed25519.
+"""Verify a statement without our code, as docs/protocol.md says: JSON, base64, MessagePack, sha2-256 and Ed25519.
 
-Whoever writes another verifier can begin here. It takes every file for one that holds, and fails on the first that does
+Authors of another verifier can begin here. It takes every file for one that holds, and fails on the first that does
 not.
 """
 
@@ -43,7 +43,7 @@ def peer_id(key: bytes) -> str:
 
 
 def opened(raw: bytes, kind: str, swarm: bytes) -> tuple[bytes, Any]:
-    """Section 7: the signer's key and the payload of an envelope."""
+    """Return the signer's key and the payload of an envelope (section 7)."""
     named, said, key, payload, signature = msgspec.msgpack.decode(raw)
     assert (named, said) == (swarm, kind)
     parts = (b"volery/1/" + swarm, kind.encode(), payload)
@@ -56,7 +56,7 @@ def varint(number: int) -> bytes:
 
 
 def of_learner(raw: bytes, kind: str, swarm: bytes, operator: bytes) -> Any:
-    """Section 8: what a learner said who was certified when it said it."""
+    """Return a statement of a learner that was certified when it made it (section 8)."""
     key, said = opened(raw, kind, swarm)
     signer, word = opened(said["certificate"], "certificate", swarm)
     assert (signer, word["learner"]) == (operator, key)
@@ -65,7 +65,9 @@ def of_learner(raw: bytes, kind: str, swarm: bytes, operator: bytes) -> Any:
 
 
 def root_of(entry: bytes, place: int, size: int, path: list[bytes]) -> bytes:
-    """RFC 9162, section 2.1.3, from the top down: the path's last hash is that beside the root's child."""
+    """Return the Merkle root from the top down (RFC 9162, section 2.1.3): the path's last hash is the sibling of the
+    root's child.
+    """
     if size == 1:
         assert (place, path) == (0, [])
         return sha(b"\0" + entry)
@@ -76,7 +78,7 @@ def root_of(entry: bytes, place: int, size: int, path: list[bytes]) -> bytes:
 
 
 def shares(today: int, days: list[list[int]]) -> dict[str, float]:
-    """The rules of scale 1."""
+    """Compute the shares by the rules of scale 1."""
     assert [day[0] for day in days] == sorted({day[0] for day in days})
     assert all(0 <= today - day[0] <= 56 for day in days)
     here, missed, in_time, failed, clean, blamed, passed, bad, given, had = (
@@ -94,7 +96,7 @@ def shares(today: int, days: list[list[int]]) -> dict[str, float]:
 
 
 def sums(file: bytes, operator: bytes) -> dict[str, Counter[str]]:
-    """What a file adds up to; AssertionError or InvalidSignature where it does not hold."""
+    """Return the sums of a file; raise AssertionError or InvalidSignature if it is not valid."""
     first, *lines, last = map(json.loads, file.splitlines())
     body = file[: file.rstrip(b"\n").rindex(b"\n") + 1]
     assert (last["lines"], last["sha256"]) == (1 + len(lines), sha(body).hex())

@@ -1,8 +1,8 @@
-"""Files of receipts, proofs and reputations whose every envelope a hostile learner signed itself, made wrong before.
+"""Verify files whose every envelope a hostile learner signed itself, with faults made before signing.
 
-What damage to signed bytes does, `test_check` holds. Here the signatures are good, and what they cover is distorted, at
-the bounds, said twice, or of each other: `volery receipts verify` and `volery reputation verify` end with 0 or 1, in
-text and as JSON, and name every flaw by line and field.
+`test_check` covers damage to signed bytes. Here the signatures are good, and the contents are distorted, at the bounds,
+repeated, or mixed up. `volery receipts verify` and `volery reputation verify` must end with 0 or 1, in text and as
+JSON, and name every flaw by line and field.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def note() -> bytes:
 
 
 def again(draw: st.DrawFn, raw: bytes, kind: Kind, signer: Keypair = LEARNER) -> bytes:
-    """What the envelope covers, distorted and signed again by who signed it."""
+    """Draw the envelope's content, distorted and signed again by its signer."""
     payload = read_envelope(raw, kind=kind, swarm=SWARM.swarm, limit=LIMIT).payload
     tree = tree_of(decode(MESSAGES[kind], payload, LIMIT))
     return seal(signer, SWARM.swarm, kind, packed(distort(draw, tree)))
@@ -91,7 +91,7 @@ def _receipt(draw: st.DrawFn) -> Line:
 
 
 def _bounds(draw: st.DrawFn) -> Line:
-    """Counts as large as they can be: sums go beyond what a double has, and beyond 2^63."""
+    """Draw counts as large as they can be: sums exceed what a double holds, and 2^63."""
     return receipt_line(draw(st.integers(1, 3)), tokens=draw(COUNTS), issued_ms=NOW_MS + draw(st.integers(-999, 999)))
 
 
@@ -133,7 +133,7 @@ GOOD: list[Line] = [receipt_line(7), relay_line(), *proof_lines(), ReputationLin
 
 @st.composite
 def files(draw: st.DrawFn, make: Callable[[st.DrawFn], Line]) -> bytes:
-    """A file of such lines among good ones, each perhaps twice, with a first and a last line that fit."""
+    """Draw a file of such lines among good ones, each perhaps twice, with a first and a last line that fit."""
     lines = [make(draw) for _ in range(draw(st.integers(1, 3)))]
     lines = draw(st.permutations([*lines, *draw(st.lists(st.sampled_from([*lines, *GOOD]), max_size=4))]))
     return b"".join(write_lines(Head(swarm=SWARM.swarm.hex(), genesis=GENESIS), lines))

@@ -1,4 +1,4 @@
-"""`volery reputation`: how peers stand, signed, checked offline, and changed nowhere on the way."""
+"""`volery reputation`: peers' reputations, signed, checked offline, and unchanged on the way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_is_exported_verifies_and_says_what_the_report_says(state: Path) ->
     assert (found[BETA]["band"], found[BETA]["banned"]) == ("banned", "20 of 28 tokens are off")
     assert found[BETA]["strikes"] == ["an audit failed lately"]
     assert [one["leases_in_time"] for one in found[ALPHA]["days"]] == [9]
-    assert found[ALPHA]["day"] == START_MS // DAY_MS, "a run of long ago is told as it was"
+    assert found[ALPHA]["day"] == START_MS // DAY_MS, "an old run must be reported with its own day"
     report = {one["peer"]: one["reputation"] for one in json.loads(volery("report", state, "--json").out)["peers"]}
     for peer, one in found.items():
         assert report[peer]["band"] == one["band"]
@@ -91,7 +91,7 @@ def test_a_table_is_printed_for_people(state: Path) -> None:
     assert ALPHA not in told.out
     assert f"{BETA} was banned: 20 of 28 tokens are off" in told.out
     assert "No expected operator was given" in told.out
-    assert volery("receipts", "verify", "one").out == told.out, "it is a statement like others"
+    assert volery("receipts", "verify", "one").out == told.out, "receipts verify must accept the same file"
 
 
 def test_changed_bytes_do_not_hold(state: Path) -> None:

@@ -1,9 +1,9 @@
 """Kill -9 at any moment, then open again: complete versions, parts that can be resumed, and nothing else.
 
 A process lives through everything a store can do and reports each step done. It is killed between two lines of the
-store's own code (a trace function counts them), so every moment can be tried and a failing one repeated: run this
-file as a program, `python -m tests.integration.test_store_kill DIRECTORY LIFE FIRST STRIDE`. A second kind of test
-kills from outside, at moments that nobody chose.
+store's own code (a trace function counts them), so every moment can be tried and a failing one repeated: run this file
+as a program, `python -m tests.integration.test_store_kill DIRECTORY LIFE FIRST STRIDE`. A second kind of test kills
+from outside, at random moments.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SIGNED = {number: SWARM.publish(files, version=number) for number, files in MODE
 NUMBERS = {signed.hash: number for number, signed in SIGNED.items()}
 
 Done = Callable[[str], None]
-"""Told after each step, with its name."""
+"""Called after each step, with its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """What a process does to the store in `root`, and what must hold of what it left after some of the steps."""
+    """A process's work on the store in `root`, and the rules for its state after some of the steps."""
 
     prepare: Callable[[Path], None]
     live: Callable[[Path, Done], None]
@@ -98,7 +98,7 @@ def check_what_is_left(root: Path, steps: list[str]) -> None:
 
 
 def _check_steps(store: ChunkStore, steps: list[str]) -> None:
-    """Nothing that was reported is lost, until eviction begins; then only what was to be kept is sure."""
+    """Check that no reported step is lost. Once eviction begins, only what was to be kept must be there."""
     if "evicted" in steps:
         assert [one.hash for one in store.versions()] == [SIGNED[3].hash]
     for step in steps:
@@ -134,7 +134,7 @@ def check_damage_is_known_or_gone(root: Path, steps: list[str]) -> None:
             assert store.is_complete(SIGNED[1].hash)
         if "found" in steps and store.is_complete(SIGNED[1].hash):
             assert model_files(store.directory(SIGNED[1].hash)) == MODELS[1]
-        store.verify(SIGNED[1].hash)  # nobody had found it yet when the process died
+        store.verify(SIGNED[1].hash)  # the process died before it found the damage
         assert model_files(fill(store, SIGNED[1], MODELS[1])) == MODELS[1]
 
 
@@ -209,7 +209,7 @@ def kill_at_every(stride: int, first: int, life: Life, scratch: Path) -> int:
         root.parent.mkdir()
         life.prepare(root)
         died, steps = in_child(lambda done, root=root: life.live(root, done), kill_at=kill_at)  # type: ignore[misc]
-        # The process that recovers may die as well, at another line each time.
+        # The recovering process may die as well, at another line each time.
         in_child(lambda _, root=root: ChunkStore.open(root, SWARM.authority).close(), kill_at=1 + 37 * deaths % 400)  # type: ignore[misc]
         try:
             life.check(root, steps)
@@ -260,7 +260,7 @@ def test_killed_from_outside(tmp_path: Path, share: float) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         steps = [process.stdout.readline().strip() for _ in range(max(1, int(share * NUM_STEPS)))]
-        process.kill()  # which is on its way to the next step, or further
+        process.kill()  # it is on its way to the next step, or further
         steps += process.stdout.read().splitlines()
     assert "" not in steps
     check_what_is_left(root, steps)

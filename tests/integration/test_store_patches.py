@@ -1,4 +1,4 @@
-"""Patches in the store: kept once begun, served like any chunk, and made into the chunks of files, each checked."""
+"""Patches in the store are kept once begun, served like any chunk, and made into chunks of files, each checked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_chunks_of_a_patch_are_kept_once_it_was_begun(store: ChunkStore) -> 
     store.begin_patch(SIGNED.hash, 0)
     assert store.missing(SIGNED.hash, ENTRY.chunks) == sorted(ENTRY.chunks)
     assert store.put(SIGNED.hash, index, first) is True
-    store.begin_patch(SIGNED.hash, 0)  # again: nothing is lost
+    store.begin_patch(SIGNED.hash, 0)  # again, and nothing is lost
     assert store.get(SIGNED.manifest.chunks[index].name) == first
     assert index not in store.missing(SIGNED.hash, ENTRY.chunks)
     assert store.have_bitmap(SIGNED.hash)[index // 8] >> index % 8 & 1
@@ -67,7 +67,7 @@ def test_a_patch_makes_what_is_missing_and_nothing_else(store: ChunkStore) -> No
     assert store.rebuild(SIGNED.hash, 0) == sum(SIGNED.manifest.chunks[index].size for index in missing)
     assert model_files(store.finish(SIGNED.hash)) == FILES
     assert store.rebuild(SIGNED.hash, 0) == 0
-    for index, chunk in enumerate(SIGNED.manifest.chunks):  # of files and of the patch: all can be served
+    for index, chunk in enumerate(SIGNED.manifest.chunks):  # chunks of files and of the patch can all be served
         assert store.get(chunk.name) is not None, index
     assert store.verify(SIGNED.hash) == []
 
@@ -106,7 +106,7 @@ def test_a_patch_of_which_a_chunk_is_missing_makes_nothing(store: ChunkStore) ->
 
 
 def test_a_patch_that_makes_something_else_is_refused(store: ChunkStore) -> None:
-    """Signed, whole, and wrong: it makes another model than the one whose chunks the manifest lists."""
+    """The patch is signed and whole, but makes another model than the one whose chunks the manifest lists."""
     other = patch_between(BASE_FILES, small_model(3))
     signed = SWARM.publish(FILES, version=3, previous=BASE.hash, patches={BASE.hash: other})
     store.begin(signed)
@@ -131,7 +131,7 @@ def test_what_is_no_patch_at_all_is_refused(store: ChunkStore) -> None:
 def test_a_base_that_the_disk_changed_is_not_the_signers_fault(store: ChunkStore) -> None:
     path = store.directory(BASE.hash) / "model.safetensors"
     data = bytearray(path.read_bytes())
-    data[-799] ^= 0xFF  # in a chunk that the next version has not
+    data[-799] ^= 0xFF  # in a chunk that the next version does not have
     path.write_bytes(data)
     put_patch(store, SIGNED, 0, PATCH)
     with pytest.raises(StoreError, match="gone bad on this disk"):
@@ -171,7 +171,9 @@ def test_a_patch_counts_towards_the_quota(tmp_path: Path) -> None:
         assert len(store.versions()) == 2
         store.begin_patch(SIGNED.hash, 0)
         store.begin_patch(SIGNED.hash, 0)
-        assert [held.hash for held in store.versions()] == [SIGNED.hash], "the base made room, which was of no use then"
+        assert [held.hash for held in store.versions()] == [SIGNED.hash], (
+            "the base must be gone, although that made too little room"
+        )
 
 
 def test_a_patch_that_the_disk_cannot_take_leaves_no_trace(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +191,7 @@ def test_a_patch_that_the_disk_cannot_take_leaves_no_trace(store: ChunkStore, mo
 
 
 def test_a_patch_with_a_chunk_that_a_file_has_too(tmp_path: Path) -> None:
-    """The name of a chunk is its contents: one that is held is held, wherever it is listed."""
+    """A chunk is named by its contents: one that is held counts for every list with it."""
     config = BASE_FILES["config.json"]
     signed = SWARM.publish(BASE_FILES, version=2, patches={ManifestHash(bytes(32)): config})
     assert signed.manifest.patches[0].chunks == signed.manifest.files[0].chunks

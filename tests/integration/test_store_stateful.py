@@ -1,5 +1,6 @@
-"""The store against a model of it: versions begun, filled, damaged, adopted, evicted and reopened in any order, under a
-quota or none.
+"""Compare the store with a model of it, with a quota and without.
+
+Versions are begun, filled, damaged, adopted, evicted and reopened in any order.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.store = ChunkStore.open(self.store.root, SWARM.authority, quota_bytes=self.quota)
         self.pins = {}
-        # What was found damaged is a part again.
+        # A version that was found damaged is a part again.
         self.complete = {number for number in self.complete if not self._lacks(number)}
 
     @invariant()
@@ -162,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.quota is None or sum(SIZES[number] for number in self.held) <= self.quota
 
     def makes_room(self, number: int) -> bool:
-        """Whether a version may begin, or has; those that must go for it are forgotten here as well."""
+        """Return whether a version may begin, or has begun; forget those that must go for it."""
         if number in self.held or self.quota is None:
             return True
         pinned = {other for other in self.held if self.pins.get(other)}

@@ -1,4 +1,4 @@
-"""Text of strangers on every way to a screen: it cannot do anything there, whoever forgot to ask."""
+"""Text of strangers is harmless on every way to a screen, even where a caller did not escape it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONG = POISON + "x" * 100_000
 
 
 def require_harmless(shown: str, *, lines: bool = True) -> None:
-    """Nothing in it but what a terminal prints, and ends of lines."""
+    """Check that the text has nothing but what a terminal prints, and ends of lines."""
     allowed = "\n" if lines else ""
     odd = {letter for letter in shown if unicodedata.category(letter)[0] == "C" and letter not in allowed}
     assert not odd, sorted(map(hex, map(ord, odd)))
@@ -58,7 +58,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
 
 
 def on_console(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
-    out, text = io.StringIO(), text[:2000]  # to lay out a word of 100 kB takes rich a minute
+    out, text = io.StringIO(), text[:2000]  # rich takes a minute to lay out a word of 100 kB
     table = Table(title=text)
     table.add_column(Text(text))
     table.add_row(Text(text))
@@ -141,7 +141,7 @@ def test_an_event_is_one_line_of_ascii(tmp_path: Path) -> None:
 
 
 OWN_OUTPUT = {
-    "node/runtime/stdout.py",  # the one place
+    "node/runtime/stdout.py",  # the one place that writes to standard output
     "node/learner_role/metrics/catalogue.py",  # writes a page of the documentation
     "node/verifiers/episodes.py",  # part of a verifier's program, whose standard error the node reads
 }
@@ -167,14 +167,14 @@ def test_nothing_else_writes_to_a_terminal() -> None:
 
 
 def invite_of(swarm: SwarmId, operator: bytes, addresses: list[str], name: str) -> str:
-    """As an attacker writes it: with a name that our own program would make harmless."""
+    """Return an invite as an attacker writes it: with a name that our own program would make harmless."""
     invite = Invite(operator=operator, swarm=swarm, addresses=addresses)
     msgspec.structs.force_setattr(invite, "name", name)
     return write_invite(invite)
 
 
 async def test_a_hostile_learner_does_nothing_to_a_volunteers_terminal(tmp_path: Path) -> None:
-    """A real `volery join` and a learner whose swarm's name and whose answer would clear the screen."""
+    """A real `volery join` meets a learner whose swarm's name and answer would clear the screen."""
     swarm = small_swarm()
     name = POISON[:MAX_NAME_CHARS]
     word = {"protocol": 1, "name": name, "operator": swarm.operator.public, "created_ms": 1, "nonce": bytes(16)}

@@ -1,5 +1,7 @@
-"""Supervised steps against TRL's own `SFTTrainer`, on the same examples: loss, gradient of every weight, and weights
-after a few steps, to rounding in float32. Ours are packed, siblings in one row or alone; TRL's are padded.
+"""Compare supervised steps with TRL's own `SFTTrainer` on the same examples, to rounding in float32.
+
+The tests compare the loss, the gradient of every weight, and the weights after a few steps. Our examples are packed,
+siblings in one row or alone; TRL's are padded.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples() -> list[Example]:
-    """Four prompts with two completions each, of uneven lengths, and a conversation of two turns."""
+    """Return four prompts with two completions each, of uneven lengths, and a conversation of two turns."""
     generator = np.random.default_rng(5)
     drawn = lambda length: tuple(generator.integers(4, 64, length).tolist())  # noqa: E731
     found = []
@@ -53,7 +55,7 @@ def examples() -> list[Example]:
 
 
 def gradients(policy: Policy, arrays: Arrays, budget: int) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of one step, in microbatches of at most `budget` positions."""
+    """Return the loss and gradients of one step, in microbatches of at most `budget` positions."""
     from learner.trainer_api.requests import Hyperparameters
     from learner.training.train_state import Training
 
@@ -71,8 +73,9 @@ def gradients(policy: Policy, arrays: Arrays, budget: int) -> tuple[float, dict[
 @pytest.mark.parametrize("end_to_end", [False, True], ids=["in rows", "end to end"])
 @pytest.mark.parametrize("budget", [4096, 40, 1])
 def test_packed_is_unpacked_and_both_are_plain_cross_entropy(directory: Path, budget: int, end_to_end: bool) -> None:
-    """Against transformers' own loss of each example alone, weighted by its targets; laid out as on a processor, and as
-    on a GPU."""
+    """The reference is transformers' own loss of each example alone, weighted by its targets. The layouts are those of
+    a processor and of a GPU.
+    """
     policy, many = load_policy(directory), examples()
     assert not end_to_end or policy.lay_end_to_end()
     loss, found = gradients(policy, arrays_of(many), budget)

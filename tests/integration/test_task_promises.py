@@ -35,19 +35,19 @@ SPECS = [
     "tools:sort:digits=3,calls=2",
 ]
 CONFINED = {"code:code.jsonl:reward=share", "jsonl:lines.jsonl:match=math", "tools:sort:digits=3,calls=2"}
-"""Those that need the sandbox, and take seconds in it."""
+"""Tasks that need the sandbox, and take seconds in it."""
 
 FEW = 4
 
 ELSEWHERE = {"openenv", "verifiers"}
-"""Kinds whose packages only `make test-adapters` has: `tests/node/tasks/adapters` plays what they open."""
+"""Kinds whose packages only `make test-adapters` installs: `tests/node/tasks/adapters` imitates what they open."""
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}<{{ message.role }}>"
     "{{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-"""A model without one is shown no tools."""
+"""A chat template: a model without one is shown no tools."""
 
 OWN = """
 from volery import Problem, TaskKind

@@ -84,7 +84,7 @@ def test_seed_orders_training_and_leaves_held_out_alone(spec: str) -> None:
 
 
 def test_problems_stay_what_they_were() -> None:
-    # A run that resumes after an upgrade asks and judges the same problems: these values never change.
+    # A run that resumes after an upgrade has the same problems and rewards: these values never change.
     assert open_task("reverse", seed=0).problem(17) == Problem(prompt="rev:sgkbuw=", answer="wubkgs")
     assert open_task("sort", seed=0).held_out(17) == Problem(prompt="sort:40395=", answer="03459")
     assert open_task("arithmetic", seed=0).problem(17) == Problem(prompt="50-53=", answer="-3")
@@ -131,7 +131,7 @@ def test_only_the_exact_finished_answer_is_worth_one(spec: str) -> None:
 
 
 def play(task: Task, problem: Problem, *said: str) -> tuple[list[Answer], float]:
-    """What is answered to each of `said`, up to the end, and the reward."""
+    """Return the answers to each of `said`, until the end, and the reward."""
     assert isinstance(task, TurnTask)
     turns: list[Turn] = []
     for text in said:
@@ -148,7 +148,7 @@ def test_a_number_is_found_by_larger_and_smaller() -> None:
     for index in range(50):
         problem = task.problem(index)
         low, high, said = 0, 9, list[str]()
-        while low <= high:  # by halves, which takes four guesses at most
+        while low <= high:  # halve the range, which takes four guesses at most
             said.append(str((low + high) // 2))
             low, high = (low, int(said[-1]) - 1) if said[-1] > str(problem.answer) else (int(said[-1]) + 1, high)
         found = said.index(str(problem.answer))
@@ -171,7 +171,9 @@ def test_what_is_not_in_the_prompt_is_looked_up() -> None:
     assert play(task, problem, "d?", "b?", "35") == (["5", "3"], 1.0)
     assert play(task, problem, "x?", "??", "53") == (["?", "?"], 0.0)
     assert play(task, problem, "what?") == ([], 0.0)
-    assert play(task, problem, *["b?"] * 5) == (["3"] * 4, 0.0), "twice for each letter, and no longer"
+    assert play(task, problem, *["b?"] * 5) == (["3"] * 4, 0.0), (
+        "there must be two questions for each letter, and no more"
+    )
 
 
 def test_a_side_without_prompts_is_an_error() -> None:
@@ -228,7 +230,7 @@ def test_usage_shows_argument_and_defaults() -> None:
 
 
 class Installed:
-    """Stands where a package's module would: what its entry points name."""
+    """Stands in for a package's module that entry points name."""
 
     KIND = TaskKind(name="theirs", summary="from a package", build=lambda _arguments: open_task("sort"))
     NO_KIND = "something else"
@@ -236,7 +238,7 @@ class Installed:
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three entry points, as if installed: a good one, one that is no kind, one that takes a built-in's name."""
+    """Provide three entry points, as if installed: a good one, one that is no kind, and one with a built-in's name."""
     points = EntryPoints(
         EntryPoint(name=name, value=f"{__name__}:{value}", group=registry.ENTRY_POINT_GROUP)
         for name, value in [("theirs", "Installed.KIND"), ("odd", "Installed.NO_KIND"), ("sort", "Installed.KIND")]
@@ -498,6 +500,6 @@ def test_a_mistake_around_a_task_of_ones_own_is_told(tmp_path: Path, spec: str, 
 def test_mathematics_is_equal_by_value(tmp_path: Path, answer: str, said_: str, same: bool) -> None:
     (tmp_path / "math.jsonl").write_text(json.dumps({"prompt": "p", "answer": answer}) + "\n")
     task = open_task("jsonl:math.jsonl:match=math,held_out=0", directory=tmp_path)
-    assert not Gate(task).is_cheap, "it may take any time"
+    assert not Gate(task).is_cheap, "a task that may take any time must not count as cheap"
     assert task.reward(task.problem(0), said(said_)) == float(same)
     assert task.reward(task.problem(0), Completion(text=said_, finished=False)) == 0.0

@@ -1,4 +1,4 @@
-"""Tasks that people train on, all of one mixture, through a learner's loops: ten steps, by no code of their own.
+"""Train on a mixture of the built-in tasks through a learner's loops: ten steps, by the same code for all.
 
 The verifiers' processes, the sandbox and the ledger are real, the trainer and the peer are not.
 """

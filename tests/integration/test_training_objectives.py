@@ -1,4 +1,4 @@
-"""Steps of objectives that prepare something: against literal steps on the plain model, and whether they learn.
+"""Compare steps of objectives that prepare something with literal steps on the plain model, and check that they learn.
 
 A literal step goes sequence by sequence and token by token, with plain AdamW, from the papers' formulas.
 """
@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     **{"initializer_range": 0.1, "tie_word_embeddings": True},
 }
 UNTIMED = {"seconds": 0, "blocked_s": 0}
-"""In the place of what a step took."""
+"""Values that replace the times of a step."""
 
 RATE = 1e-2
 LENGTHS = [4, 2, 1, 3, 3, 4, 2, 1]
@@ -71,7 +71,7 @@ def arrays_of(prompts: list[Any], answers: list[Any], rewards: Any, groups: list
 
 
 def drawn(seed: int, groups: list[int]) -> Arrays:
-    """Eight completions of uneven lengths whose behaviour was near the uniform one."""
+    """Return eight completions of uneven lengths whose behaviour was near the uniform one."""
     generator = np.random.default_rng(seed)
     answers = [generator.integers(0, VOCABULARY, length) for length in LENGTHS]
     rewards = generator.permuted(np.tile([1.0, 0.0], (4, 1)), axis=1).ravel()
@@ -81,7 +81,7 @@ def drawn(seed: int, groups: list[int]) -> Arrays:
 
 
 def taught(seed: int) -> Arrays:
-    """What a teacher says of them, one of which it finds impossible."""
+    """Return a teacher's log probabilities of them; it finds one token impossible."""
     found = -4 * np.random.default_rng(100 + seed).random(sum(LENGTHS))
     found[2] = -60.0
     return {"teacher_logprobs": found.astype(np.float32)}
@@ -104,7 +104,7 @@ class Literal:
         )
 
     def read(self, model: Any, arrays: Arrays) -> tuple[list[Tensor], list[Tensor]]:
-        """Logprobs and values of the generated tokens of each sequence."""
+        """Return log probabilities and values of the generated tokens of each sequence."""
         ends = np.cumsum(arrays["lengths"])
         logprobs, values = [], []
         for start, end, length in zip(ends - arrays["lengths"], ends, LENGTHS, strict=True):
@@ -184,7 +184,7 @@ def literal_grpo_with_kl(literal: Literal, arrays: Arrays) -> tuple[float, float
 
 
 def literal_decoupled(literal: Literal, arrays: Arrays) -> tuple[float, float]:
-    """Two updates, on a group each; the norm told is the larger one, the loss the mean."""
+    """Take two updates, on a group each; return the larger norm and the mean loss."""
     with torch.no_grad():
         proximal, _ = literal.read(literal.model, arrays)
     behaviour, rewards = by_sequence(arrays["behaviour_logprobs"]), arrays["rewards"]
@@ -202,7 +202,7 @@ def literal_decoupled(literal: Literal, arrays: Arrays) -> tuple[float, float]:
 
 
 def literal_distillation(literal: Literal, arrays: Arrays) -> tuple[float, float]:
-    """Each token by itself: how much likelier the teacher finds it, weighed as TOPR weighs what is good or bad."""
+    """Weigh each token by how much likelier the teacher finds it, as TOPR weighs good and bad ones."""
     now, _ = literal.read(literal.model, arrays)
     loss = torch.zeros(())
     told = list(zip(torch.cat(now), arrays["behaviour_logprobs"], arrays["teacher_logprobs"], strict=True))
@@ -228,7 +228,7 @@ def literal_distillation(literal: Literal, arrays: Arrays) -> tuple[float, float
 def test_three_steps_equal_literal_ones(
     model: Path, objective: str, given: dict[str, Any], step: Any, groups: list[int]
 ) -> None:
-    """Three, so that weights, critic and moments are no longer those that everything began with."""
+    """Three steps are needed, so that weights, critic and moments are no longer the initial ones."""
     trainer, literal = loaded(model, objective, **given), Literal(model)
     for seed in range(3):
         arrays = drawn(seed, groups) | taught(seed)
@@ -243,7 +243,7 @@ def test_three_steps_equal_literal_ones(
 
 
 def sampled(trainer: Trainer, prompts: Any, length: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Completions of `length` tokens by the policy as it is, with their logprobs, one row for each prompt."""
+    """Return completions of `length` tokens by the policy as it is, with their log probabilities, one row a prompt."""
     training = trainer._training
     assert training is not None
     tokens, told = torch.from_numpy(prompts), []
@@ -274,7 +274,7 @@ def test_ppo_learns_which_first_token_is_worth_something(model: Path) -> None:
 def test_a_critic_comes_to_know_what_it_has_seen(model: Path) -> None:
     trainer = loaded(model, "ppo", value_learning_rate=0.05, learning_rate=1e-4)
     told = [ok(trainer, "step", drawn(0, [4, 4]))["explained_variance"] for _ in range(15)]
-    assert told[0] == 0, "it begins by valuing everything at 0"
+    assert told[0] == 0, "the critic must begin with the value 0 everywhere"
     assert told[-1] > 0.8
 
 
@@ -291,7 +291,9 @@ def preferences(generator: np.random.Generator) -> Arrays:
 def test_dpo_learns_from_a_log_of_pairs(model: Path) -> None:
     trainer, generator = loaded(model, "dpo", dpo_beta=0.5, learning_rate=1e-3), np.random.default_rng(1)
     replies = [ok(trainer, "step", preferences(generator)) for _ in range(25)]
-    assert replies[0]["preference_loss"] == pytest.approx(np.log(2)), "the policy is its reference"
+    assert replies[0]["preference_loss"] == pytest.approx(np.log(2)), (
+        "the first loss is that of a policy equal to its reference"
+    )
     assert replies[0]["preference_margin"] == pytest.approx(0, abs=1e-6)
     assert set(replies[0]["by_lag"]) == {"offline"}
     late = replies[-5:]  # all pairs are new ones
@@ -299,7 +301,7 @@ def test_dpo_learns_from_a_log_of_pairs(model: Path) -> None:
     assert np.mean([reply["preference_loss"] for reply in late]) < 0.35
     assert replies[-1]["reference_kl"] > 0
     answers, _ = sampled(trainer, generator.integers(0, VOCABULARY, (64, 2)), 3, torch.Generator().manual_seed(2))
-    assert (answers < 12).mean() > 0.7, "no more than half by the model that it began with"
+    assert (answers < 12).mean() > 0.7, "the initial model has no more than half"
 
 
 def test_a_student_comes_near_its_teacher(tmp_path: Path, model: Path) -> None:
@@ -336,7 +338,7 @@ def weights(trainer: Trainer, place: Path) -> bytes:
 
 @pytest.mark.parametrize("objective", ["ppo", "dpo"])
 def test_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, model: Path, objective: str) -> None:
-    """The critic is in it; the reference is the model that the run began with, loaded anew."""
+    """The checkpoint holds the critic; the reference is the initial model of the run, loaded again."""
     straight, other = (loaded(model, objective) for _ in range(2))
     for seed in range(2):
         ok(straight, "step", drawn(seed, [2, 2, 2, 2]))
@@ -366,7 +368,7 @@ def test_a_run_may_go_on_with_or_without_a_critic(tmp_path: Path, model: Path, f
     reply = ok(after, "step", drawn(1, [4, 4]))
     assert (reply["steps"], reply["updates"]) == (2, 1)
     if then == "ppo":
-        assert reply["explained_variance"] == 0, "a critic that begins"
+        assert reply["explained_variance"] == 0, "a new critic explains no variance"
     ok(after, "restore", directory=str(tmp_path / "checkpoint"))  # and with the objective of the checkpoint
     replies = [ok(each, "step", drawn(1, [4, 4])) for each in (before, after)]
     assert {**replies[0], **UNTIMED} == {**replies[1], **UNTIMED}

@@ -1,4 +1,4 @@
-"""The worker from within: its frames, its decoding against the library's own, what it does when memory runs out."""
+"""Test the worker's frames, its decoding against the library's own, and its behaviour when memory runs out."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_padded_batch_decodes_what_the_library_decodes_one_by_one(models: Mode
 
 def test_a_sampled_completion_does_not_depend_on_its_batch(policy: Policy) -> None:
     together = generate(policy, make_rows(PROMPTS, budget=100))
-    assert len({len(tokens) for tokens in together}) > 2, "rows are dropped at different steps"
+    assert len({len(tokens) for tokens in together}) > 2, "the rows must end at different steps"
     for row, tokens in zip(make_rows(PROMPTS, budget=100), together, strict=True):
         assert generate(policy, [row]) == [tokens]
 
@@ -124,7 +124,7 @@ def test_scores_are_the_librarys_logprobs_whatever_the_batch(policy: Policy, mon
         "completion_lengths": np.array([len(completion) for _, completion in pairs], np.int32),
         "temperatures": np.full(len(pairs), 0.7),
     }
-    for limit in (scoring.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
+    for limit in (scoring.SCORE_LOGIT_BYTES, 1):  # all at once, then one by one
         monkeypatch.setattr(scoring, "SCORE_LOGIT_BYTES", limit)
         _, reply = Scorer(policy, lambda: None).run({}, request)
         assert reply["logprobs"] == pytest.approx(expected, abs=1e-5)
@@ -163,7 +163,7 @@ class TestInstall:
     def test_weights_that_cannot_be_read_leave_those_in_service_whole(
         self, policy: Policy, models: Models, tmp_path: Path, kind: str
     ) -> None:
-        """Else completions of half of them would carry the name of the version before."""
+        """Otherwise completions of half of the new weights would carry the name of the version before."""
         shutil.copytree(models.second, tmp_path / "packed")
         tensors = {
             name: ("F32", tuple(tensor.shape), tensor.numpy().tobytes())
@@ -182,7 +182,7 @@ class TestInstall:
     def test_an_adapter_that_cannot_be_read_leaves_those_in_service_whole(
         self, policy: Policy, models: Models, tmp_path: Path
     ) -> None:
-        """Else the model would have gone in without it."""
+        """Otherwise the model would have been installed without the adapter."""
         module = "base_model.model.model.layers.1.mlp.down_proj"
         shutil.copytree(models.second, tmp_path / "adapted")
         (tmp_path / "adapted" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
@@ -192,7 +192,7 @@ class TestInstall:
         }
         (tmp_path / "adapted" / "adapter_model.safetensors").write_bytes(safetensors_file(tensors))
         before = generate(policy, make_rows(PROMPTS, budget=8))
-        for described in (policy._config, {}):  # in place, and not
+        for described in (policy._config, {}):  # loaded in place, and not in place
             policy._config = described
             with pytest.raises(Refused, match="a format that is not read here"):
                 policy.install(tmp_path / "adapted", {"version": 2})
@@ -200,8 +200,9 @@ class TestInstall:
             assert generate(policy, make_rows(PROMPTS, budget=8)) == before
 
     def test_a_swap_that_fails_halfway_is_no_refusal(self, policy: Policy, models: Models) -> None:
-        """The version before would go on to be signed with half of the new weights."""
-        policy.model.model.norm.weight = torch.nn.Parameter(torch.ones(1).expand(96))  # nothing can be copied there
+        """Otherwise the version before would go on to be signed with half of the new weights."""
+        # loading cannot copy into this tensor
+        policy.model.model.norm.weight = torch.nn.Parameter(torch.ones(1).expand(96))
         with pytest.raises(Broken, match="passed every check, but loading it"):
             policy.install(models.second, {"version": 2})
 
@@ -211,7 +212,7 @@ class TestInstall:
     def test_a_config_that_the_library_does_not_understand_is_refused(
         self, policy: Policy, models: Models, tmp_path: Path, change: dict[str, Any] | None
     ) -> None:
-        """A version of another library's; five of them would end the node, if each ended the worker."""
+        """A version may be of another library's format; if each ended the worker, five of them would end the node."""
         shutil.copytree(models.second, tmp_path / "odd")
         config = json.loads((models.second / "config.json").read_text())
         (tmp_path / "odd" / "config.json").write_text(json.dumps(None if change is None else config | change))
@@ -279,7 +280,7 @@ class Memory:
 
 
 class TestServer:
-    """Driven frame by frame; the thread that reads frames is left out."""
+    """The server is driven frame by frame, without the thread that reads frames."""
 
     def test_a_batch_that_does_not_fit_is_halved_and_later_ones_are_smaller(self, models: Models) -> None:
         server, sent = _server(models)
@@ -300,7 +301,7 @@ class TestServer:
             server, sent = _server(models, kv_cache_bytes=round(rows * row_bytes))
             memory = server._policy._model = Memory(server._policy.model, max_rows=100)
             _ask(server, 1, [(i, i + 1) for i in range(12)])
-            assert memory.batches == expected, "a completion that alone is beyond it is made all the same"
+            assert memory.batches == expected, "a single completion must be generated even beyond the limit"
             [(header, _)] = sent()
             assert header["ok"]
 
@@ -395,7 +396,7 @@ class TestServer:
 
 
 class Hand:
-    """An intake that is filled by hand."""
+    """An intake that the test fills."""
 
     def __init__(self) -> None:
         self.generates: list[tuple[Header, Arrays]] = []
@@ -427,7 +428,8 @@ def _server(models: Models, max_batch: int = 256, kv_cache_bytes: int = 1 << 30)
     def sent() -> list[tuple[Header, Arrays]]:
         output.seek(0)
         frames = iter(lambda: read_frame(output), None)
-        return [frame for frame in frames if frame[0].get("event") != "alive"]  # a slow machine says so now and then
+        # a slow machine sends such an event now and then
+        return [frame for frame in frames if frame[0].get("event") != "alive"]
 
     return server, sent
 

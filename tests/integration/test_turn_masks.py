@@ -1,4 +1,4 @@
-"""Episodes of several turns in the trainer: what the policy said is trained on, what it read between is only read."""
+"""Train on episodes of several turns: the policy's own tokens are trained on, the answers between are only read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.core.pipe import Arrays
 from tests.learner.training.test_server import CONFIG, ok
 
 BUDGET = 4
-"""Tokens of one turn: what "per_constant" divides by. Episodes are longer."""
+"""Tokens of one turn, by which "per_constant" divides. Episodes are longer."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def episodes(seed: int) -> Arrays:
-    """Two groups of four episodes of one to three turns, each of one to three tokens, and two that are read between."""
+    """Return two groups of four episodes of one to three turns, each of one to three tokens, with two answer tokens
+    between.
+    """
     generator = np.random.default_rng(seed)
     sequences: list[Any] = []
     masks: list[list[int]] = []
@@ -49,7 +51,9 @@ def episodes(seed: int) -> Arrays:
 
 
 def literal(directory: Path, arrays: Arrays, objective: str, *, read_too: bool = False) -> tuple[float, float]:
-    """Loss and gradient norm of one step as the papers write it, token by token; of what was read as well, if asked."""
+    """Return loss and gradient norm of one step as the papers write it, token by token; with `read_too`, of the answers
+    as well.
+    """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     ends = np.cumsum(arrays["lengths"])[:-1]
     parts = zip(np.split(arrays["tokens"], ends), np.split(arrays["mask"], ends), strict=True)
@@ -87,11 +91,11 @@ def test_a_step_on_episodes_is_a_literal_one_on_what_was_said(model: Path, objec
     assert reply["grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert reply["tokens"] == arrays["mask"].sum()
     _, wrong = literal(model, arrays, objective, read_too=True)
-    assert abs(wrong - norm) > 0.01 * norm, "what was read would be noticed"
+    assert abs(wrong - norm) > 0.01 * norm, "training on the answers as well must change the norm"
 
 
 def test_what_was_read_has_no_gradient_of_its_own_and_is_read_all_the_same(model: Path) -> None:
-    """The mask decides alone: a warm start on nothing but what was said, given what was answered."""
+    """The mask alone decides: a warm start trains on nothing but the policy's tokens, given the answers."""
     arrays = {name: episodes(1)[name] for name in ("tokens", "lengths", "mask")}
     replies = []
     for read in (0, 1):
@@ -102,4 +106,4 @@ def test_what_was_read_has_no_gradient_of_its_own_and_is_read_all_the_same(model
         ok(trainer, "load", directory=str(model), hyperparameters={"learning_rate": 1e-2, "max_new_tokens": BUDGET})
         replies.append(ok(trainer, "supervised", arrays | {"tokens": changed}, learning_rate=1e-3))
     assert replies[0]["tokens"] == replies[1]["tokens"] == arrays["mask"].sum()
-    assert replies[0]["loss"] != replies[1]["loss"], "what follows an answer depends on it"
+    assert replies[0]["loss"] != replies[1]["loss"], "the tokens after an answer must depend on it"

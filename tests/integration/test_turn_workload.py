@@ -1,4 +1,4 @@
-"""Later turns of episodes: leased before new prompts, to whoever is in time with a version new enough, in no room."""
+"""Later turns of episodes are leased before new prompts, to peers in time, and take no room."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOES_ON, IS_OVER = Answered(tokens=(9, 9)), Ended(reward=1.0)
 
 
 def deliver(made: LeaseScheduler, granted: GrantedLease, *replies: Answered | Ended, now_ms: int = NOW_MS) -> None:
-    """The lease is delivered and admitted, by the version that it asked for; what was said differs by slot."""
+    """Deliver and admit the lease, with the version that it asked for; the replies differ by slot."""
     assert made.capacity.leasing.take(granted.id, granted.peer) is not None
     made.capacity.leasing.close(granted.id)
     made.delivered(granted.peer, granted.id, now_ms)
@@ -53,14 +53,14 @@ def turns(leases: list[GrantedLease]) -> list[int]:
 def test_later_turns_come_before_new_prompts_and_take_no_room() -> None:
     made = workload("1.0", head="1.0", window=1, ahead=1.0)
     first, second = ask(made, 4)
-    assert (turns([first, second]), ask(made, 4)) == ([0, 0], []), "a batch is leased"
+    assert (turns([first, second]), ask(made, 4)) == ([0, 0], []), "a whole batch is leased, so no more is granted"
     deliver(made, first, GOES_ON, GOES_ON)
     assert made.capacity.leasing.open_rollouts + len(made.capacity.episodes) == BATCH
     one, other = ask(made, 4, THERE)
     assert turns([one, other]) == [1, 1]
     assert [granted.place.slots for granted in (one, other) if granted.place] == [(0,), (1,)]
     assert unpack_tokens(one.lease.prompt) == (1, 1, 1, 20, 0, 9, 9)
-    assert ask(made, 4) == [], "an episode has its room from its first lease on"
+    assert ask(made, 4) == [], "an episode must keep its room from its first lease on"
     deliver(made, one, GOES_ON)
     deliver(made, other, IS_OVER)
     [third] = ask(made, 4)
@@ -88,9 +88,13 @@ def test_a_turn_is_made_with_no_older_version_than_its_group() -> None:
     made.worker(THERE).installed = version("1.4")
     made.worker(HERE).installed = version("1.6")
     [begun] = ask(made, 1, THERE)
-    assert (begun.place, str(begun.lease.minimum)) == (None, "1.4"), "it can do that at once"
+    assert (begun.place, str(begun.lease.minimum)) == (None, "1.4"), (
+        "the peer must get new prompts that it can begin at once"
+    )
     old, new = ask(made, 1, THERE), ask(made, 1)
-    assert [str(granted.lease.minimum) for granted in old + new] == ["1.5", "1.6"], "there is no more to begin"
+    assert [str(granted.lease.minimum) for granted in old + new] == ["1.5", "1.6"], (
+        "the later turns must ask for their group's version"
+    )
 
 
 def test_what_is_lost_waits_and_whoever_asks_goes_on() -> None:
@@ -116,7 +120,7 @@ def test_who_stands_by_or_is_outside_its_hours_goes_on_with_nothing() -> None:
     assert (ask(made, 2), ask(made, 2, THERE)) == ([], [])
     assert (made.held(HERE, NOW_MS), made.held(THERE, NOW_MS)) == (Held.STANDBY, Held.HOURS)
     made.worker(THERE).speed.prior = 0.1
-    made.worker(THERE).until_ms = NOW_MS + 13_000  # one takes 10 s, and a quarter more
+    made.worker(THERE).until_ms = NOW_MS + 13_000  # one turn takes 10 s, and a quarter more
     assert sizes(ask(made, 2, THERE)) == [1]
 
 
@@ -132,7 +136,7 @@ def test_groups_that_no_batch_can_hold_are_given_up_and_what_is_under_way_is_not
     made.capacity.collecting += 1  # a batch is taken
     assert made.recall(NOW_MS) == []
     assert (len(made.capacity.episodes), made.capacity.episodes.waits) == (0, False)
-    assert later[0].id in made.capacity.leasing.open, "its record will be credited"
+    assert later[0].id in made.capacity.leasing.open, "the lease must stay open, so that its record is credited"
     waits(made, BATCH, "1.4")
     batch = made.capacity.buffer.take(BATCH, made.capacity.chain.advance())
     assert batch is not None
@@ -147,7 +151,7 @@ def test_a_slow_peer_may_go_on_when_the_learner_waits_for_what_nobody_makes() ->
         deliver(made, granted, GOES_ON, IS_OVER)
     made.worker(THERE).speed.prior = 0.001
     assert len(made.capacity.episodes) == BATCH
-    assert sizes(ask(made, 1, THERE)) == [1], "a whole batch is open, and nobody goes on with it"
+    assert sizes(ask(made, 1, THERE)) == [1], "a slow peer may continue when no other peer does"
 
 
 def test_a_turn_that_would_come_too_late_is_left_to_others() -> None:
@@ -156,9 +160,9 @@ def test_a_turn_that_would_come_too_late_is_left_to_others() -> None:
     [first] = ask(made, 2)
     assert str(first.lease.minimum) == "1.3"
     deliver(made, first, GOES_ON, GOES_ON)
-    waits(made, 3 * BATCH, "1.4")  # what the others make is there already
+    waits(made, 3 * BATCH, "1.4")  # the rollouts that the others generate are there already
     made.worker(THERE).speed.prior = 0.01
-    assert ask(made, 1, THERE) == [], "10 s are left"
+    assert ask(made, 1, THERE) == [], "a turn must not be leased when it would come after the 10 s that are left"
     made.worker(HERE).speed.prior = 10.0
     assert turns(ask(made, 1)) == [1]
 
@@ -175,7 +179,7 @@ def test_turns_count_in_what_is_measured() -> None:
 
 
 def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> None:
-    """The first was withdrawn a moment before the kill, and the ledger had not heard."""
+    """The first lease was withdrawn a moment before the kill, and the ledger does not know."""
     made = workload("1.0", head="1.0", window=1, ahead=1.0)
     first, _ = ask(made, 4)
     deliver(made, first, GOES_ON, IS_OVER)
@@ -192,7 +196,7 @@ def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> Non
 
 @dataclass
 class Run:
-    """A learner that trains on episodes, and peers that come, go, and lose what they hold, in time of its own."""
+    """A learner that trains on episodes, and peers that come, go, and lose their leases, in simulated time."""
 
     made: LeaseScheduler
     luck: random.Random
@@ -201,7 +205,7 @@ class Run:
     steps: int = 0
 
     def turn_over(self) -> None:
-        """Something happens: a delivery, a loss, a request, a batch, a version; whatever is possible now."""
+        """Do one random thing that is possible now: a delivery, a loss, a request, a batch, a version."""
         self.now_ms += self.luck.randint(0, 3000)
         self.luck.choice([self.deliver, self.deliver, self.deliver, self.lose, self.ask, self.ask, self.train])()
 
@@ -214,7 +218,7 @@ class Run:
         self.held += found
         new = sum(sizes([granted for granted in found if granted.place is None]))
         going = made.capacity.leasing.open_rollouts + len(made.capacity.episodes)
-        assert going == before + new, "a later turn takes no room"
+        assert going == before + new, "a later turn took room"
         assert not new or going + len(made.capacity.buffer) < made.capacity.pace + GROUP
 
     def deliver(self) -> None:
@@ -249,7 +253,7 @@ class Run:
 
 @given(seed=st.integers(0, 1 << 32), window=st.sampled_from([0, 1, 3]), ahead=st.sampled_from([1.0, 1.5, 4.0]))
 def test_whatever_is_lost_training_goes_on(seed: int, window: int, ahead: float) -> None:
-    """Nothing ever waits for itself: with peers that ask and deliver, there is a next batch."""
+    """Nothing waits for itself for ever: with peers that ask and deliver, there is a next batch."""
     run = Run(workload("1.0", head="1.0", window=window, ahead=ahead), random.Random(seed))
     for _ in range(80):
         run.turn_over()

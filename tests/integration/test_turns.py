@@ -1,4 +1,4 @@
-"""Tasks of several turns, from lease to training step: who goes on, what the trainer gets, what a kill costs."""
+"""Tasks of several turns, from lease to training step: who continues, what is trained on, what a kill costs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 PROMPT = [5, 6, 7]
 ANSWER = 61
-"""What every answer begins with. Peers say (1 to 60, 2, 0)."""
+"""The first token of every answer. Peers generate (1 to 60, 2, 0)."""
 MOST_TURNS = 5
 
 
 def environment(index: int, said: Said, transcript: int) -> Reply:
-    """Goes on after what begins with 1, 4, 7..., answering how far the transcript was; a return of its own for each."""
+    """Continue after a turn that begins with 1, 4, 7 and so on, answering the transcript's length; each episode has its
+    own return.
+    """
     assert transcript == len(PROMPT) + sum(map(len, said)) + 3 * (len(said) - 1)
     if said[-1][0] % 3 != 1 or len(said) == MOST_TURNS:
         return Ended(reward=_return(said))
@@ -46,7 +48,7 @@ def _return(said: Said) -> float:
 
 @dataclass(kw_only=True)
 class NotingTrainer(FakeTrainer):
-    """Keeps what it was trained on."""
+    """A trainer that keeps the batches it was trained on."""
 
     batches: list[Arrays] = field(default_factory=list)
 
@@ -56,7 +58,9 @@ class NotingTrainer(FakeTrainer):
 
 
 def episodes_of(arrays: Arrays) -> Iterator[tuple[list[list[int]], list[list[int]], float]]:
-    """(what the mask covers, what lies between, the reward) of each sequence; the prompt is the first between."""
+    """Yield for each sequence the parts that the mask covers, the parts between, and the reward; the prompt is the
+    first part between.
+    """
     start = 0
     for length, reward in zip(arrays["lengths"], arrays["rewards"], strict=True):
         tokens, mask = (arrays[name][start : start + length] for name in ("tokens", "mask"))
@@ -67,7 +71,9 @@ def episodes_of(arrays: Arrays) -> Iterator[tuple[list[list[int]], list[list[int
 
 
 def require_true(batches: list[Arrays]) -> Counter[int]:
-    """Every sequence is an episode as the environment would have it; return how many there are of each length."""
+    """Check that every sequence is an episode as the environment would have it; return how many there are of each
+    length.
+    """
     turns: Counter[int] = Counter()
     for arrays in batches:
         for said, read, reward in episodes_of(arrays):
@@ -80,13 +86,13 @@ def require_true(batches: list[Arrays]) -> Counter[int]:
                     assert reply == Answered(tokens=tuple(read[place + 1]))
                     transcript += read[place + 1]
             assert reply == Ended(reward=pytest.approx(reward))
-            assert len(said) == len(read), "an answer that nobody spoke after is not there"
+            assert len(said) == len(read), "a sequence must not end with an answer"
             turns[len(said)] += 1
     return turns
 
 
 def turns_in(ledger: Path) -> list[tuple[bytes, int, int, int | None, str | None]]:
-    """(root, turn, slot, step, why its group was dropped) of every admitted record."""
+    """Return (root, turn, slot, step, why its group was dropped) of every admitted record."""
     with closing(sqlite3.connect(ledger)) as db:
         return db.execute(
             "SELECT coalesce(c.root, r.lease), coalesce(c.turn, 0),"
@@ -97,15 +103,18 @@ def turns_in(ledger: Path) -> list[tuple[bytes, int, int, int | None, str | None
 
 
 def require_sound(learner: Learner, batches: list[Arrays]) -> None:
-    """Each turn of each episode was admitted once, consumed with its whole group by one step or by none, and steps
-    consumed what the trainer of the surviving chain was given."""
+    """Check that each turn of each episode was admitted once, and consumed with its whole group by one step or by none.
+    The steps must have consumed what the trainer of the surviving chain was given.
+    """
     rows = turns_in(learner.root / "ledger.sqlite")
     assert len({(root, turn, slot) for root, turn, slot, _, _ in rows}) == len(rows), "nothing is doubled"
     fates: dict[bytes, set[tuple[int | None, str | None]]] = {}
     for root, _, _, step, dropped in rows:
         fates.setdefault(root, set()).add((step, dropped))
     settled = {root: fate for root, fate in fates.items() if fate != {(None, None)}}
-    assert all(len(fate) == 1 for fate in settled.values()), "a group has one fate"
+    assert all(len(fate) == 1 for fate in settled.values()), (
+        "the turns of a group must all be trained on, or all be dropped"
+    )
     for number, arrays in enumerate(batches, start=1):
         taken = [(root, turn, slot) for root, turn, slot, step, _ in rows if step == number]
         assert len({(root, slot) for root, _, slot in taken}) == len(arrays["lengths"])
@@ -134,7 +143,7 @@ async def test_episodes_are_trained_on_whole_whoever_made_their_turns(tmp_path: 
         assert learner.capacity.episodes.mean_turns > 1
         receipts = [verdict for peer in peers for receipt in peer.receipts.values() for verdict in receipt.verdicts]
         admitted = [verdict for verdict in receipts if verdict.admitted]
-        assert len(admitted) == len(turns_in(tmp_path / "ledger.sqlite")), "every turn is credited when it is made"
+        assert len(admitted) == len(turns_in(tmp_path / "ledger.sqlite")), "every turn must be credited when it is made"
         assert sum(verdict.reward is None for verdict in admitted) > 0
 
 
@@ -164,7 +173,7 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
         assert again.capacity.chain.head.version == settings.steps
         require_true(trainer.batches)
         rows = turns_in(tmp_path / "ledger.sqlite")
-        assert {row[:3] for row in before} <= {row[:3] for row in rows}, "what was admitted stays so"
+        assert {row[:3] for row in before} <= {row[:3] for row in rows}, "an admitted turn is gone"
         kept = [step for *_, step, _ in rows if step is not None and step <= base]
         require_sound(again, [*_silent(sorted(set(kept)), rows), *trainer.batches])
         assert not peer.undelivered
@@ -213,7 +222,7 @@ async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -
         rows = turns_in(tmp_path / "ledger.sqlite")
         now = {row[:3] for row in rows}
         assert len(now) == len(rows), "nothing is doubled"
-        assert before <= now, "what was admitted stays so"
+        assert before <= now, "an admitted turn is gone"
         before = now
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as last:
@@ -228,7 +237,7 @@ async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -
 
 
 def _silent(steps: list[int], rows: list[Any]) -> list[Arrays]:
-    """Stand-ins for batches that the process before was trained on: as many turns of as many episodes."""
+    """Return stand-ins for batches that the earlier process was trained on: as many turns of as many episodes."""
     found: list[Arrays] = []
     for number in steps:
         turns = Counter((root, slot) for root, _, slot, step, _ in rows if step == number)

@@ -1,4 +1,4 @@
-"""Two machines whose names lead to 127.0.1.1 train one policy, and each knows what became of the other.
+"""Two machines whose names lead to 127.0.1.1 train one policy, and each reports how the other ended.
 
 Machines, networks, torchrun and ranks are real.
 """
@@ -51,7 +51,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 
 def texts() -> Arrays:
-    """Three sequences to learn from."""
+    """Return three sequences to learn from."""
     generator = np.random.default_rng(0)
     lengths = np.array([7, 12, 9], np.int32)
     return {
@@ -97,7 +97,9 @@ def test_one_that_comes_before_the_first_tries_until_that_is_there(machines: Mac
     assert f"machine 0 does not answer at {machines.meeting}; trying again" in second.hear("does not answer")
     first = machines.launch(0)
     assert first.ready()[-1]["ranks"] == 2
-    assert all("frame #" not in line for line in second.said), "twenty lines of C++ on every attempt"
+    assert all("frame #" not in line for line in second.said), (
+        "the output must not repeat twenty lines of C++ on every attempt"
+    )
 
 
 @pytest.mark.parametrize("machine", [0, 1])
@@ -149,7 +151,7 @@ def test_a_cable_that_is_pulled_ends_both(machines: Machines) -> None:
 
 
 def test_an_interface_that_the_operator_chose_is_kept(machines: Machines) -> None:
-    """And a wrong one is told of: its ranks cannot speak to each other."""
+    """A wrong interface is reported: its ranks cannot speak to each other."""
     first, second = machines.launch(0), machines.launch(1, GLOO_SOCKET_IFNAME="nowhere0")
     assert (first.end(), second.end()) == (1, 1)
     assert first.last() == second.last()

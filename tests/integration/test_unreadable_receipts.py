@@ -1,4 +1,4 @@
-"""A volunteer's receipts that cannot be read, under every command that opens them: a clear refusal, not a byte changed.
+"""Run every command that opens receipts on a file that cannot be read: it refuses, and changes not a byte.
 
 The damages are those of `tests.e2e.test_unreadable_ledgers`, to the file of a node that has worked.
 """
@@ -23,7 +23,7 @@ __all__ = ["books", "made"]  # fixtures
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Another program holds the file, and lets nobody read."""
+    """Lock the file as another program would, so that no other program can read it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")

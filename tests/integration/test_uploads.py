@@ -1,4 +1,4 @@
-"""Chunks that are sent over real connections without a task: readers that stop, streams that break, openers that go."""
+"""Send chunks over real connections without a task: readers that stop, streams that break, openers that go."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.trio
 
 SWARM = small_swarm()
 CHUNK_BYTES = 1 << 20
-"""Four windows of a stream that nobody reads."""
+"""Bytes of four windows of a stream that its reader does not read."""
 
 FILES = {"model.bin.json": b"".join(bytes([number]) * CHUNK_BYTES for number in range(6))}
 SIGNED = SWARM.publish(FILES, chunk_bytes=CHUNK_BYTES)
@@ -35,7 +35,7 @@ PATIENCE_S = 10.0
 
 @dataclass
 class Served:
-    """A host that serves chunks which it has in memory, a guest of it, and the guest's end of a stream."""
+    """A host that serves chunks which it has in memory, a client of it, and the client's end of a stream."""
 
     chunks: ChunkServer
     guest: Transport
@@ -67,7 +67,7 @@ async def request(one: Served, *cids: Cid) -> None:
 
 
 async def all_of(one: Served) -> int:
-    """How many answers come until the end."""
+    """Return how many answers come until the end."""
     got = 0
     while await one.frames.receive_bytes() is not None:
         got += 1
@@ -141,7 +141,7 @@ async def test_who_keeps_an_answer_waiting_behind_a_chunk_is_cut_off_as_well(
 
 
 async def test_an_upload_that_was_given_up_is_not_over_a_second_time(tmp_path: Path) -> None:
-    """Two streams of one peer: what breaks one lets the other begin, whose first write takes the rest of both."""
+    """Two streams of one peer: the break of one lets the other begin, whose first write takes the rest of both."""
     async with served(tmp_path) as one:
         peer = one.frames.stream.remote
         again = FrameStream(await one.guest.open_stream(peer, exchange.CHUNKS), exchange.MAX_CHUNK_FRAME_BYTES)

@@ -165,8 +165,8 @@ class VerifierMachine(Section, frozen=True, kw_only=True):
 
 
 class VerifiersSection(Section, frozen=True, kw_only=True):
-    """Processes that compute rewards. Only rewards that take time need them: tasks that are always cheap (the built-in
-    ones, and data files unless `match` is `math`, `judge` or `service`) are asked in the node. See
+    """Processes that compute rewards. Only rewards that take time need them. The node itself computes rewards that are
+    always cheap: those of generated tasks, and of data files unless `match` is `math`, `judge` or `service`. See
     [who computes rewards](tasks.md#who-computes-rewards)."""
 
     workers: Annotated[int, Meta(ge=0, le=256, examples=[4])] | None = None

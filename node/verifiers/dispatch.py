@@ -30,6 +30,7 @@ from node.processes.event_log import child_events
 from node.runtime.batched_calls import BatchedCalls
 from node.runtime.errors import RunError, naming
 from node.runtime.events import EventLog
+from node.runtime.formatting import counted
 from node.tasks.api.interface import Problem, TaskError
 from node.tasks.first_reward import require_reward, require_services
 from node.tasks.gate import NobodyCanSay, Place
@@ -407,7 +408,7 @@ class Verifiers:
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             self.events.emit(
                 "trouble",
-                text=f"{self.failures} rewards could not be computed. {worth} The newest failure, at problem "
+                text=f"{counted(self.failures, 'reward')} could not be computed. {worth} The newest failure, at problem "
                 f"{place.index} of task {place.title}: {failure.detail}",
             )
         self._doubt(place.title, failure)

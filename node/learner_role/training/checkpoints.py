@@ -45,8 +45,9 @@ MAX_FAILED = 3
 of work at risk."""
 
 REST, LONGEST_REST_S = 4.0, 60.0
-"""Pause after a checkpoint, as a multiple of the time that it took, and its limit in seconds. With 4, checkpoints take
-at most a fifth of the time of disk and processors. The limit bounds the training that a kill loses."""
+"""Pause after a checkpoint, as a multiple of the time that it took, and its limit in seconds. With 4, checkpoints that
+take up to 15 s use at most a fifth of the time of disk and processors. The limit bounds the training that a kill
+loses."""
 
 LAST_S = 60.0
 """Most seconds to wait for the last checkpoint when the learner is stopped. A fast disk writes 100 GB in that time."""

@@ -396,7 +396,7 @@ async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path
     assert (failed["task"], failed["index"], failed["how"]) == ("python", 7, "raised")
     [told] = [fields["text"] for name, fields in log if name == "trouble"]
     assert str(told).startswith(
-        "1 rewards could not be computed. They count as 0. The newest failure, at problem 7 of task python: "
+        "1 reward could not be computed. They count as 0. The newest failure, at problem 7 of task python: "
     )
 
 

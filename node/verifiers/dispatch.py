@@ -408,8 +408,8 @@ class Verifiers:
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             self.events.emit(
                 "trouble",
-                text=f"{counted(self.failures, 'reward')} could not be computed. {worth} The newest failure, at problem "
-                f"{place.index} of task {place.title}: {failure.detail}",
+                text=f"{counted(self.failures, 'reward')} could not be computed. {worth} The newest failure, at "
+                f"problem {place.index} of task {place.title}: {failure.detail}",
             )
         self._doubt(place.title, failure)
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)

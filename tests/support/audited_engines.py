@@ -1,4 +1,4 @@
-"""Two engines, one a peer's and one the learner's: what the first makes, and what an audit by the second finds."""
+"""Run two engines, a peer's and the learner's: generate with the first, and audit with the second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ LEASE = LeaseId(bytes(16))
 async def passages_by(
     config: TransformersConfig, directory: Path, requests: Sequence[GenerationRequest], *, said: str = STORED
 ) -> list[Passage]:
-    """What a peer delivers whose engine is of that `config`, and which signs that its weights are held as `said`."""
+    """Return the delivery of a peer with an engine of that `config`, which signs that its weights are
+    held as `said`.
+    """
     async with open_worker_engine(config) as engine:
         await engine.install(VERSION, directory)
         made = await engine.generate(requests)
@@ -47,13 +49,13 @@ async def passages_by(
 
 @asynccontextmanager
 async def open_auditor() -> AsyncIterator[WorkerEngine]:
-    """The learner's engine, as it opens it on a CPU."""
+    """Yield the learner's engine, as the learner opens it on a CPU."""
     async with open_worker_engine(TransformersConfig(device="cpu", name="evaluation")) as engine:
         yield engine
 
 
 async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passage]) -> list[Found]:
-    """What the learner finds of all tokens of these passages, which are of one format."""
+    """Return the learner's audit of all tokens of these passages, which are of one format."""
     portion = Portion(
         version=VERSION.name,
         manifest=VERSION.manifest,
@@ -64,5 +66,5 @@ async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passag
 
 
 def passes(found: Sequence[Found], margins: Sequence[Margin]) -> bool:
-    """Whether one audit of these tokens, the first of its peer, lets them pass."""
+    """Return whether one audit of these tokens, the first of its peer, passes."""
     return after(AuditHistory(), count_above(found, margins), margins)[1].passed

@@ -1,4 +1,4 @@
-"""The condition of `learner.provisioning.model.capacity`, written down once more, peer by peer."""
+"""Compute the condition of `learner.provisioning.model.capacity` a second time, peer by peer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from collections.abc import Iterable
 from learner.provisioning.model.capacity import Clockwork, Supplier, period_s
 
 _ROUNDING = 1e-9
-"""Relative error below which a rate is what was asked for."""
+"""Relative error below which a rate counts as the one that was asked for."""
 
 
 def useful_s(clock: Clockwork, delay_s: float, at_s: float) -> float:
-    """For how long rollouts of one version have come, `at_s` after its publication, from a peer that delivers the
-    first after `delay_s`: those of the next one take their place after kappa T_train."""
+    """Return for how many seconds rollouts of one version have come from a peer, `at_s` after its publication. The peer
+    delivers the first after `delay_s`, and those of the next version take their place after kappa T_train.
+    """
     return min(clock.kappa * clock.train_s, max(0.0, at_s - delay_s))
 
 
 def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
-    """The condition of that module's paragraph, for versions that do not overtake each other and no limit on pacing."""
+    """Return whether that module's condition holds, for versions that do not overtake each other and no limit on
+    pacing.
+    """
     peers = list(suppliers)
     enough = clock.rollouts * (1 - _ROUNDING)
     return not clock.is_overtaken and all(
@@ -28,5 +31,5 @@ def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
 
 
 def bubble(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
-    """The share of its time that the learner waits (ECHO-2's bubble ratio), 0 to 1."""
+    """Return the fraction of its time that the learner waits (ECHO-2's bubble ratio), 0 to 1."""
     return 1 - clock.train_s / period_s(clock, suppliers)

@@ -1,8 +1,10 @@
-"""Chat templates in the shape of known families, and model directories that have them.
+"""Provide chat templates in the shape of known families, and model directories that have them.
 
-Each template does what its family's is known for, in a few lines of our own: Qwen3 strips thinking from earlier turns,
-Llama 3 writes the beginning of the text and shows tools in the first user's message, Mistral refuses a system message,
-demands turns that alternate, and answers of tools with ids of nine characters.
+Each template does in a few lines of our own what its family's is known for:
+
+- Qwen3 strips thinking from earlier turns.
+- Llama 3 writes the beginning of the text and shows tools in the first user's message.
+- Mistral refuses a system message, and demands turns that alternate, and answers of tools with ids of nine characters.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ SPECIAL: Mapping[str, tuple[str | None, str, tuple[str, ...]]] = {
     LLAMA3: ("<|begin_of_text|>", "<|eot_id|>", ("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>")),
     MISTRAL: ("<s>", "</s>", ("[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]")),
 }  # fmt: skip
-"""Of each template: the token that begins a text, the one that ends a turn, and others."""
+"""For each template: the token that begins a text, the one that ends a turn, and others."""
 
 ADD = Tool(
     name="add",

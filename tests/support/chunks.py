@@ -1,4 +1,4 @@
-"""The chunks of a model's files, cut and put together again as its manifest lists them."""
+"""Cut a model's files into the chunks of its manifest, and put them together again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.versions.manifest import Manifest
 def describe(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> Tables:
     """Return the manifest's tables for `sources`: cut, read and hash them, one piece in memory at a time.
 
-    Equal chunks are listed once, wherever they occur. Raises LayoutError, and whatever `read` raises.
+    Equal chunks are listed once, wherever they occur. Raises LayoutError, and everything that `read` raises.
     """
     plans = plan_files(sources, chunk_bytes=chunk_bytes)
     return tables_of(plans, lambda plan, start, end: cid_of(exactly(plan.source, start, end)))

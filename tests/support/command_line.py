@@ -1,4 +1,4 @@
-"""The commands of the program, as its parser has them."""
+"""List the commands of the program, as its parser has them."""
 
 from __future__ import annotations
 

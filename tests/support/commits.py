@@ -6,16 +6,16 @@ import struct
 from pathlib import Path
 
 _HEADER = struct.Struct(">8xI4x8s8x")
-"""Of the log: the page size, and the salt of its present frames."""
+"""Header of the log: the page size, and the salt of its present frames."""
 
 _FRAME = struct.Struct(">4xI8s8x")
-"""Before each page: the pages of the database after a transaction, 0 within one; and the salt."""
+"""Header of each page: the pages of the database after a transaction, 0 within one; and the salt."""
 
 
 def commits(ledger: Path) -> int:
-    """Transactions in the write-ahead log (https://sqlite.org/fileformat2.html#walformat).
+    """Return the transactions in the write-ahead log (https://sqlite.org/fileformat2.html#walformat).
 
-    It begins anew after 1,000 pages: compare two counts of a short test.
+    The log begins again after 1,000 pages, so compare two counts of a short test only.
     """
     log = ledger.with_name(f"{ledger.name}-wal").read_bytes()
     size, salt = _HEADER.unpack_from(log)

@@ -1,4 +1,4 @@
-"""The tables of configuration keys in the guides, made of what the program says of each key.
+"""Write the tables of configuration keys in the guides from the program's own texts on each key.
 
 To renew them: `python -m tests.support.config_tables`.
 """
@@ -31,7 +31,9 @@ BEGIN, END = "<!-- keys, by python -m tests.support.config_tables -->", "<!-- en
 
 
 def key_tables(kind: type[Section], mark: str = "##") -> str:
-    """The keys of a file as Markdown: for each section a heading, a sentence, a table; then the names of before."""
+    """Return the keys of a file as Markdown: for each section a heading, a sentence, a table; then the
+    earlier names.
+    """
     plain = [key for key in fields(kind) if not _is_section(key.type)]
     parts = [f"{mark} top level", _rows(kind, plain)] if plain else []
     for section in fields(kind):
@@ -60,7 +62,7 @@ def _rows(kind: type[Section], keys: Sequence[FieldInfo]) -> str:
 
 
 def renewed(page: Path) -> str:
-    """The text of a page with its tables as they should be."""
+    """Return the text of a page with its tables as they should be."""
     text = page.read_text(encoding="utf-8")
     new = key_tables(PAGES[page], "###")
     return re.sub(rf"(?s)(?<={BEGIN}\n\n).*(?=\n\n{END})", lambda _: new, text)

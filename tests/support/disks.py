@@ -1,4 +1,4 @@
-"""Disks that are full, without filling one."""
+"""Imitate full disks without filling one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def file_limit(size_bytes: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes: a write is cut short there, and the next one fails."""
+    """Let no file of this process grow beyond so many bytes: a write is cut short there, and the next one fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

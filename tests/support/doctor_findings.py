@@ -1,4 +1,4 @@
-"""Findings of machines as there are, for tests of what is concluded from them."""
+"""Provide findings of machines as they exist, for tests of the conclusions from them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ HOME, SEEN = "/ip4/192.168.1.2/tcp/4001", "/ip4/45.0.0.1/tcp/4001"
 
 
 def sight(address: str = SEEN, origin: str = "45.0.1.1", local: str = HOME, *, from_listening: bool = True) -> Sight:
-    """Somebody at `origin` sees us at an address."""
+    """Return an observation: a peer at `origin` sees us at an address."""
     return Sight(
         peer=PeerId(f"peer at {origin}"), origin=origin, address=address, local=local, from_listening=from_listening
     )
 
 
 def tried(address: str = SEEN, *sources: str, is_reached: bool = False, failed_by: int = 0) -> TriedAddress:
-    """An address of ours, observed unless `sources` say otherwise."""
+    """Return the test of an address of ours, observed unless `sources` say otherwise."""
     return TriedAddress(
         address=address,
         sources=frozenset(sources or ("observed",)),
@@ -59,7 +59,7 @@ def evidence(*sights: Sight, addresses: tuple[TriedAddress, ...] = (), num_helpe
 
 
 def findings(**changes: Any) -> Findings:
-    """A machine behind a router as most homes have it, that two observers looked at."""
+    """Return findings on a machine behind a router as most homes have it, which two observers looked at."""
     usual = Findings(
         network=LocalNetwork(ip4=("192.168.1.2",), gateways=("192.168.1.1",)),
         listening=Listening(ports=(4001,), is_fixed=True),
@@ -82,7 +82,7 @@ def findings(**changes: Any) -> Findings:
 
 
 def without_invite() -> Findings:
-    """The same machine, which nobody was asked about."""
+    """Return findings on the same machine, without any observer."""
     nothing = NotKnown(why="that needs an invite")
     parts = ("listening", "contact", "evidence", "mapping", "hops", "clock", "down", "up")
     return findings(is_with_invite=False, **dict.fromkeys(parts, nothing))

@@ -1,4 +1,4 @@
-"""A swarm to be examined from: `python -m tests.support.doctor_swarm ROLE ADDRESS [ADDRESS ...]`.
+"""Run a part of a swarm that a doctor examines: `python -m tests.support.doctor_swarm ROLE ADDRESS [ADDRESS ...]`.
 
     learner   listens at the first address, tells the other ones, which are members', and serves a version of BYTES
               random bytes; writes its invite as a line
@@ -46,7 +46,7 @@ CHUNK_BYTES = 128 << 10
 
 @dataclass(kw_only=True)
 class Learner:
-    """A learner as newcomers see it; `joined` are streams of work that somebody opened."""
+    """A learner as newcomers see it. `joined`: the work streams that peers opened."""
 
     transport: Transport
     serving: Serving
@@ -63,7 +63,7 @@ class Learner:
 
 
 def version(size_bytes: int = BYTES) -> tuple[SignedManifest, dict[str, bytes]]:
-    """A version that is as large as that, signed, and its files."""
+    """Return a signed version of this size, and its files."""
     files = {**small_model(1), "more.txt": random.Random(1).randbytes(size_bytes)}
     return SWARM.publish(files, chunk_bytes=CHUNK_BYTES), files
 
@@ -77,7 +77,7 @@ async def open_learner(
     size_bytes: int = BYTES,
     ahead_ms: int = 0,
 ) -> AsyncIterator[Learner]:
-    """A learner whose clock is so far ahead of this machine's; its store lies below `root`."""
+    """Yield a learner whose clock is so many milliseconds ahead of this machine's; its store lies below `root`."""
     signed, files = version(size_bytes)
 
     def terms(token: str) -> TellTerms | NotTold:

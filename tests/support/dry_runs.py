@@ -1,4 +1,4 @@
-"""What a dry run prints, without the trial that needs the children."""
+"""Show a dry run without the trial, which would need the children."""
 
 from __future__ import annotations
 
@@ -9,5 +9,7 @@ from node.learner_role.preflight import look_at
 
 
 def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
-    """What `volery learn` would do with `path` and these options, without a trial. Raises UsageError, RunError."""
+    """Return what `volery learn` would print for `path` and these options, without a trial. Raises UsageError,
+    RunError.
+    """
     return describe_start(look_at(path, resume=resume, fork_from=fork_from), fork_from, None).text

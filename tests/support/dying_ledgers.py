@@ -1,4 +1,4 @@
-"""Ledgers whose process dies before it runs a SQL statement of a certain number."""
+"""Run ledgers whose process dies before it runs a SQL statement of a certain number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from learner.ledger.ledger import Ledger
 
 
 def killed_at(path: Path, swarm: bytes, statement: int, work: Callable[[Ledger], object]) -> bool:
-    """Open the ledger and do `work` in a child that dies before its statement of that number; whether it died."""
+    """Open the ledger and do `work` in a child that dies before its statement of that number. Return
+    whether it died.
+    """
     if (child := os.fork()) == 0:
         code = 1
         try:

@@ -1,4 +1,4 @@
-"""What `check_engine` works on where an engine has a process and a model."""
+"""Provide the subject of `check_engine` for an engine with a process and a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 
 def subject_of(engine: WorkerEngine, models: Models, score: Score, tolerance: float = 1e-4) -> Subject:
-    """The subject for `engine`, which a crash kills; `score` says what its logprobs should be."""
+    """Return the subject for `engine`, which a crash kills; `score` gives the expected log probabilities."""
 
     async def crash() -> None:
         assert engine.pid is not None

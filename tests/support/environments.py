@@ -1,4 +1,4 @@
-"""Environments that tasks have in tests."""
+"""Provide environments for tests of tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from learner.rollouts.environment import Ended, Environment, Reply, Said
 
 
 def one_turn(reward: Callable[[int, tuple[int, ...]], float]) -> Environment:
-    """The environment of a task without turns, whose `reward` judges (index, completion tokens)."""
+    """Return the environment of a task without turns, whose `reward` judges (index, completion tokens)."""
 
     def reply(index: int, said: Said, transcript: int) -> Reply:
         return Ended(reward=reward(index, said[-1]))

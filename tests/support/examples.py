@@ -1,4 +1,4 @@
-"""How many examples a property test draws: a tenth of them by default, all where VOLERY_ALL_EXAMPLES is set.
+"""Say how many examples a property test draws: a tenth of them by default, all where VOLERY_ALL_EXAMPLES is set.
 
 `make test` is run many times a day and draws a tenth, always the same ones. `make test-rest` draws all, new ones each
 time; continuous integration runs both.
@@ -12,10 +12,10 @@ VARIABLE = "VOLERY_ALL_EXAMPLES"
 DRAWS_ALL = bool(os.environ.get(VARIABLE))
 
 AT_LEAST = 20
-"""Fewer leave out whole branches of a strategy."""
+"""The least number of examples: fewer leave out whole branches of a strategy."""
 
 BY_DEFAULT = 100
-"""What Hypothesis draws where a test says nothing."""
+"""The number that Hypothesis draws where a test sets none."""
 
 
 def examples(number: int) -> int:

@@ -1,4 +1,4 @@
-"""What a long life leaves behind: the sizes of all containers that a desk holds on to, and the rows of its ledger."""
+"""Measure what a long life leaves behind: the sizes of a service's containers, and the rows of its ledger."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 OURS = ("learner.", "node.", "protocol.", "swarm.")
-"""Whose objects are looked into; what libraries keep is counted in bytes alone."""
+"""Packages whose objects are followed; containers of other libraries are counted in bytes alone."""
 
 
 def sizes_of(*roots: object) -> dict[str, int]:
-    """How many elements each container has that can be reached by attributes of our own objects, by its path there.
+    """Return how many elements each container has that attributes of our own objects lead to, by its path.
 
-    Containers are not looked into: what is in them counts with them, and what those hold again shows in bytes.
+    Containers are not looked into: their elements count with them, and growth inside these shows in bytes.
     """
     found: dict[str, int] = {}
     seen: set[int] = set()
@@ -34,12 +34,12 @@ def sizes_of(*roots: object) -> dict[str, int]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Which containers have more in them than before: path to both sizes."""
+    """Return the containers that have more elements than before: path to both sizes."""
     return {path: (before.get(path, 0), size) for path, size in after.items() if size > before.get(path, 0)}
 
 
 def rows_of(ledger: Path) -> dict[str, int]:
-    """How many rows each table has."""
+    """Return how many rows each table has."""
     with closing(sqlite3.connect(ledger)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}

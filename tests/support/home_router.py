@@ -1,11 +1,11 @@
-"""A home behind a router that maps ports, in network namespaces: two nodes, the router with miniupnpd, and the outside.
+"""Make a home behind a router that maps ports: two nodes, the router with miniupnpd, and the outside, in namespaces.
 
     node1 192.168.77.2 --+
                          +-- 192.168.77.1 router 30.77.0.1 -- 30.77.0.2 outside
     node2 192.168.77.3 --+
 
 IPv6 is routed: 2a00:77:1::/64 at home, 2a00:77:2::/64 outside, behind a firewall that lets nothing in. miniupnpd needs
-addresses that count as public; these are nobody's here, since nothing leaves the namespaces.
+addresses that count as public; they reach no real host, since nothing leaves the namespaces.
 """
 
 from __future__ import annotations
@@ -79,20 +79,20 @@ max_lifetime=86400
 allow 1024-65535 192.168.77.0/24 1024-65535
 deny 0-65535 0.0.0.0/0 0-65535
 """
-"""A restart of the daemon is a restart of the router: its epoch begins again."""
+"""Configuration of miniupnpd. A restart of the daemon is a restart of the router: its epoch begins again."""
 
 NO_PCP = "add rule inet filter input udp dport 5351 @th,64,8 2 drop"
-"""The router says nothing to requests whose first byte, the version, is 2."""
+"""A rule by which the router ignores requests whose first byte, the version, is 2."""
 
 
 START_S = 60.0
 
 READY = {True: b"Listening for NAT-PMP/PCP traffic", False: b"HTTP listening on port"}
-"""What the daemon says when it can be asked, with and without datagrams."""
+"""The daemon's line when it can be asked, with and without datagrams."""
 
 
 def why_not() -> str:
-    """Why no home router can be had here; empty if one can."""
+    """Return why no home router can be had here; empty if one can."""
     if reason := obstacle():
         return reason
     missing = [tool for tool in ("ip", "nft", "miniupnpd") if shutil.which(tool, path=_path()) is None]
@@ -101,14 +101,14 @@ def why_not() -> str:
 
 @dataclass(kw_only=True)
 class Told:
-    """What a program tells on stdout: a line of JSON for each event."""
+    """The events of a program: a line of JSON on stdout for each."""
 
     process: trio.Process
     _lines: list[bytes] = field(default_factory=list)
     _partial: bytes = b""
 
     async def next(self) -> dict[str, Any]:
-        """The next event. Fails if the program has ended."""
+        """Return the next event. Fail if the program has ended."""
         assert self.process.stdout is not None
         while not self._lines:
             some = await self.process.stdout.receive_some(4096)
@@ -126,7 +126,9 @@ class Home:
 
     @contextmanager
     def daemon(self, *, datagrams: bool, upnp: bool) -> Iterator[None]:
-        """miniupnpd, which speaks PCP and NAT-PMP, or UPnP, or all, until the block ends; killed, as by a power cut."""
+        """Run miniupnpd, which speaks PCP and NAT-PMP, or UPnP, or all, until the block ends; then kill it, as a power
+        cut would.
+        """
         configuration = self.directory / "miniupnpd.conf"
         yes = {True: "yes", False: "no"}
         configuration.write_text(CONFIGURATION.format(datagrams=yes[datagrams], upnp=yes[upnp]), encoding="ascii")
@@ -138,7 +140,7 @@ class Home:
         reading = threading.Thread(target=_read, args=(running, READY[datagrams], ready))
         reading.start()
         try:
-            assert ready.wait(START_S), "miniupnpd does not say that it listens"
+            assert ready.wait(START_S), "miniupnpd did not report that it listens"
             yield
         finally:
             running.kill()
@@ -152,12 +154,12 @@ class Home:
         return run(*inside(self.namespaces["router"], ["nft", "-f", "-"]), stdin=rules)
 
     def external_ports(self) -> dict[int, str]:
-        """What the router passes on: the internal address of each external port."""
+        """Return the router's mappings: the internal address of each external port."""
         listed = run(*inside(self.namespaces["router"], ["nft", "list", "chain", "inet", "filter", CHAINS[1]]))
         return {int(port): host for port, host in re.findall(r"dport (\d+).*dnat ip to ([\d.]+)", listed)}
 
     async def dial(self, host: str, port: int) -> str:
-        """Who answers at an address, asked from outside; empty if nobody does."""
+        """Return who answers at an address, asked from outside; empty if nobody does."""
         code = (
             "import socket, sys; print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).recv(64).decode())"
         )
@@ -167,7 +169,7 @@ class Home:
 
     @asynccontextmanager
     async def program(self, node: str, arguments: Sequence[str]) -> AsyncIterator[trio.Process]:
-        """A Python program in a node's namespace, killed at the end if it has not ended by itself."""
+        """Run a Python program in a node's namespace, and kill it at the end if it has not ended by itself."""
         command = inside(self.namespaces[node], [sys.executable, *arguments])
         async with trio.open_nursery() as nursery:
             process: trio.Process = await nursery.start(
@@ -186,7 +188,7 @@ class Home:
 
 @contextmanager
 def open_home() -> Iterator[Home]:
-    """A home whose router does not map ports yet."""
+    """Yield a home whose router does not map ports yet."""
     with (
         open_namespaces(["router", "outside", *NODES]) as names,
         tempfile.TemporaryDirectory(prefix="home-router-") as directory,
@@ -224,7 +226,7 @@ def _connect(names: dict[str, str]) -> None:
 
 
 def _read(daemon: subprocess.Popen[bytes], mark: bytes, ready: threading.Event) -> None:
-    """Read all that the daemon says, which would stop if nobody did; set `ready` at the mark."""
+    """Read all output of the daemon, which would block if nobody did; set `ready` at the mark."""
     assert daemon.stderr is not None
     with daemon.stderr as lines:
         for line in lines:

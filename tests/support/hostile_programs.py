@@ -1,4 +1,4 @@
-"""Programs that strangers may write, for every wall that is built around programs: the same must hold behind each."""
+"""Provide programs that strangers may write, for every sandbox: the same must hold in each."""
 
 FORK_BOMB = """
 import os, time
@@ -15,4 +15,4 @@ while True:
     except OSError:
         pass
 """
-"""It prints how many processes it could have, and never ends."""
+"""A program that prints how many processes it could have, and never ends."""

@@ -1,4 +1,4 @@
-"""A router that answers everything as badly as it can: `python hostile_router.py ADDRESS`, in its namespace.
+"""Run a router that answers everything as badly as it can: `python hostile_router.py ADDRESS`, in its namespace.
 
 PCP and NAT-PMP are answered with floods of broken, foreign and fleeting grants; the link hears announcements without
 pause; UPnP is announced, and described without end. It writes a line of JSON with what it did, again and again.
@@ -16,17 +16,17 @@ from collections import Counter
 import trio
 
 ANSWERS = 100
-"""To each datagram."""
+"""Answers to each datagram."""
 
 PAUSE_S = 0.001
-"""Between announcements."""
+"""Seconds between announcements."""
 
 done: Counter[str] = Counter()
 rng = random.Random(77)
 
 
 def broken_answers(request: bytes) -> list[bytes]:
-    """Answers that are nearly right, and one that grants any port for a second."""
+    """Return answers that are nearly right, and one that grants any port for a second."""
     outside = socket.inet_aton(f"30.77.0.{rng.randrange(1, 255)}")
     port, epoch = rng.randrange(65536), rng.randrange(1 << 32)
     if request[:1] == b"\2":

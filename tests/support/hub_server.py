@@ -1,7 +1,7 @@
-"""A server that speaks as much of Hugging Face's hub as an upload takes, over what it keeps in memory.
+"""Serve as much of Hugging Face's hub as an upload takes, from memory.
 
-What it answers follows huggingface_hub 2.4.0: repos/create, models/REPO, validate-yaml, preupload, LFS batch and
-upload, resolve, commit. `refuse` makes the next requests whose path ends so fail with a status.
+The answers follow huggingface_hub 2.4.0: repos/create, models/REPO, validate-yaml, preupload, LFS batch and upload,
+resolve, commit. `refuse`: the status with which the next requests fail, by the end of their path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Repository:
 
 @dataclass
 class Hub:
-    """What the server keeps. `large` are contents by their SHA-256; `asked` the requests so far, with their tokens."""
+    """The server's data. `large`: contents by their SHA-256. `asked`: the requests so far, with their tokens."""
 
     url: str = ""
     repos: dict[str, Repository] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Hub:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def uploads(self) -> int:
-        """How often a large file was sent."""
+        """Return how often a large file was sent."""
         return sum(path.startswith("/upload/") for _, path, _ in self.asked)
 
 
 @contextmanager
 def hub_server() -> Iterator[Hub]:
-    """A hub on this machine, gone when the block ends."""
+    """Yield a hub on this machine, gone when the block ends."""
     hub = Hub()
 
     class Handler(_Handler):

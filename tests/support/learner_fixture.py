@@ -1,8 +1,7 @@
-"""A learner without torch and without a network: real ledger, store, loops and sessions, a trainer of a few lines, and
-honest peers.
+"""Run a learner without torch and without a network: real ledger, store, loops and sessions, and honest peers.
 
-The trainer is a second implementation of the conversation that `learner.training.server` has with the node: its weights
-are a hash of everything it was ever trained on, its files are real safetensors, and it can be told to crash, to refuse,
+The trainer is a second implementation of the conversation that `learner.training.server` has with the node. Its weights
+are a hash of everything it was ever trained on, and its files are real safetensors. It can be told to crash, to refuse,
 or to be found dead. The clock stands still unless a test moves it.
 """
 
@@ -125,12 +124,12 @@ HEARTBEAT_S = 1.0
 
 
 def told_little(environment: Environment) -> AskOne:
-    """One that needs no more than what was said."""
+    """Return an `AskOne` that needs only what the policy said."""
     return lambda one: environment(one.index, one.said, one.transcript)
 
 
 def ask_on_a_thread(ask_one: AskOne) -> Ask:
-    """Ask an environment in this process."""
+    """Return an `Ask` that asks an environment in this process."""
 
     async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
         return await trio.to_thread.run_sync(lambda: [ask_one(one) for one in questions])
@@ -144,11 +143,12 @@ class Killed(BaseException):
 
 @dataclass(kw_only=True)
 class FakeTrainer:
-    """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request.
+    """A trainer that hashes what it is trained on. Weights are 32 bytes; `script` is called before and after each
+    request.
 
-    A checkpoint that is not waited for is durable when `patience` more requests were answered; those whose numbers are
-    in `failing`, counted from 1, never are. An export that is not waited for is there after `export_patience` more, and
-    `script` is told that it is "written". `apart`: what it tells of each sequence of a batch, if anything.
+    A checkpoint that is saved in the background is durable after `patience` more requests; those whose numbers are in
+    `failing`, counted from 1, never are. An export in the background is there after `export_patience` more, and
+    `script` is called with "written". `apart`: what it reports of each sequence of a batch, if anything.
     """
 
     patience: int = 0
@@ -173,7 +173,7 @@ class FakeTrainer:
         return self._pid
 
     def die(self) -> None:
-        """End while nobody is asking anything; what comes next is a new process that knows nothing."""
+        """End while no request is running; the next process knows nothing."""
         self._pid += 1
         self._weights = None
         self._saving.clear()
@@ -202,13 +202,13 @@ class FakeTrainer:
         except ChildCrashed:
             self.die()
             raise
-        sent()  # now that it is done, nothing that is asked later comes before it
+        sent()  # the request is done now, so no later one comes before it
         self._write_due()
         scores = {"logprobs": np.full(int(arrays["mask"].sum()), -0.25, np.float32)} if arrays and not reply else {}
         return {"seconds": 0.5, **reply}, self.apart(arrays) if op == "step" and arrays else scores
 
     def write_all(self) -> None:
-        """What is being saved is durable now."""
+        """Make every checkpoint that is being saved durable now."""
         for _, directory, text in self._saving:
             if self.calls.count("save") in self.failing:
                 self.on_frame({"event": "save_failed", "directory": str(directory), "error": "no space left"}, {})
@@ -225,7 +225,7 @@ class FakeTrainer:
             self.export_all()
 
     def export_all(self) -> None:
-        """What is being exported is there now."""
+        """Finish every export that is being written now."""
         exporting, self._exporting = self._exporting, []
         for _, directory, export in exporting:
             told = export()
@@ -274,7 +274,7 @@ class FakeTrainer:
         return {"steps": self._steps}
 
     def tensors(self, weights: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-        """What an export of these weights holds."""
+        """Return the tensors of an export of these weights."""
         return {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), weights)}
 
     def _export(self, header: Header, arrays: Arrays) -> Header:
@@ -289,7 +289,7 @@ class FakeTrainer:
 
         if header["wait"]:
             return export()
-        patience = self.export_patience if self._trains else 0  # nothing else is asked before the first step
+        patience = self.export_patience if self._trains else 0  # no other request comes before the first step
         self._exporting.append((len(self.calls) + patience, directory, export))
         return {}
 
@@ -299,7 +299,7 @@ def crash(reason: str = "it was told to") -> ChildCrashed:
 
 
 def crash_once(op: str, moment: str, at: int = 1) -> Callable[[str, str], None]:
-    """A script: the trainer's process ends `moment` its request number `at` of kind `op`."""
+    """Return a script that ends the trainer's process at `moment` of its request number `at` of kind `op`."""
     left = iter(range(at - 1))
 
     def script(asked: str, now: str) -> None:
@@ -313,14 +313,15 @@ def crash_once(op: str, moment: str, at: int = 1) -> Callable[[str, str], None]:
 
 
 def honest_tokens(seed: int) -> tuple[int, ...]:
-    """What an honest peer's engine draws for a seed, whatever the version."""
+    """Return the tokens that an honest peer's engine draws for a seed, with any version."""
     return (1 + seed % 60, 2, 0)
 
 
 @dataclass(kw_only=True)
 class Judge:
-    """An engine that can say whether tokens are an honest peer's. `script` is asked before every call; `draws` are what
-    a version makes of a seed."""
+    """An engine that can say whether tokens are an honest peer's. `script` is called before every call; `draws` returns
+    the tokens of a version for a seed.
+    """
 
     script: Callable[[str], None] = lambda op: None
     draws: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
@@ -331,7 +332,7 @@ class Judge:
     async def install(self, version: InstalledVersion, directory: Path) -> None:
         await trio.lowlevel.checkpoint()
         self.script("install")
-        if not (directory / "model.safetensors").is_file():  # it may be given up once its directory was named
+        if not (directory / "model.safetensors").is_file():  # it may be deleted once its directory was named
             raise InstallFailed(f"{directory} has no weights")
         self.installed = version
 
@@ -384,8 +385,9 @@ class Judge:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a test varies. `beside`: the next step is taken while a state is being published and saved. `rest`:
-    see `node.learner_role.training.checkpoints.REST`."""
+    """The settings that a test varies. `beside`: the next step is taken while a state is being published and saved.
+    `rest`: see `node.learner_role.training.checkpoints.REST`.
+    """
 
     steps: int = 6
     staleness: int = 1
@@ -420,7 +422,7 @@ class DyingLedger(Ledger):
 
 @dataclass
 class DyingBook:
-    """One of its books."""
+    """One part of that ledger."""
 
     ledger: DyingLedger
     book: object
@@ -445,7 +447,7 @@ class DyingBook:
 
 @dataclass(kw_only=True)
 class CountingSessions(SessionService):
-    """Sessions that tell how often they have written, and whether they do so now: then no test may move its clock."""
+    """Sessions that count their writes, and say whether one is under way: then no test may move its clock."""
 
     rounds: int = 0
     writing: bool = False
@@ -459,7 +461,7 @@ class CountingSessions(SessionService):
 
 @dataclass(kw_only=True, eq=False)
 class CountingAudits(AuditService):
-    """Audits that tell how many groups were audited, how many failed, and of how many there was no audit."""
+    """Audits that count the groups that were audited, that failed, and that no audit was made of."""
 
     audited: int = 0
     failed: int = 0
@@ -517,7 +519,7 @@ class Learner:
         return [fields for name, fields in self.log if name == event]
 
     def recorded(self) -> list[Recorded]:
-        """What this process and those before it wrote down of the run."""
+        """Return the events of the run that this process and those before it recorded."""
         path = self.root / FILE
         with path.open("rb") as file:
             return list(read_lines(file, path.name))
@@ -526,7 +528,7 @@ class Learner:
         return (self.store.directory(manifest) / "model.safetensors").read_bytes()[-32:]
 
     async def train(self, *peers: FakePeer) -> None:
-        """Run all loops with these peers until the last step, or until somebody is killed."""
+        """Run all loops with these peers until the last step, or until a process is killed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intake.run, self.arriving)
             nursery.start_soon(self.sessions.run)
@@ -547,7 +549,7 @@ class Learner:
 
 @dataclass(kw_only=True)
 class Wall:
-    """The clock on the wall, which threads may look at, too. Only tests move it."""
+    """The wall clock, which threads may read, too. Only tests move it."""
 
     ms: int = NOW_MS
 
@@ -557,19 +559,19 @@ class Wall:
 
 @contextmanager
 def fast_directory() -> Iterator[Path]:
-    """A directory in memory: nothing here is about what a power cut does, and waiting for a disk is slow."""
+    """Yield a directory in memory: no test here is about power cuts, and waiting for a disk is slow."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         yield Path(directory)
 
 
 @asynccontextmanager
 async def open_learner(root: Path, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Learner]:
-    """A learner's process on the state in `root`: opened like the first time, or after the one before has ended."""
+    """Run a learner's process on the state in `root`: for the first time, or after the one before has ended."""
     chosen = settings or Settings()
     trainer = parts.get("trainer") or FakeTrainer()
     network = parts.get("network") or MemoryNetwork()
     async with watched():
-        # As in the program, it is closed after the last stream: a grant may be on its way into it on a thread.
+        # As in the program, it is closed after the last stream: a thread may still write a grant into it.
         with closing(DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)) as ledger:
             async with network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
                 with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
@@ -587,7 +589,7 @@ async def watched() -> AsyncIterator[None]:
 
     async def bark() -> None:
         if not await trio.to_thread.run_sync(done.wait, HANGS_S, abandon_on_cancel=True):
-            raise AssertionError(f"nothing came of it in {HANGS_S} s")
+            raise AssertionError(f"the test has hung for {HANGS_S} s")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bark)
@@ -753,7 +755,7 @@ def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
             publishing.lost = str(loss)
 
     async def save(version: PolicyVersion, nursery: trio.Nursery) -> None:
-        with suppress(TrainerLost):  # whoever asks it next hears of it
+        with suppress(TrainerLost):  # the next request reports it
             await saving.save(version)
         while saving._row is not None and not saving._lost and not trainer._saving:  # a patient trainer goes on
             await saving._settled.wait()
@@ -772,7 +774,7 @@ def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
 
 @dataclass(kw_only=True)
 class FakeCurriculum:
-    """Prompts in their order; of each a quarter of the reward is expected."""
+    """Prompts in their order; a quarter of the reward is expected of each."""
 
     prompts: list[int]
     offline: OfflineStream | None = None
@@ -794,7 +796,7 @@ class FakeCurriculum:
 
 @dataclass(kw_only=True)
 class Struck:
-    """Peers against whom soft strikes stand."""
+    """Peers that have soft strikes."""
 
     peers: set[PeerId] = field(default_factory=set)
 
@@ -805,7 +807,9 @@ class Struck:
 def context_of(
     *, ledger: Ledger, store: ChunkStore | None = None, events: EventLog | None = None, **changes: Any
 ) -> LearnerContext:
-    """What a service of this swarm's learner is given; what a test leaves out it does not use, or has its own of."""
+    """Return the context of a service of this swarm's learner. Parts that a test leaves out are not used, or are its
+    own.
+    """
     now_ms = changes.pop("now_ms", lambda: NOW_MS)
     identity = LearnerIdentity(
         keypair=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate, secret=bytes(32)
@@ -828,7 +832,7 @@ def context_of(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other tasks and threads bring about; a test that waits in vain is ended by `watched`."""
+    """Wait until other tasks and threads make the condition true; `watched` ends a test that waits too long."""
     while not condition():
         await trio.to_thread.run_sync(int)
 
@@ -839,11 +843,11 @@ def hello(**changes: Any) -> Hello:
 
 @dataclass(kw_only=True)
 class FakePeer:
-    """An honest rollout node without a line: asks, waits for the version a lease wants, answers with the newest.
+    """An honest rollout node without a connection: asks for leases, waits for the version that one wants, and delivers.
 
-    `receipts` are those of deliveries that were acknowledged, by lease; `undelivered` what a learner that went away
-    has not acknowledged, to be delivered to the next. What it does not keep it gives back once it has begun. Of the
-    versions that a lease admits it takes the one that it `picks`, the newest unless told otherwise.
+    `receipts`: receipts of acknowledged deliveries, by lease. `undelivered`: records that a learner which went away has
+    not acknowledged, to be delivered to the next. A lease that it does not keep it returns once it has begun. `picks`
+    chooses among the versions that a lease admits, the newest unless a test sets it.
     """
 
     key: Keypair = PEER
@@ -865,9 +869,9 @@ class FakePeer:
         return hello(leases=sorted(self.undelivered), ext={PARTS: b""} if self.takes_parts else {})
 
     async def work(self, learner: Learner) -> None:
-        """Join, deliver what is left from before, then work until cancelled."""
+        """Join, deliver records left from before, then work until cancelled."""
         while learner.trust.standings.remember(self.id).standing is not TrustLevel.BANNED:
-            if self.id not in learner.run.present:  # at first, and when it was thought gone
+            if self.id not in learner.run.present:  # at first, and after the learner thought it gone
                 welcome = await learner.sessions.welcome(self.id, self.hello())
                 if isinstance(welcome, Refused):
                     self.refused = welcome
@@ -875,7 +879,7 @@ class FakePeer:
                 for lease in list(self.undelivered):
                     await self.deliver(learner, lease)
             grant = await learner.sessions.grant(self.id, LeaseRequest(rollouts=self.rollouts))
-            await trio.lowlevel.checkpoint()  # who was thought gone is answered at once, with nothing
+            await trio.lowlevel.checkpoint()  # a peer that was thought gone is answered at once, with nothing
             for raw in grant.leases:
                 await self.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
 
@@ -887,7 +891,8 @@ class FakePeer:
         admissible = [
             one for one in there if judge(run.capacity.chain, [one], run.capacity.window) is Admissibility.ADMISSIBLE
         ]
-        made_by = self.picks(lease, admissible or there)  # a node works with what it has until it is told
+        # a node works with the version that it has until it is told of another
+        made_by = self.picks(lease, admissible or there)
         manifest = run.capacity.manifests[made_by]
         learner.sessions.take_start(self.id, Started(lease=lease.id, version=made_by))
         if not self.keeps(lease):
@@ -899,7 +904,7 @@ class FakePeer:
     async def hand_over(
         self, learner: Learner, lease: Lease, version: InstalledVersion, made: Sequence[tuple[int, ...]]
     ) -> None:
-        """Deliver what was made of a lease."""
+        """Deliver the completions of a lease."""
         self.undelivered[LeaseId(lease.id)] = self.records_of(lease, version, made)
         await self.deliver(learner, LeaseId(lease.id))
 
@@ -942,7 +947,7 @@ async def hand_in(learner: Learner, peer: PeerId, delivery: Delivery | Handback)
 
 
 def damage(directory: Path) -> None:
-    """What a bad disk makes of a checkpoint."""
+    """Damage a checkpoint as a bad disk would."""
     (directory / "trainer.json").write_text("{")
 
 

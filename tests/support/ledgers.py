@@ -1,4 +1,4 @@
-"""Ledgers of invented runs, written through `learner.ledger.ledger.Ledger` as a learner writes them."""
+"""Write ledgers of invented runs through `learner.ledger.ledger.Ledger`, as a learner writes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALPHA, BETA, GAMMA = (key(n).peer_id for n in (2, 3, 4))
 
 
 def checkpoints_in(path: Path) -> tuple[bytes, list[CheckpointRow]]:
-    """The swarm's id and the durable states, newest first, of the ledger at `path`."""
+    """Return the swarm's id and the durable states, newest first, of the ledger at `path`."""
     with read_ledger(path) as ledger:
         return ledger.training.swarm(), ledger.training.checkpoints()
 
@@ -46,8 +46,9 @@ def peer_row(peer: PeerId, name: str, *, role: str = "rollout", micros: int = 0,
 
 @dataclass
 class Story:
-    """A ledger being written. `now_s` counts from START_MS; leases and records are numbered. Until `told_ms` it is told
-    what the learner's time went into."""
+    """A ledger that a test writes. `now_s` counts from START_MS; leases and records are numbered. Up to `told_ms` the
+    kinds of the learner's time are written, too.
+    """
 
     ledger: Ledger
     now_s: float = 0.0
@@ -66,7 +67,9 @@ class Story:
     def here(
         self, peer: PeerId, *, up: int = 0, down: int = 0, reason: str = "", standby_s: float = 0.0, **joules: float
     ) -> None:
-        """It still is, or was until now, and has moved and taken so much since it came; joules by source."""
+        """Record that a peer is present, or was until now, with its bytes and standby time since it came, and joules by
+        source.
+        """
         row = StayRow(
             presence=self.presences[peer], bytes_up=up, bytes_down=down, reason=reason, standby_s=standby_s,
             energy={EnergySource(source): amount for source, amount in joules.items()},
@@ -74,7 +77,7 @@ class Story:
         self.ledger.peers.peers_present([row], self.now_ms)
 
     def relay(self, receiver: PeerId, version: PolicyVersion, shares: dict[PeerId, int]) -> None:
-        """Those of `shares` are credited for what they gave `receiver` of `version`, in bytes."""
+        """Credit the peers of `shares` for the bytes of `version` that they gave `receiver`."""
         manifest = ManifestHash(digest_of(str(version).encode()))
         credit = Credit(receiver=receiver, manifest=manifest, shares=shares, raw=b"receipt")
         self.ledger.peers.relays_credited([credit], self.now_ms)
@@ -135,7 +138,7 @@ class Story:
         self.ledger.training.step_trained(row, lags, dropped or {}, self._passed(row) if tells_time else None)
 
     def _passed(self, row: StepRow) -> TimeRow:
-        """What the learner's time went into since the step before: what is left over went into publication."""
+        """Return the kinds of the learner's time since the step before: the rest counts as publication."""
         until_ms = row.began_ms + round(1000 * row.train_s)
         from_ms = min(self.told_ms, row.began_ms - round(1000 * row.waited_s))
         rest_s = (until_ms - from_ms) / 1000 - row.waited_s - row.train_s
@@ -167,7 +170,9 @@ def open_story(path: Path) -> Story:
 
 
 def demo_run(path: Path, *, steps: int = 40, seed: int = 0, restart_at: int | None = None) -> None:
-    """A run that looks like the demo: three peers of different speed, a policy that learns, some stale records."""
+    """Write a run that looks like the demo: three peers of different speed, a policy that learns, some
+    stale records.
+    """
     rng = random.Random(seed)
     story = open_story(path)
     story.join(peer_row(LEARNER, "learner", role="learner", micros=400_000))

@@ -1,4 +1,4 @@
-"""A program that listens on a port and has it mapped: `python mapped_node.py NAME PORT`.
+"""Run a program that listens on a port and has it mapped: `python mapped_node.py NAME PORT`.
 
 It writes a line of JSON for each event and change, and obeys lines on stdin: "look" looks again, the end of stdin ends
 it. To each connection it says its name.

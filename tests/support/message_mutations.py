@@ -1,8 +1,8 @@
-"""Messages made wrong, for tests of the code that acts on them: bytes after they were signed, and values before.
+"""Make wrong messages for tests of the code that acts on them: bytes damaged after signing, and values before.
 
 Everything is a hypothesis strategy or a function of its arguments. `CLAIMS` is the table of what a properly keyed peer
-may do to a record of its own: for each class of mutation the rules that may refuse it. A class that is never refused by
-one of its rules is weak, and the test that uses it fails.
+may do to a record of its own: for each class of mutation the rules that may reject it. A class that is never rejected
+by one of its rules is weak, and the test that uses it fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JUNK: list[Any] = [
 """Values of every kind that MessagePack has, of sizes at and beyond the bounds."""
 
 Tree = dict[str, Any]
-"""A message as MessagePack has it: what its keys name may be anything."""
+"""A message as MessagePack has it: its keys may name values of any kind."""
 
 Draw = st.DrawFn
 
@@ -44,19 +44,19 @@ def kinds_drawn(said: Mapping[str, st.SearchStrategy[Any]]) -> set[type]:
 
 
 def tree_of(message: msgspec.Struct) -> Tree:
-    """The message as a tree that can be changed."""
+    """Return the message as a tree that can be changed."""
     found: Tree = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
     return found
 
 
 def packed(tree: object) -> bytes:
-    """Its bytes; what MessagePack cannot say was not drawn."""
+    """Return its bytes; values that MessagePack cannot encode are not drawn."""
     return msgspec.msgpack.encode(tree)
 
 
 @st.composite
 def damage(draw: Draw, raw: bytes) -> bytes:
-    """`raw` with one to four bytes or stretches changed, inserted, removed or cut off."""
+    """Draw `raw` with one to four bytes or stretches changed, inserted, removed or cut off."""
     out = bytearray(raw)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(out)))
@@ -65,7 +65,7 @@ def damage(draw: Draw, raw: bytes) -> bytes:
 
 
 def distort(draw: Draw, tree: Tree) -> Tree:
-    """One to three values, anywhere inside, replaced by others; or a key removed, added, or said under another name."""
+    """Draw a tree with one to three values, anywhere inside, replaced; or with a key removed, added, or renamed."""
     changed = deepcopy(tree)
     for _ in range(draw(st.integers(1, 3))):
         node: Any = changed
@@ -90,15 +90,16 @@ def distort(draw: Draw, tree: Tree) -> Tree:
 
 @st.composite
 def distortion(draw: Draw, message: msgspec.Struct) -> bytes:
-    """The bytes of `message`, distorted before they were signed."""
+    """Draw the bytes of `message`, distorted before they were signed."""
     return packed(distort(draw, tree_of(message)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Among whom a record is made wrong: its author, whoever else there is, and the names that its lease does not give.
+    """The facts for making a record wrong: its author, other peers, and names that its lease does not give.
 
-    `stale` and `orphaned` are (incarnation, version) with the manifests that they had, `foreign` what never was.
+    `stale` and `orphaned` are (incarnation, version) with the manifests that they had, `foreign` is a manifest that
+    never existed.
     """
 
     swarm: SwarmId
@@ -121,7 +122,7 @@ Make = Callable[[Draw, Tree, Setting], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """How a record is made wrong, and by which rules it may be refused; `harmless`: it may as well be admitted."""
+    """How a record is made wrong, and the rules that may reject it. `harmless`: it may be admitted as well."""
 
     make: Make
     rules: frozenset[Rule]
@@ -144,7 +145,7 @@ def _field(name: str, values: Callable[[Draw, Tree, Setting], Any]) -> Make:
 
 
 def _completion(values: Callable[[Draw, Setting], list[int]]) -> Make:
-    """Other tokens, with logprobs and one span that fit them."""
+    """Return a mutation with other tokens, and log probabilities and one span that fit them."""
 
     def make(draw: Draw, tree: Tree, setting: Setting) -> bytes:
         tokens = values(draw, setting)
@@ -185,7 +186,7 @@ def _odd_logprobs(draw: Draw, tree: Tree, setting: Setting) -> bytes:
 
 
 def _spoken_with(name: Callable[[Draw, Setting], tuple[list[int], bytes]]) -> Make:
-    """All tokens are said to be of that version and manifest."""
+    """Return a mutation that claims that version and manifest for all tokens."""
 
     def make(draw: Draw, tree: Tree, setting: Setting) -> bytes:
         version, manifest = name(draw, setting)
@@ -201,7 +202,9 @@ def _never_published(draw: Draw, setting: Setting) -> tuple[list[int], bytes]:
 
 
 def _beyond_the_chain(draw: Draw, setting: Setting) -> tuple[list[int], bytes]:
-    """Of a past that we may have forgotten: it is told to be lost or too old, and not called a lie."""
+    """Name a version of a past that the learner may have forgotten: the record is called orphaned or too old, not a
+    lie.
+    """
     version = draw(st.sampled_from([[0, 0], [0, 2**53 - 1], [1, 2**31], [1, 2**53 - 1]]))
     return version, draw(st.binary(min_size=32, max_size=32))
 
@@ -242,7 +245,7 @@ CLAIMS: Mapping[str, Mutation] = {
     "damaged after it was signed": Mutation(
         make=lambda draw, tree, setting: draw(damage(setting.sealed(packed(tree)))),
         rules=BEFORE_SIGNATURES | {Rule.BAD_SIGNATURE},
-        harmless=True,  # what was cut out may have been put back
+        harmless=True,  # the part that was cut out may have been put back
     ),
     "damaged before it was signed": Mutation(
         make=lambda draw, tree, setting: setting.sealed(draw(damage(packed(tree)))), rules=ANY, harmless=True

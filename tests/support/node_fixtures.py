@@ -1,5 +1,4 @@
-"""What tests of the node share: directories in memory, and small models, made once, on the spot, with random
-weights."""
+"""Provide directories in memory, and small models with random weights, to tests of the node."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ VOCAB_SIZE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Model directories: two sets of weights of one tiny Qwen3 (tied), two of a tiny Qwen3-MoE, and others by what is
-    special about them."""
+    """Model directories: two sets of weights of one tiny Qwen3 (tied), two of a tiny Qwen3-MoE, and others, named by
+    their difference.
+    """
 
     first: Path
     second: Path
@@ -42,7 +42,7 @@ class Models:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory, and with a short name, as sockets want it."""
+    """Yield a directory in memory with a short name, as sockets need."""
     with fast_directory() as directory:
         yield directory
 
@@ -80,7 +80,7 @@ MIXTURE: dict[str, Any] = {
     "mlp_only_layers": [1],
     "max_position_embeddings": 2048,
 }
-"""Of its three layers the second has no experts."""
+"""A mixture of experts with three layers, of which the second has no experts."""
 
 
 def _save(
@@ -96,7 +96,7 @@ def _save(
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 32,  # of those that vLLM can do on a CPU
+        "head_dim": 32,  # a size that vLLM can run on a CPU
         "intermediate_size": 256,
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": 512,

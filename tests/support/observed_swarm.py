@@ -1,4 +1,4 @@
-"""Events for the tests of what is made of them."""
+"""Provide events for the tests of the code that uses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGAN = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, stalen
 
 
 def seen(*events: Recorded, began: Began = BEGAN) -> SwarmEstimator:
-    """An observatory that saw a run with these events."""
+    """Return an estimator that saw a run with these events."""
     return fit([began, *events])
 
 
@@ -61,14 +61,14 @@ def delivered(
 
 
 def batches(peer: str, count: int, *, took_s: float, every_s: float, leases: int = 2) -> list[Recorded]:
-    """So many batches of so many leases, each begun `every_s` after the one before."""
+    """Return so many batches of so many leases, each begun `every_s` after the one before."""
     return [delivered(every_s * batch + took_s, took_s, peer) for batch in range(count) for _ in range(leases)]
 
 
 def timings(
     swarm: SwarmEstimator, *, train_s: float = 0.0, broadcast_s: float | None = None, generation_s: float | None = None
 ) -> Timings | None:
-    """What was measured, and what stands in for what was not. None while something is missing."""
+    """Return the measured values, with substitutes for missing ones; None while something is missing."""
     train = swarm.train_s.value if swarm.train_s else train_s
     broadcast = swarm.broadcast_s.value if swarm.broadcast_s else broadcast_s
     generation = swarm.generation_s.value if swarm.generation_s else generation_s

@@ -1,4 +1,4 @@
-"""Runs whose pages are looked at: one like the demo's with refusals and hostile names, one of very many peers."""
+"""Write runs for tests of their pages: one like the demo's, with hostile names, and one of very many peers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAMES = (
     "tab\there\nand a line\x1b[31m\x00",
     "<svg/onload=alert(1)>" + "x" * 3000,
 )
-"""What strangers may call themselves."""
+"""Names that strangers may give themselves."""
 
 
 TAKEN = {EnergySource.NVML: 3.6e6, EnergySource.RAPL: 3.6e5}
-"""Joules of a volunteer's own machine."""
+"""Joules that a volunteer's own machine took, by source."""
 
 TERMS = CostTerms(currency="USD", per_kwh=0.3, reference=Reference(name=NAMES[0], per_hour=0.35, tokens_per_s=2500.0))
 
@@ -44,7 +44,7 @@ def hostile_row(peer: PeerId, name: str) -> PeerRow:
 
 
 def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmReport:
-    """The run of a demo with a restart, then a peer called `name` of which every rule refused something."""
+    """Return the report of a demo run with a restart, and a peer called `name` with a record rejected by every rule."""
     demo_run(path, steps=30, restart_at=16)
     story = Story(ledger=Ledger(path, swarm=SWARM), now_s=150, leases=10**6)
     story.join(hostile_row(HOSTILE, name))
@@ -79,8 +79,9 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
 
 
 def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
-    """The run of a demo, in which an audit passed ALPHA, one of BETA failed, and one has banned a peer called `name`:
-    an honest one looks so once in 1.3 million lives."""
+    """Return the report of a demo run with audits: one passed ALPHA, one failed for BETA, and one banned a peer called
+    `name`. An honest peer has such an audit once in 1.3 million lives.
+    """
     demo_run(path, steps=12)
     story = Story(ledger=Ledger(path, swarm=SWARM), now_s=60, leases=10**6)
     story.join(hostile_row(HOSTILE, name))
@@ -104,7 +105,9 @@ def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
 
 
 def crowd(path: Path, num_peers: int, *, blamed: int = 0) -> SwarmReport:
-    """`num_peers`, each of which delivered one group; the last `blamed` of them something malformed."""
+    """Return the report of `num_peers` peers with one group each; the last `blamed` of them delivered something
+    malformed.
+    """
     story = open_story(path)
     for number in range(num_peers):
         peer = PeerId(f"12D3KooW{number:06d}")

@@ -1,4 +1,4 @@
-"""Where the repository lies, for tests that read its documents or start its programs."""
+"""Name the repository's directory, for tests that read its documents or start its programs."""
 
 from pathlib import Path
 

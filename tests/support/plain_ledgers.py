@@ -1,4 +1,4 @@
-"""Ledgers of formats before 8, in which `leases` and `records` are tables: made of one of today's, for tests."""
+"""Turn a ledger of today into one of a format before 8, in which `leases` and `records` are tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CREATE INDEX records_with_envelope ON records (step) WHERE envelope IS NOT NULL;
 CREATE INDEX records_trained ON records (peer, step) WHERE step IS NOT NULL;
 CREATE INDEX records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
 """
-"""As formats 1 to 7 have them."""
+"""The tables as formats 1 to 7 have them."""
 
 LEASE_COLUMNS = (
     "rowid, lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, status, closed_ms, receipt,"
@@ -48,7 +48,7 @@ ROWS = ("lease_payloads", "receipts", "packed_receipts", "receipt_certificates",
 
 
 def make_plain(path: Path, schema: int = 7) -> None:
-    """Have the ledger, which nobody has open, as a program of `schema` would have written it."""
+    """Make the ledger, which no process has open, what a program of `schema` would have written."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute("BEGIN")

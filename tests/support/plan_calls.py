@@ -1,4 +1,4 @@
-"""`volery plan` as a person calls it: through the console script's entry point, in this interpreter."""
+"""Call `volery plan` as a person does: through the console script's entry point, in this interpreter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def plan(*arguments: object) -> Outcome:
 
 
 def planned(*arguments: object, code: int = 0) -> dict[str, Any]:
-    """Its JSON."""
+    """Call it, and return its JSON."""
     outcome = plan(*arguments, "--json")
     assert (outcome.code, outcome.err) == (code, ""), outcome
     return dict(json.loads(outcome.out))
 
 
 def refusal(*arguments: object) -> str:
-    """What it says when it refuses: one paragraph, exit code 2, nothing on stdout."""
+    """Return the text of its refusal: one paragraph, exit code 2, nothing on stdout."""
     outcome = plan(*arguments)
     assert (outcome.code, outcome.out) == (2, ""), outcome
     assert outcome.err.startswith("volery: usage: ")

@@ -1,4 +1,4 @@
-"""The trainer as the node has it: a process, or as many as torchrun starts, and a pipe."""
+"""Start a trainer as the node does: a process, or as many as torchrun starts, and a pipe."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.paths import ROOT
 
 
 class Child:
-    """A trainer process and the two ends of its pipe; what follows the interpreter's name is `command`.
+    """A trainer process and the two ends of its pipe. `command`: the arguments after the interpreter's name.
 
-    Without `log` what it says goes where ours does: a pipe that nobody reads would fill up.
+    Without `log` its output goes where ours does: a pipe that nobody reads would fill up.
     """
 
     def __init__(self, *command: str, log: int | None = subprocess.PIPE) -> None:
@@ -48,13 +48,13 @@ class Child:
         return reply
 
     def end(self) -> int:
-        """Close stdin and return the exit status; nothing but frames was ever on stdout."""
+        """Close stdin and return the exit status; check that stdout only had frames."""
         self.requests.close()
         assert self.replies.read() == b""
         return self.bury()[0]
 
     def bury(self) -> tuple[int, str]:
-        """Wait until it has ended by itself; return its exit status and what it said."""
+        """Wait until it has ended by itself; return its exit status and its output."""
         said = b"" if self.log is None else self.log.read()
         for stream in (self.requests, self.replies, self.log):
             if stream is not None:

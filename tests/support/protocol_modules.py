@@ -9,7 +9,8 @@ from types import ModuleType
 import protocol
 
 AT_LEAST = 38
-"""How many modules `protocol` has, its folders included: a walk that finds fewer would let its tests pass unseen."""
+"""Number of modules that `protocol` has at least, its folders included: a walk that finds fewer would let its tests
+pass unseen."""
 
 
 def protocol_modules() -> list[ModuleType]:

@@ -1,4 +1,4 @@
-"""When nothing happens any more but by the clock: no task can run, and no thread works for one."""
+"""Wait until only the clock can bring anything about: no task can run, and no thread works for one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from trio.testing import wait_all_tasks_blocked
 
 
 async def settled() -> None:
-    """Return once every other task waits for the clock or for another, whatever the machine's load.
+    """Return once every other task waits for the clock or for another, at any load of the machine.
 
-    A task that waits for a thread counts as blocked, so tasks alone say nothing of what a thread is about to bring.
+    A task that waits for a thread counts as blocked, so the tasks alone do not show what a thread is about to do.
     """
     await wait_all_tasks_blocked()
     while trio.to_thread.current_default_thread_limiter().borrowed_tokens:

@@ -1,4 +1,4 @@
-"""A recording of a swarm whose clock strikes evenly, so that what it took is known without measuring it."""
+"""Provide the recording of a swarm whose events are evenly spaced, so that all its times are known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMITTED = 16
 
 
 def run(steps: int = 40, *, leave: bool = True, deliveries: bool = True) -> list[Recorded]:
-    """Two peers, 16 rollouts each every step, in one lease; they leave when the run is over."""
+    """Return a run of two peers, 16 rollouts each every step, in one lease; they leave when the run is over."""
     events: list[Recorded] = [
         Began(at_s=0, swarm="s", mode="async", rollouts=32, group_size=8, staleness=2, kappa=1, currency="EUR")
     ]

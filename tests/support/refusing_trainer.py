@@ -1,8 +1,8 @@
-"""A trainer that refuses one kind of request: the conversation of `learner.training.server`, without torch.
+"""Run a trainer that refuses one kind of request, in the conversation of `learner.training.server`, without torch.
 
     python -m tests.support.refusing_trainer OP KIND TEXT
 
-What always holds: it loads anything, exports a directory that is no model, and goes on from any checkpoint, but for OP.
+Otherwise it loads anything, exports a directory that is no model, and resumes any checkpoint. OP alone is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judges and reward services for tests: real HTTP servers of this process, that answer as a test says."""
+"""Run judge models and reward services for tests: real HTTP servers of this process, with answers set by the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a server says: `value` as JSON, or `body` as it is; `dies`: the connection ends before it does."""
+    """A server's reply: `value` as JSON, or `body` as it is. `dies`: the connection ends before the reply does."""
 
     value: Any = None
     body: bytes | None = None
@@ -38,7 +38,7 @@ class Heard:
 
 @dataclass(kw_only=True)
 class Server:
-    """A server that runs, and what it heard."""
+    """A running server, and the requests that it got."""
 
     url: str
     heard: list[Heard] = field(default_factory=list)
@@ -46,12 +46,12 @@ class Server:
 
 
 Answer = Callable[[int, Heard], Reply]
-"""What is said to a request, by its number from 0 on."""
+"""Returns the reply to a request, by its number from 0 on."""
 
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[Server]:
-    """A server on a free port of this machine, until the end."""
+    """Run a server on a free port of this machine, until the end."""
     lock, open_now = Lock(), 0
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ def serving(answer: Answer) -> Iterator[Server]:
                 if reply.dies:
                     self.connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # whoever asked has heard enough
+                pass  # the client has read enough
             self.close_connection = self.close_connection or reply.dies
 
         def log_message(self, format: str, *args: Any) -> None:
@@ -98,7 +98,7 @@ def serving(answer: Answer) -> Iterator[Server]:
         request_queue_size = 128
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # a client that has heard enough
+            pass  # the client has read enough
 
     with Listener(("127.0.0.1", 0), Handler) as listener:
         server = Server(url=f"http://127.0.0.1:{listener.server_address[1]}")
@@ -113,7 +113,7 @@ _TAKEN: list[socket.socket] = []
 
 
 def nobody() -> str:
-    """An address at which nothing listens, nor will while these tests run."""
+    """Return an address at which nothing listens, nor will while these tests run."""
     one = socket.socket()
     one.bind(("127.0.0.1", 0))
     _TAKEN.append(one)
@@ -121,7 +121,7 @@ def nobody() -> str:
 
 
 def chat(content: str | None, *, finish: str = "stop", **more: Any) -> Reply:
-    """As vLLM replies to /v1/chat/completions."""
+    """Return a reply as vLLM's to /v1/chat/completions."""
     message = {"role": "assistant", "content": content, "refusal": None, "tool_calls": [], **more}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish, "stop_reason": None}
     usage = {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": None}
@@ -130,5 +130,5 @@ def chat(content: str | None, *, finish: str = "stop", **more: Any) -> Reply:
 
 
 def rewards(*worth: Any) -> Reply:
-    """As a reward service replies."""
+    """Return a reply as a reward service's."""
     return Reply(value={"rewards": list(worth)})

@@ -1,4 +1,4 @@
-"""Rollout nodes for tests: real lines and roles over a network in memory, with an engine that makes up what it says."""
+"""Run rollout nodes for tests: real connections and roles over a network in memory, and invented tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ignore(*told: object) -> None:
 
 
 def serve(learner: Learner) -> WorkServer:
-    """Have the learner answer questions, give chunks, and take work lines, as `node.learner_role.app` has it."""
+    """Have the learner answer questions, send chunks, and accept work streams, as `node.learner_role.app` does."""
     Serving(
         transport=learner.transport,
         store=learner.store,
@@ -56,7 +56,7 @@ async def work_with(
     keeps_proofs: bool = False,
     tally_held: Callable[[PolicyVersion], bytes | None] | None = None,
 ) -> None:
-    """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is told of it."""
+    """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is called with it."""
     events = EventLog()
     understood = {LEASE_RECALLS: b"", PARTS: b""} | ({PROOFS: b""} if keeps_proofs else {})
     line = WorkClient(
@@ -109,7 +109,7 @@ async def work_with(
 
 
 def arrive(node: SwarmNode, role: RolloutWorker) -> None:
-    """Hand the role what has arrived and what will."""
+    """Give the role the versions that have arrived and those that will."""
 
     def arrived(arrival: Arrival) -> None:
         node.arrivals.append(arrival)

@@ -1,4 +1,4 @@
-"""Somebody who tells when sockets are ready, at work for as long as a test needs him."""
+"""Run the part that tells when sockets are ready, for as long as a test needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarm.libp2p.sockets.readiness import Readiness, open_readiness
 
 @asynccontextmanager
 async def running_readiness() -> AsyncIterator[Readiness]:
-    """Where the system has an epoll."""
+    """Yield a running Readiness, where the system has an epoll."""
     with open_readiness() as readiness:
         assert readiness is not None
         async with trio.open_nursery() as nursery:

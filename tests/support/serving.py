@@ -1,4 +1,4 @@
-"""An endpoint in this process: a model of hashes behind it, and streams in memory before it."""
+"""Run an endpoint in this process: a model of hashes behind it, and streams in memory before it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEMPLATE = (
 
 
 def write_nominal_model(directory: Path, *, template: str | None = TEMPLATE) -> Path:
-    """A model directory that the fake engine loads: a tokenizer of characters, a config.json, and no weights."""
+    """Write a model directory that the fake engine loads: a tokenizer of characters, a config.json, and no weights."""
     write_character_tokenizer(directory, chat_template=template)
     (directory / "config.json").write_text(json.dumps({"vocab_size": 64, "max_position_embeddings": CONTEXT}))
     (directory / "model.safetensors").touch()
@@ -42,8 +42,9 @@ def write_nominal_model(directory: Path, *, template: str | None = TEMPLATE) -> 
 
 
 def write_random_model(directory: Path, *, seed: int, context: int = CONTEXT, is_endless: bool = False) -> Path:
-    """A small Qwen3 of random weights with a tokenizer of characters, unless it is there already. One that `is_endless`
-    never ends a text at temperature 0."""
+    """Write a small Qwen3 of random weights with a tokenizer of characters, unless it is there already. With
+    `is_endless` it never ends a text at temperature 0.
+    """
     import torch
     import transformers
 
@@ -58,14 +59,14 @@ def write_random_model(directory: Path, *, seed: int, context: int = CONTEXT, is
         )  # fmt: skip
         model = transformers.Qwen3ForCausalLM(config)
         if is_endless:
-            model.get_input_embeddings().weight.data[2] = 0.0  # tied: its logit is 0, which is never the largest
+            model.get_input_embeddings().weight.data[2] = 0.0  # tied, so its logit is 0, which is never the largest
         model.save_pretrained(directory)
     return directory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a client got; `events` of a stream."""
+    """A client's reply; `events` are those of a stream."""
 
     status: int
     headers: Mapping[str, str]
@@ -87,7 +88,7 @@ class Reply:
 
 @dataclass(kw_only=True)
 class Endpoint:
-    """A server and who speaks with it."""
+    """A server and its clients."""
 
     server: Server
     engine: FakeEngine
@@ -103,28 +104,28 @@ class Endpoint:
         return self.server.api.admission
 
     def connect(self) -> trio.abc.HalfCloseableStream:
-        """A connection."""
+        """Return a new connection."""
         ours, theirs = memory_stream_pair()
         self.nursery.start_soon(self.server.welcome, theirs)
         return ours
 
     async def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
-        """One request on a connection of its own."""
+        """Send one request on a connection of its own."""
         stream = self.connect()
         await stream.send_all(request(method, path, body, **headers))
         return await read_reply(stream, method)
 
     async def post(self, path: str, **fields: Any) -> Reply:
-        """A request in JSON, for the model called "model"."""
+        """Send a request in JSON, for the model called "model"."""
         return await self.ask("POST", path, json.dumps({"model": "model", **fields}).encode())
 
     async def chat(self, words: str = "hello", **fields: Any) -> Reply:
-        """A conversation of one message."""
+        """Send a conversation of one message."""
         return await self.post("/v1/chat/completions", messages=[{"role": "user", "content": words}], **fields)
 
 
 def request(method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
-    """Bytes of a request. Names of `headers` have "_" for "-"."""
+    """Return the bytes of a request. Names of `headers` have "_" for "-"."""
     told = {"host": "localhost:8000", "connection": "close"}
     if body is not None:
         told |= {"content-type": "application/json", "content-length": str(len(body))}
@@ -154,12 +155,12 @@ async def read_reply(stream: trio.abc.ReceiveStream, method: str = "GET") -> Rep
 
 
 async def _encode_here(served: Any, request: Any) -> tuple[int, ...]:
-    """Virtual time does not wait for threads."""
+    """Encode without a thread, since virtual time does not wait for threads."""
     return encode(served, request)
 
 
 class SameSource(DirectorySource):
-    """A directory whose version is the same wherever it lies: a fake engine says the same in every run."""
+    """A directory whose version is the same wherever it lies, so that a fake engine draws the same in every run."""
 
     def newest(self) -> Candidate | None:
         found = super().newest()
@@ -175,7 +176,7 @@ async def open_endpoint(
     timeouts: Timeouts = Timeouts(),  # noqa: B008
     **admission: Any,
 ) -> AsyncIterator[Endpoint]:
-    """An endpoint of the model in a directory, or of a source, until the scope is left."""
+    """Run an endpoint of the model in a directory, or of a source, until the scope is left."""
     found = SameSource(directory=source, name="model") if isinstance(source, Path) else source
     told: list[str] = []
     async with (

@@ -1,4 +1,4 @@
-"""`volery simulate` as a person calls it: through the console script's entry point, in this interpreter."""
+"""Call `volery simulate` as a person does: through the console script's entry point, in this interpreter."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def simulate(*arguments: object) -> Outcome:
 
 
 def simulated(*arguments: object) -> dict[str, Any]:
-    """Its JSON."""
+    """Call it, and return its JSON."""
     outcome = simulate(*arguments, "--json")
     assert (outcome.code, outcome.err) == (0, ""), outcome
     return dict(json.loads(outcome.out))
 
 
 def refusal(*arguments: object) -> str:
-    """What it says when it refuses: one paragraph, exit code 2, nothing on stdout."""
+    """Return the text of its refusal: one paragraph, exit code 2, nothing on stdout."""
     outcome = simulate(*arguments)
     assert (outcome.code, outcome.out) == (2, ""), outcome
     assert outcome.err.startswith("volery: usage: ")

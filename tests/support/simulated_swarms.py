@@ -1,4 +1,4 @@
-"""Small swarms for the tests of the simulator."""
+"""Provide small swarms for the tests of the simulator."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from learner.simulation.trace import Learning
 from learner.simulation.world import World
 
 LEARNING = Learning(rollouts=64, group_size=4, staleness=3, kappa=1, train_s=30.0, broadcast_s=5.0)
-"""Takes 2.13 rollouts a second."""
+"""A learner that consumes 2.13 rollouts a second."""
 
 
 def machine(name: str, rate: float = 0.5, **more: Any) -> Machine:
-    """Eight at a time."""
+    """Return a machine that generates eight at a time."""
     figures: dict[str, Any] = {"batch_rollouts": 8, "broadcast_s": 5.0, "install_s": 0.5, "claimed_rate": rate, **more}
     return Machine(name=name, rate=rate, **figures)
 
@@ -31,7 +31,7 @@ def reviews(learning: Learning = LEARNING, kappa: int | None = 1) -> Reviews:
 
 
 def world(pool: list[Machine], *, seed: int = 0, plan: bool = False, **changed: Any) -> tuple[World, list[Recorded]]:
-    """And the list that fills with what happens."""
+    """Return the world, and the list that fills with its events."""
     learning = replace(LEARNING, **changed)
     events: list[Recorded] = []
     return World(learning, pool, seed=seed, watch=events.append, steering=reviews(learning) if plan else None), events

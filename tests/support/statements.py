@@ -1,4 +1,4 @@
-"""A statement that holds, in parts that a test may change before they are signed or after."""
+"""Build a valid statement, in parts that a test may change before they are signed or after."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def proof_lines(records: Sequence[TrainedRecord] = TRAINED, **changes: Any) -> l
 def reputation_line(
     peer: PeerId = ALPHA.peer_id, *, seen: Sequence[ObservedDay] = (), signer: Keypair = LEARNER, **changes: object
 ) -> ReputationLine:
-    """As of today, from nine leases in time unless told otherwise; `changes` are made before it is signed."""
+    """Return a reputation as of today, from nine leases in time unless set otherwise; `changes` are made before
+    signing.
+    """
     days = list(seen) or [ObservedDay(day=TODAY, leases_in_time=9)]
     note = reputation_note(
         peer=peer, day=TODAY, days=days, banned="", issued_ms=NOW_MS, certificate=CERTIFICATE
@@ -155,7 +157,7 @@ def judged(raw: Sequence[bytes], expected: Expected | None = None) -> Statement:
 
 
 def flaws(raw: Sequence[bytes], expected: Expected | None = None) -> list[tuple[int, str]]:
-    """(line, field) of what is wrong."""
+    """Return (line, field) of each flaw."""
     return [(flaw.line, flaw.field) for flaw in judged(raw, expected).flaws]
 
 

@@ -1,4 +1,4 @@
-"""Small swarms, models and manifests for tests that need something to publish, fetch or store.
+"""Provide small swarms, models and manifests for tests that need something to publish, fetch or store.
 
 Everything is a function of its arguments: the same call gives the same bytes in every process.
 """
@@ -23,10 +23,10 @@ from swarm.store import ChunkStore
 from tests.support.chunks import describe
 
 CHUNK_BYTES = 256
-"""Small, so that small models have many chunks."""
+"""Bytes of a chunk: few, so that small models have many chunks."""
 
 MANY_BYTES = 64
-"""As small as chunks are ever cut: for manifests that are large, of models that are not."""
+"""Bytes of the smallest chunks there are: for large manifests of small models."""
 
 Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 """Name to dtype, shape and bytes, in the order of the file."""
@@ -86,7 +86,7 @@ def small_swarm(name: str = "small") -> SmallSwarm:
 
 
 def source(name: str, data: bytes) -> Source:
-    """`data` as a file to publish."""
+    """Return `data` as a file to publish."""
     return Source(name=name, size=len(data), read=lambda offset, size: data[offset : offset + size])
 
 
@@ -103,7 +103,7 @@ def safetensors_file(tensors: Tensors, metadata: Mapping[str, str] | None = None
 
 
 def tensor(seed: int, *shape: int, dtype: str = "F32") -> tuple[str, tuple[int, ...], bytes]:
-    """A tensor of random bytes."""
+    """Return a tensor of random bytes."""
     size = DTYPE_BYTES[dtype]
     for dimension in shape:
         size *= dimension
@@ -134,7 +134,7 @@ def patch_between(base: Mapping[str, bytes], target: Mapping[str, bytes]) -> byt
 
 
 def nudged(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a model as it is one small step later: a few bytes of its weights are other ones."""
+    """Return a model one small step later: a few bytes of its weights differ."""
     weights = bytearray(files["model.safetensors"])
     for offset in range(len(weights) - 1200, len(weights), 400):
         weights[offset] = (weights[offset] + 1) % 256
@@ -152,7 +152,7 @@ def put_patch(store: ChunkStore, signed: SignedManifest, number: int, patch: byt
 
 
 def fill(store: ChunkStore, signed: SignedManifest, files: Mapping[str, bytes]) -> Path:
-    """Begin a version, put all that is missing, finish it, and return its directory."""
+    """Begin a version, put all missing chunks, finish it, and return its directory."""
     store.begin(signed)
     for index in store.missing(signed.hash):
         store.put(signed.hash, index, chunk_data(signed, files, index))

@@ -1,4 +1,4 @@
-"""Peers for tests of the swarm: names, announcements, and whole nodes over the memory network.
+"""Provide peers for tests of the swarm: names, announcements, and whole nodes over the memory network.
 
 Everything is a function of its arguments. Drivers run in virtual time: a test that takes `autojump_clock` and runs
 under `inline_threads` depends on no clock and no scheduler of the machine.
@@ -36,12 +36,12 @@ from tests.support.store_fixture import SmallSwarm, fill
 
 
 def key_of(name: str) -> Keypair:
-    """The key of the peer called `name`."""
+    """Return the key of the peer called `name`."""
     return Keypair(random.Random(f"key of {name}").randbytes(32))
 
 
 def peer_of(name: str) -> PeerId:
-    """The peer id of the peer called `name`."""
+    """Return the peer id of the peer called `name`."""
     return key_of(name).peer_id
 
 
@@ -50,7 +50,7 @@ def hash_of(text: str) -> ManifestHash:
 
 
 def heard_of(version: int, *, incarnation: int = 1, manifest: str = "") -> SignedAnnouncement:
-    """An announcement as the cores see it, its signature already checked."""
+    """Return an announcement as the cores see it, its signature already checked."""
     name = PolicyVersion(incarnation, version)
     return SignedAnnouncement(
         raw=f"{name} {manifest}".encode(),
@@ -63,7 +63,7 @@ def heard_of(version: int, *, incarnation: int = 1, manifest: str = "") -> Signe
 
 
 def announce_manifest(swarm: SmallSwarm, signed: SignedManifest, *, by: Keypair | None = None) -> bytes:
-    """The announcement of `signed` as the learner, or `by`, would send it."""
+    """Return the announcement of `signed` as the learner, or `by`, would send it."""
     return announce(
         by or swarm.learner,
         swarm.authority,
@@ -78,7 +78,7 @@ def announce_manifest(swarm: SmallSwarm, signed: SignedManifest, *, by: Keypair 
 
 
 NOW_MS = 1_000_000
-"""What clocks say in tests of work."""
+"""The time of all clocks in tests of work."""
 
 
 def lease_id_of(number: int) -> LeaseId:
@@ -86,7 +86,7 @@ def lease_id_of(number: int) -> LeaseId:
 
 
 def lease_envelope(swarm: SmallSwarm, number: int, *, peer: PeerId, by: Keypair | None = None) -> bytes:
-    """Lease `number` for `peer`, signed by the learner, or by `by`."""
+    """Return lease `number` for `peer`, signed by the learner, or by `by`."""
     lease = Lease(
         id=lease_id_of(number),
         peer=peer,
@@ -106,7 +106,7 @@ def lease_envelope(swarm: SmallSwarm, number: int, *, peer: PeerId, by: Keypair 
 def receipt_envelope(
     swarm: SmallSwarm, number: int, *, peer: PeerId, by: Keypair | None = None, tokens: int = 5
 ) -> bytes:
-    """The receipt for lease `number` of `peer`, signed by the learner, or by `by`."""
+    """Return the receipt for lease `number` of `peer`, signed by the learner, or by `by`."""
     receipt = Receipt(
         lease=lease_id_of(number),
         peer=peer,
@@ -129,7 +129,7 @@ def welcome_with(*, heartbeat_ms: int = 1000, **changes: Any) -> Welcome:
 
 
 def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run what is sent to worker threads at once: a virtual clock must not run ahead of a real thread."""
+    """Run work for worker threads at once: a virtual clock must not run ahead of a real thread."""
 
     async def run_sync(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -141,7 +141,7 @@ def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class SwarmNode:
-    """One node with everything but an engine, and what its drivers reported."""
+    """One node with everything but an engine, and the reports of its drivers."""
 
     name: str
     transport: MemoryTransport
@@ -199,7 +199,7 @@ async def open_node(
     quota_bytes: int | None = None,
     piece_bytes: int = MANIFEST_PIECE_BYTES,
 ) -> AsyncIterator[SwarmNode]:
-    """A node that is present while the block lasts; its store in `root`/`name` outlives it."""
+    """Run a node while the block lasts; its store in `root`/`name` outlives it."""
     faults: list[tuple[PeerId, Fault]] = []
     troubles: list[str] = []
     with ChunkStore.open(root / name, swarm.authority, quota_bytes=quota_bytes) as store:
@@ -278,5 +278,5 @@ def _assemble(
 
 
 def indices(bitmap: bytes) -> Sequence[int]:
-    """The chunks that a Have marks."""
+    """Return the chunks that a Have marks."""
     return [8 * i + bit for i, byte in enumerate(bitmap) for bit in range(8) if byte >> bit & 1]

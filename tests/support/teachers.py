@@ -1,4 +1,4 @@
-"""A teacher without a model, for tests of what asks one."""
+"""Provide a teacher without a model, for tests of the code that asks one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from node.engine.interface import InstalledVersion
 
 @dataclass
 class Teacher:
-    """Says -1 of every token. `script` is asked before every call, with how many calls there were."""
+    """A teacher that gives every token -1. `script` is called before every call, with the number of calls so far."""
 
     script: Callable[[str, int, int], None] = lambda op, call, sequences: None
     says: float = -1.0

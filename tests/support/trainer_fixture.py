@@ -1,4 +1,4 @@
-"""Small pieces of work for the learner's tests: leases, the records that answer them, and what they are judged by.
+"""Provide small pieces of work for the learner's tests: leases, the records that answer them, and their rules.
 
 Everything is a function of its arguments.
 """
@@ -27,7 +27,7 @@ VOCABULARY = 64
 
 
 def version(text: str) -> PolicyVersion:
-    """(incarnation, version) from "1.5"."""
+    """Return (incarnation, version) from "1.5"."""
     incarnation, number = text.split(".")
     return PolicyVersion(int(incarnation), int(number))
 
@@ -37,13 +37,13 @@ def manifest(of: PolicyVersion) -> ManifestHash:
 
 
 CHAIN = Chain(bases=(0, 4), head=version("2.6"))
-"""Restarted at step 4: 1.5 and 1.6 were cut off."""
+"""A chain that was restarted at step 4: 1.5 and 1.6 were cut off."""
 PUBLISHED = [version(text) for text in ("1.2", "1.3", "1.4", "1.5", "1.6", "2.4", "2.5", "2.6")]
 WINDOW = 3
 
 
 def terms(**changes: Any) -> Terms:
-    """S = 3 at version 2.6; a completion is worth the share of its tokens that are even."""
+    """Return terms with S = 3 at version 2.6; a completion's reward is the share of its tokens that are even."""
     settings: dict[str, Any] = {
         "swarm": SWARM.authority.swarm,
         "chain": CHAIN,
@@ -59,7 +59,7 @@ def even_share(index: int, tokens: Sequence[int]) -> float:
 
 
 def granted(number: int = 1, *, size: int = 2, prompt_index: int = 7, **changes: Any) -> GrantedLease:
-    """Lease `number` for PEER: `size` completions of up to 4 tokens, from version 1.3 or newer."""
+    """Return lease `number` for PEER: `size` completions of up to 4 tokens, from version 1.3 or newer."""
     settings: dict[str, Any] = {
         "id": lease_id(number),
         "peer": PEER.peer_id,
@@ -91,7 +91,7 @@ def record(
     manifests: Mapping[PolicyVersion, ManifestHash] | None = None,
     **changes: Any,
 ) -> bytes:
-    """The envelope of completion `index`; `made_by` names one version, or one for each token."""
+    """Return the envelope of completion `index`; `made_by` names one version, or one for each token."""
     names = [made_by] * len(tokens) if isinstance(made_by, str) else made_by
     hashes = manifests or {}
     spans = [
@@ -111,10 +111,10 @@ def record(
 
 
 def group(lease: GrantedLease, **changes: Any) -> list[bytes]:
-    """All records of a lease."""
+    """Return all records of a lease."""
     return [record(lease.lease, index, **changes) for index in range(len(lease.lease.seeds))]
 
 
 def with_bad_signature(raw: bytes) -> bytes:
-    """The same envelope with one bit of its signature, which comes last, turned."""
+    """Return the envelope with one bit of its signature, which comes last, flipped."""
     return raw[:-1] + bytes([raw[-1] ^ 1])

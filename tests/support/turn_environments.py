@@ -1,4 +1,4 @@
-"""Pure tasks of several turns, wrapped as tasks with environments: whoever plays them cannot tell which is which."""
+"""Wrap pure tasks of several turns as tasks with environments, so that a caller cannot tell which is which."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from node.tasks.registry import open_task
 
 @dataclass(kw_only=True)
 class TurnsEnvironment:
-    """Remembers the turns that the task is told of."""
+    """Remembers the turns that the task was given."""
 
     task: TurnTask
     problem: Problem

@@ -1,6 +1,9 @@
-"""Two machines on this one: each with a network, a name and a file of hosts of its own, as Debian writes that.
+"""Make two machines of this one: each with a network, a name and a file of hosts of its own, as Debian writes that.
 
-What always holds: the name of a machine leads to 127.0.1.1 there, and nowhere else; nothing of a machine outlives it.
+Invariants:
+
+- The name of a machine leads to 127.0.1.1 there, and nowhere else.
+- Nothing of a machine outlives it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"
 """
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "240"))
-"""For anything that is to happen: many times what it takes."""
+"""Seconds to wait for anything that is to happen: many times what it takes."""
 
 
 @dataclass(eq=False)
 class Launcher:
-    """A launcher on one machine: its pipe, and what it has said on stderr."""
+    """A launcher on one machine: its pipe, and its lines on stderr."""
 
     process: subprocess.Popen[bytes]
     said: list[str] = field(default_factory=list)
@@ -45,13 +48,13 @@ class Launcher:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def receive(self) -> tuple[Header, Arrays]:
-        """The next frame on its stdout. A launcher that says none within DEADLINE_S is killed."""
+        """Return the next frame on its stdout. Kill a launcher that sends none within DEADLINE_S."""
         replies: Any = self.process.stdout
         watchdog = threading.Timer(DEADLINE_S, self.kill)
         watchdog.start()
         try:
             prefix = replies.read(PREFIX.size)
-            assert len(prefix) == PREFIX.size, f"no frame; it said {self.said}"
+            assert len(prefix) == PREFIX.size, f"no frame; the launcher said {self.said}"
             header_size, body_size = frame_sizes(prefix)
             return decode_frame(replies.read(header_size), replies.read(body_size))
         finally:
@@ -73,7 +76,7 @@ class Launcher:
         return reply
 
     def ranks(self) -> list[int]:
-        """The processes of its ranks."""
+        """Return the processes of its ranks."""
         pid = self.process.pid
         return [int(rank) for rank in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -87,18 +90,18 @@ class Launcher:
             return line
 
     def end(self) -> int:
-        """Wait until it has ended, and all was heard; its status."""
+        """Wait until it has ended, and all its output was read; return its status."""
         status = self.process.wait(DEADLINE_S)
         with self._heard:
             assert self._heard.wait_for(lambda: self._ended, DEADLINE_S)
         return status
 
     def last(self) -> list[str]:
-        """The lines with which it said why it ended."""
+        """Return the lines in which it gave the reason of its end."""
         return [line.removeprefix("trainer: ") for line in self.said if line.startswith("trainer: ")]
 
     def kill(self) -> None:
-        """All of it, as a power cut."""
+        """Kill all its processes, as a power cut would."""
         for pid in [*self.ranks(), self.process.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -139,7 +142,7 @@ class Machines:
         command: Sequence[str] = ("-m", "learner.training.distributed.launcher"),
         **environment: str,
     ) -> Launcher:
-        """Start a launcher there, under its own number or another one."""
+        """Start a launcher on that machine, under its own number or another one."""
         name = NAMES[machine]
         hosts = self.directory / f"hosts-{name}"
         hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n", encoding="utf-8")
@@ -161,7 +164,7 @@ class Machines:
 
 @contextmanager
 def open_machines(directory: Path) -> Iterator[Machines]:
-    """Two machines, connected, for as long as the block lasts."""
+    """Yield two machines, connected, for as long as the block lasts."""
     with open_network([Node(name=name) for name in NAMES]) as network:
         machines = Machines(network, directory)
         try:

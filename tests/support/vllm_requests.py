@@ -1,4 +1,4 @@
-"""vLLM as its tests run it, and what they ask of an engine."""
+"""Configure vLLM for tests, and make the requests to its engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from node.processes.spec import RestartLimits
 from tests.support.node_fixtures import VOCAB_SIZE
 
 KV_CACHE_BYTES = 48 * 2**20
-"""Twice what is in flight takes. vLLM goes round its cache, so all of its memory is soon used: that is no leak."""
+"""Bytes of the cache: twice what the requests in flight take. vLLM fills its cache in a circle, so all of its memory is
+soon used: that is no leak."""
 
 
 def config(python: Path) -> VllmConfig:
@@ -25,7 +26,7 @@ def config(python: Path) -> VllmConfig:
 def requests(
     count: int, *, room: int, stops: frozenset[int] = frozenset(), experts: bool = False
 ) -> list[GenerationRequest]:
-    """Sampled and greedy ones, of several prompts and temperatures, with seeds of all 64 bits."""
+    """Return sampled and greedy requests, of several prompts and temperatures, with seeds of all 64 bits."""
     return [
         GenerationRequest(
             prompt=tuple((7 * i + j) % VOCAB_SIZE for j in range(1 + 5 * (i % 9))),
@@ -43,7 +44,9 @@ def requests(
 async def generated_while(
     engine: WorkerEngine, asked: Sequence[GenerationRequest], do: Callable[[], Awaitable[None]]
 ) -> list[Generation]:
-    """What `asked` becomes if something is done once it is under way. On a busy machine it may be over by then."""
+    """Return the completions of `asked` if something is done while they are generated. On a busy machine they may be
+    complete by then.
+    """
     made: list[Generation] = []
 
     async def generate() -> None:
@@ -51,6 +54,6 @@ async def generated_while(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(generate)
-        await engine.generate(requests(1, room=3))  # the others are under way once this has been made
+        await engine.generate(requests(1, room=3))  # the others are under way once this one is generated
         await do()
     return made

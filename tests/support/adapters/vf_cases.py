@@ -1,4 +1,4 @@
-"""Environments of the package verifiers for the tests of its adapter, chosen by `kind`."""
+"""Provide environments of the package verifiers for the tests of its adapter, chosen by `kind`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Counting(vf.MultiTurnEnv):
 
 
 class Rewriting(Counting):
-    """Forgets what was before the last turn."""
+    """Forgets everything before the last turn."""
 
     async def get_prompt_messages(self, state: Any) -> Any:
         messages = await super().get_prompt_messages(state)
@@ -86,7 +86,7 @@ class Direct(Counting):
 
 
 class Hanging(Counting):
-    """Never answers; its rollout tells when it is cleaned up."""
+    """Never answers; its rollout reports when it is cleaned up."""
 
     cleaned: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""What the tests of interoperability do with circuits, whoever the relay and the other end are."""
+"""Work with circuits in the tests of interoperability, for any relay and any other end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from swarm.transport.interface import TransportError
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 LOOK_AGAIN_S = 0.02
-"""Between two looks at something that another process does."""
+"""Seconds between two looks at the state of another process."""
 
 UNTIL_S = 120.0
-"""For another process to do something: what is waited for takes a second, and a minute where the machine is busy."""
+"""Seconds to wait for another process: what is waited for takes one, and a minute where the machine is busy."""
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def ours(
     listen: Sequence[str] = (LOOPBACK,),
     announce: Sequence[str] = (),
 ) -> AsyncIterator[Host]:
-    """A host of ours that takes these for members of its swarm, and leaves circuits from peers as they are."""
+    """Yield a host of ours that takes these for members of its swarm, and leaves circuits from peers as they are."""
     async with open_libp2p(bytes([seed]) * 32, listen, announce, security=security) as transport:
         host = cast(Host, transport)
         for member in members:
@@ -54,12 +54,12 @@ async def ours(
 
 
 def through(relay: Host | str, peer: PeerId) -> str:
-    """The address of a peer behind a relay, which is a host of ours or at an address."""
+    """Return the address of a peer behind a relay, which is a host of ours or at an address."""
     return circuit_address(relay if isinstance(relay, str) else relay.addresses()[0], peer)
 
 
 async def introduction(host: Host, connection: Connection) -> Identify:
-    """What the peer at the other end says of itself.
+    """Return what the peer at the other end says of itself in identify.
 
     js-libp2p answers one such question on a connection at a time, and resets the stream of another; our host asks its
     own as soon as there is a connection.
@@ -84,14 +84,14 @@ async def ping(host: Host, connection: Connection) -> None:
 
 
 async def connection_to(host: Host, address: str) -> Connection:
-    """A connection to the peer at an address."""
+    """Return a connection to the peer at an address."""
     connection = host.open_connection(await host.dial([address]))
     assert connection is not None
     return connection
 
 
 async def circuit_from(host: Host, peer: PeerId) -> Connection:
-    """The circuit that a peer has opened to us."""
+    """Return the circuit that a peer has opened to us."""
     with trio.fail_after(UNTIL_S):
         while not host._circuits.get(peer):
             await trio.sleep(LOOK_AGAIN_S)
@@ -99,14 +99,14 @@ async def circuit_from(host: Host, peer: PeerId) -> Connection:
 
 
 async def until_reserved(relay: Host, peer: PeerId) -> None:
-    """Wait until a peer is reached through a relay of ours."""
+    """Wait until a peer can be reached through a relay of ours."""
     with trio.fail_after(UNTIL_S):
         while not relay.reaching.relay.budget.is_reserved(peer, trio.current_time()):
             await trio.sleep(LOOK_AGAIN_S)
 
 
 async def until_reached(host: Host, relay: PeerId, peer: PeerId) -> Connection:
-    """A circuit to a peer that reserves with somebody else's relay some time soon."""
+    """Return a circuit to a peer that will soon reserve with another's relay."""
     with trio.fail_after(UNTIL_S):
         while True:
             try:
@@ -116,7 +116,7 @@ async def until_reached(host: Host, relay: PeerId, peer: PeerId) -> Connection:
 
 
 async def reservation(host: Host, relay: PeerId) -> pb.HopMessage:
-    """Ask a relay to be reached through it, and return its answer as it stands."""
+    """Ask a relay for a reservation, and return its answer as it is."""
     connection = host.open_connection(relay)
     assert connection is not None
     stream = await host.open_stream_on(connection, HOP, framed(pb.HopMessage(type=pb.HopMessage.RESERVE)))
@@ -126,7 +126,9 @@ async def reservation(host: Host, relay: PeerId) -> pb.HopMessage:
 
 
 def check_voucher(raw: bytes, relay: PeerId, peer: PeerId, expires: int) -> None:
-    """A voucher is the relay's word that `peer` is reached through it, by the rules of signed envelopes."""
+    """Check a voucher: the relay's signed statement that `peer` can be reached through it, by the rules of signed
+    envelopes.
+    """
     envelope = Envelope.FromString(raw)
     assert envelope.payload_type == b"\x03\x02"
     domain = b"libp2p-relay-rsvp"
@@ -141,11 +143,11 @@ def check_voucher(raw: bytes, relay: PeerId, peer: PeerId, expires: int) -> None
 
 
 def places(raw: Iterable[bytes]) -> list[str]:
-    """Addresses in their text form, without the name of who is there."""
+    """Return addresses in their text form, without the peer's name."""
     return [str(Multiaddr(one)).partition("/p2p/")[0] for one in raw]
 
 
 def local_address(connection: Connection) -> str:
-    """Where we are on a connection, as its other end should see us."""
+    """Return our address on a connection, as its other end should see it."""
     local = connection.raw.local  # type: ignore[union-attr]
     return f"/{local.kind}/{local.host}/tcp/{local.port}"

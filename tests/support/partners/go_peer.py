@@ -1,11 +1,11 @@
-"""A peer of go-libp2p 0.32.1: its daemon as a process on loopback, and the daemon's control protocol.
+"""Run a peer of go-libp2p 0.32.1: its daemon as a process on loopback, with the daemon's control protocol.
 
     request, response = uvarint length | protobuf       one of each on a connection to the daemon's unix socket
     STREAM_OPEN: after the response the connection is the stream
 
 Messages of the protocol are few and flat, so they are written and read here field by field (`p2pd.proto` in the wheel).
-The daemon listens on loopback, maps no ports, announces itself nowhere and has no bootstrap peers but those that we
-name: it contacts nobody else.
+The daemon listens on loopback, maps no ports, announces itself nowhere, and has only the bootstrap peers that we name.
+It contacts no other peer.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tests.support.partners.programs import P2PD
 IDENTIFY, CONNECT, STREAM_OPEN, LIST_PEERS = 0, 1, 2, 5
 
 START_S = 60.0
-"""For the daemon to listen: it unpacks itself first."""
+"""Seconds until the daemon must listen: it unpacks itself first."""
 
 SAID_S = 120.0
 LOOK_AGAIN_S = 0.05
-"""Its log is a file, which nobody tells of news."""
+"""Seconds between two looks at its log, which is a file and gives no signal."""
 
 Fields = dict[int, list[bytes | int]]
 
 
 class GoError(Exception):
-    """What the daemon said of why it did not do something."""
+    """The daemon's reason why it did not do something."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoPeer:
-    """A daemon that runs, and what it can be asked for."""
+    """A running daemon, and the requests to it."""
 
     peer: PeerId
     addresses: list[str]
-    """With its name at the end."""
+    """Its addresses, with its name at the end."""
     control: Path
     log: Path
-    """What it says of its search for relays, and of what went wrong."""
+    """Its log, about its search for relays and its errors."""
 
     async def until_said(self, what: str) -> None:
         """Wait until this is in its log."""
@@ -70,13 +70,13 @@ class GoPeer:
         await stream.aclose()
 
     async def open_stream(self, peer: PeerId, protocol: str) -> trio.SocketStream:
-        """A stream to a peer that is connected. Raises GoError."""
+        """Return a stream to a connected peer. Raises GoError."""
         asked = _field(1, _id(peer)) + _field(2, protocol.encode()) + _field(3, 20)
         _, stream = await self._ask(_field(1, STREAM_OPEN) + _field(3, asked))
         return stream
 
     async def connected(self) -> dict[PeerId, list[str]]:
-        """Who is connected, and from where, circuits included."""
+        """Return the connected peers with their addresses, circuits included."""
         answer, stream = await self._ask(_field(1, LIST_PEERS))
         await stream.aclose()
         found: dict[PeerId, list[str]] = {}
@@ -100,13 +100,13 @@ class GoPeer:
 
 
 def go_name(seed: int) -> PeerId:
-    """The peer that `go_peer` will be."""
+    """Return the name of the peer that `go_peer` will be."""
     return Identity.from_seed(bytes([seed]) * 32).peer_id
 
 
 @asynccontextmanager
 async def go_peer(seed: int, *flags: str) -> AsyncIterator[GoPeer]:
-    """A daemon on a port of its own of loopback; it ends with the scope."""
+    """Run a daemon on a port of its own of loopback; it ends with the scope."""
     with TemporaryDirectory(prefix="go-") as directory:  # a socket's path must be short
         async with _daemon(Path(directory), seed, flags) as peer:
             yield peer
@@ -114,9 +114,10 @@ async def go_peer(seed: int, *flags: str) -> AsyncIterator[GoPeer]:
 
 @asynccontextmanager
 async def go_behind(relay: str, seed: int, *flags: str) -> AsyncIterator[GoPeer]:
-    """A peer of go-libp2p that believes that it cannot be dialled, and is reached through the relay at this address.
+    """Run a peer of go-libp2p that believes that it cannot be dialled, and is reached through the relay at this
+    address.
 
-    Its search for relays wants a DHT. It is a client, and knows nobody but the relay.
+    Its search for relays wants a DHT. It is a client, and knows only the relay.
     """
     reached = ["-autoRelay", "-forceReachabilityPrivate", "-trustedRelays", relay, "-dhtClient"]
     async with go_peer(seed, "-relayService=false", *reached, "-bootstrapPeers", relay, *flags) as peer:
@@ -124,7 +125,7 @@ async def go_behind(relay: str, seed: int, *flags: str) -> AsyncIterator[GoPeer]
 
 
 async def go_pings(go: GoPeer, peer: PeerId) -> None:
-    """Have the daemon open a stream to a peer that is connected, and echo over it."""
+    """Have the daemon open a stream to a connected peer, and echo over it."""
     stream = await go.open_stream(peer, PING_PROTOCOL)
     async with stream:
         await stream.send_all(bytes(PING_BYTES))
@@ -181,14 +182,14 @@ def _id(peer: PeerId) -> bytes:
 
 
 def _field(number: int, value: bytes | int) -> bytes:
-    """One field of a protobuf message: a varint, or bytes."""
+    """Return one field of a protobuf message: a varint, or bytes."""
     if isinstance(value, int):
         return uvarint(number << 3) + uvarint(value)
     return uvarint(number << 3 | 2) + uvarint(len(value)) + value
 
 
 def _parse(data: bytes) -> Fields:
-    """All fields of a message, by number."""
+    """Return all fields of a message, by number."""
     found: Fields = {}
     at = 0
 

@@ -1,4 +1,4 @@
-"""Other implementations of libp2p, as scenes that all of them play see them: they start, reserve, reach and ping."""
+"""Give other implementations of libp2p one interface for shared tests: start, reserve, reach and ping."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.partners.programs import needs_go, needs_js
 from tests.support.partners.stock_peer import StockPeer, stock_peer, stock_pings
 
 ONLY = {TLS: "-noise=false", NOISE: "-tls=false"}
-"""What makes go-libp2p's daemon speak one security protocol alone."""
+"""Flags with which go-libp2p's daemon speaks one security protocol alone."""
 
 JS_NAMES = {TLS: "tls", NOISE: "noise"}
 
 
 class Peer(Protocol):
-    """A peer of another implementation that runs."""
+    """A running peer of another implementation."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -36,15 +36,16 @@ class Peer(Protocol):
     def addresses(self) -> list[str]: ...
 
     async def reach(self, peer: PeerId, address: str) -> None:
-        """Connect to a peer at an address, which may lead through a relay. Raises what the implementation raises."""
+        """Connect to a peer at an address, which may lead through a relay. Raises the implementation's own errors."""
 
     async def ping(self, peer: PeerId) -> None:
-        """Have a peer that is connected send back what is sent."""
+        """Have a connected peer send back what is sent."""
 
 
 class Opened(Protocol):
-    """Starts a peer, which ends with the scope. With `relay`, an address, it is reached through that and has reserved
-    there, or will soon; without, it can be a relay itself."""
+    """Starts a peer, which ends with the scope. With `relay`, an address, the peer reserves there, now or soon;
+    without, it can be a relay itself.
+    """
 
     def __call__(self, seed: int, *, relay: str = "", security: str = "") -> AbstractAsyncContextManager[Peer]: ...
 
@@ -54,10 +55,10 @@ class Implementation:
     """One implementation.
 
     Args:
-        agent: what it says that it is, as far as that does not change with versions.
+        agent: its name in identify, as far as that does not change with versions.
         speaks: protocols that it names among others.
-        error: what its peers raise where a relay refuses something.
-        told: the words of that by which the relay's answer is known.
+        error: the exception of its peers where a relay refuses something.
+        told: the words in that exception that show the relay's answer.
     """
 
     title: str
@@ -70,7 +71,7 @@ class Implementation:
 
 
 def name_of(seed: int) -> PeerId:
-    """Who the peer with this seed is, whatever its implementation."""
+    """Return the name of the peer with this seed, in any implementation."""
     return Identity.from_seed(bytes([seed]) * 32).peer_id
 
 

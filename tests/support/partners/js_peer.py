@@ -1,4 +1,4 @@
-"""A peer of js-libp2p: `js/peer.mjs` as a process on loopback, and orders to it."""
+"""Run a peer of js-libp2p: `js/peer.mjs` as a process on loopback, with orders to it."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from tests.support.partners.programs import JS_PACKAGES, NODE
 PROGRAM = Path(__file__).parent / "js/peer.mjs"
 
 PUBLIC = "127.0.0.2"
-"""An address of loopback that this peer takes for one of the internet: it punches and dials back no others."""
+"""An address of loopback that this peer takes for a public one: it punches and dials back no others."""
 
 ANSWER_S = 120.0
-"""For an order to be carried out: they give up after 20 s themselves, which takes longer where the machine is busy."""
+"""Seconds for an order to be carried out: orders give up after 20 s themselves, which takes longer on a
+busy machine."""
 
 
 class JsError(Exception):
-    """What js-libp2p said of why it did not do something."""
+    """The reason of js-libp2p why it did not do something."""
 
 
 @dataclass(kw_only=True)
 class JsPeer:
-    """A process that runs, and what it can be told to do."""
+    """A running process, and the orders to it."""
 
     process: trio.Process
     peer: PeerId
     addresses: list[str] = field(default_factory=list)
-    """As they were when it started, with its name at the end."""
+    """Its addresses at the start, with its name at the end."""
     protocols: list[str] = field(default_factory=list)
     _unread: bytearray = field(default_factory=bytearray)
 
     async def order(self, do: str, **about: object) -> Any:
-        """Have it do something; see the program for what there is. Raises JsError."""
+        """Have it do something; the program lists the orders. Raises JsError."""
         assert self.process.stdin is not None
         await self.process.stdin.send_all(json.dumps({"do": do, **about}).encode() + b"\n")
         return await self.answer()
 
     async def answer(self) -> Any:
-        """What came of the last order."""
+        """Return the result of the last order."""
         with trio.fail_after(ANSWER_S):
             answer = json.loads(await self._line())
         if "error" in answer:
@@ -67,7 +68,7 @@ class JsPeer:
 
 
 def js_name(seed: int) -> PeerId:
-    """The peer that `js_peer` will be."""
+    """Return the name of the peer that `js_peer` will be."""
     return Identity.from_seed(bytes([seed]) * 32).peer_id
 
 
@@ -81,14 +82,14 @@ async def js_peer(
     punches: bool = False,
     limits: bool = True,
 ) -> AsyncIterator[JsPeer]:
-    """A process that ends with the scope.
+    """Run a process that ends with the scope.
 
     Args:
-        seed: of its key.
+        seed: seed of its key.
         relays: addresses of peers to be reached through. Without any it is a relay itself.
-        security: what it speaks, the preferred one first.
+        security: its security protocols, the preferred one first.
         public: whether it listens on PUBLIC.
-        punches: whether it speaks DCUtR, and says that it is seen where it listens on PUBLIC.
+        punches: whether it speaks DCUtR, and claims to be seen where it listens on PUBLIC.
         limits: whether circuits through it are limited.
     """
     settings = {
@@ -99,7 +100,7 @@ async def js_peer(
         "punches": punches,
         "limits": limits,
     }
-    # As text on the command line, it finds its imports from the directory that it is started in.
+    # A program given as text finds its imports from the directory in which it is started.
     command = [str(NODE), "--input-type=module", "--eval", PROGRAM.read_text(encoding="utf-8"), json.dumps(settings)]
     process = await trio.lowlevel.open_process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, cwd=JS_PACKAGES

@@ -42,13 +42,13 @@ KUBO = "1.2.3.3"
 KUBO_SEED = bytes([9]) * 32
 RELAY, HOST = "1.2.3.1", "1.2.3.2"
 OBSERVERS = [f"1.2.{number}.1" for number in range(10, 15)]
-"""Four must say where they see it, at addresses that differ."""
+"""Addresses of observers: four must report where they see it, and these must differ."""
 
 PREPARE = f"""
 until ip link show inside >/dev/null 2>&1; do sleep 0.05; done
 ip link set lo up && ip addr add {KUBO}/8 dev inside && ip link set inside up && exec "$0" "$@"
 """
-"""Waits for its end of the cable, since only who has started it knows its network."""
+"""Program that waits for its end of the cable, since only its starter knows its network."""
 
 
 def lay_cable() -> None:
@@ -60,7 +60,7 @@ def lay_cable() -> None:
 
 
 class Kubo:
-    """The process, its name, and lines of what it says."""
+    """The process, its name, and its output lines."""
 
     def __init__(self, process: trio.Process, peer: PeerId) -> None:
         self.peer = peer
@@ -68,7 +68,7 @@ class Kubo:
         self._unread = b""
 
     async def said(self) -> str:
-        """The next thing that it says to us, what it logs left out."""
+        """Return its next message to us, without its log."""
         assert self._process.stderr is not None
         with trio.fail_after(UNTIL_S):
             while True:
@@ -88,7 +88,7 @@ class Kubo:
 
 @asynccontextmanager
 async def kubo(relay: Host) -> AsyncIterator[Kubo]:
-    """It runs at the cable's other end, and knows one relay."""
+    """Run kubo at the cable's other end; it knows one relay."""
     who = identity(KUBO_SEED)
     listen = [f"/ip4/{KUBO}/tcp/4001"]
     with TemporaryDirectory(prefix="kubo-") as repository:
@@ -98,7 +98,7 @@ async def kubo(relay: Host) -> AsyncIterator[Kubo]:
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdout=sys.stderr,
-            cwd=repository,  # it leaves a log where it is started
+            cwd=repository,  # it leaves a log in the directory in which it is started
         )
         try:
             with trio.fail_after(UNTIL_S):
@@ -119,7 +119,7 @@ def _network_of(pid: int) -> str:
 
 
 async def met(host: Host, peer: PeerId) -> dict[str, object]:
-    """Wait for a direct connection, use it, and say how it came about."""
+    """Wait for a direct connection, use it, and return how it came about."""
     with trio.move_on_after(UNTIL_S):
         await host.unless_met(peer, trio.sleep_forever)
     connection = host.open_connection(peer)
@@ -130,14 +130,14 @@ async def met(host: Host, peer: PeerId) -> dict[str, object]:
 
 
 async def reached(host: Host, relay: Host, go: Kubo) -> dict[str, object]:
-    """We reach it, and it begins."""
+    """We reach it, and it begins to punch."""
     await until_reserved(relay, go.peer)
     await host.reaching.circuits.connect(relay.peer_id, go.peer)
     return await met(host, go.peer)
 
 
 async def reaches(host: Host, relay: Host, go: Kubo) -> dict[str, object]:
-    """It reaches us, and we begin: CONNECT and its own. What it says is told, byte for byte."""
+    """It reaches us, and we begin: our CONNECT, its CONNECT. Return its messages, byte for byte."""
     await go.connect(through(relay, host.peer_id))
     circuit = await circuit_from(host, go.peer)
     stream = await host.open_stream_on(
@@ -151,7 +151,7 @@ async def main(act: str) -> None:
     lay_cable()
     async with AsyncExitStack() as stack:
         relay = await stack.enter_async_context(ours(1, listen=[f"/ip4/{RELAY}/tcp/0"]))
-        # It would dial us without punching where we say that we are.
+        # It would dial us without punching at the address that we announce.
         host = await stack.enter_async_context(
             ours(2, listen=[f"/ip4/{HOST}/tcp/0"], announce=["/ip4/127.0.0.1/tcp/1"])
         )
@@ -174,7 +174,7 @@ async def main(act: str) -> None:
 
 
 async def punches(observer: Host, peer: PeerId) -> None:
-    """Wait until it says that it speaks DCUtR, which it does once it knows where it is seen."""
+    """Wait until it says that it speaks DCUtR, which it does once it knows its observed address."""
     connection = observer.open_connection(peer)
     assert connection is not None
     with trio.fail_after(UNTIL_S):

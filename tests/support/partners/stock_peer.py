@@ -1,4 +1,4 @@
-"""A peer of stock py-libp2p 0.8.1 in this process: its host, its relay, its circuits and its hole punching."""
+"""Run a peer of stock py-libp2p 0.8.1 in this process: its host, its relay, its circuits and its hole punching."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.partners.circuits import LOOPBACK
 
 @dataclass(frozen=True, kw_only=True)
 class StockPeer:
-    """A host that runs, and what it can be told to do."""
+    """A running host, and the orders to it."""
 
     host: IHost
     peer: PeerId
@@ -41,7 +41,7 @@ class StockPeer:
 
     @property
     def addresses(self) -> list[str]:
-        """With its name at the end."""
+        """Return its addresses, with its name at the end."""
         return [str(address) for address in self.host.get_addrs()]
 
     async def connect(self, address: str) -> ID:
@@ -51,7 +51,7 @@ class StockPeer:
         return info.peer_id
 
     async def reserve(self, relay: str) -> bool:
-        """Ask a relay to be reached through it."""
+        """Ask a relay for a reservation; return whether it was granted."""
         peer = await self.connect(relay)
         stream = await self.host.new_stream(peer, [PROTOCOL_ID])
         granted = await self.transport._make_reservation(stream, peer)
@@ -59,16 +59,16 @@ class StockPeer:
         return granted
 
     async def circuit_to(self, address: str) -> INetConn:
-        """A circuit to the peer at this address. Raises what the library raises."""
+        """Return a circuit to the peer at this address. Raises the library's own errors."""
         return await self.transport.dial(Multiaddr(address))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> INetStream:
-        """A stream to a peer that is connected, perhaps over a circuit."""
+        """Return a stream to a connected peer, perhaps over a circuit."""
         return await self.host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
 
 
 async def stock_pings(stock: StockPeer, peer: PeerId) -> None:
-    """Have it open a stream to a peer that is connected, and echo over it."""
+    """Have it open a stream to a connected peer, and echo over it."""
     stream = await stock.open_stream(peer, PING_PROTOCOL)
     await stream.write(bytes(PING_BYTES))
     assert await stream.read(PING_BYTES) == bytes(PING_BYTES)
@@ -84,10 +84,10 @@ async def stock_peer(
     is_client: bool = False,
     security: str = NOISE,
 ) -> AsyncIterator[StockPeer]:
-    """A host on loopback that ends with the scope.
+    """Run a host on loopback that ends with the scope.
 
     Args:
-        seed: of its key.
+        seed: seed of its key.
         relays: whether it is a relay.
         punches: whether it speaks DCUtR.
         is_client: whether it reserves with a relay before each circuit.

@@ -1,7 +1,7 @@
 """Settings of all tests: how many examples property tests draw, which tests run, and which of them share a worker.
 
 Property tests have no deadline and no complaint of slow data: a machine that does something else beside them would make
-them fail. What must be quick is bounded by counting, not by a clock.
+them fail. Speed is tested by counting operations, not by a clock.
 """
 
 from __future__ import annotations

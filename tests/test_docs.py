@@ -1,8 +1,8 @@
-"""The documents are true, as far as a program can tell.
+"""Check the documents, as far as a program can.
 
-Links lead somewhere, commands and options exist, every configuration key is explained once with its default, every
-path, event and message that a page quotes is in the tree, and the figures of the demo's recipe are those of the code.
-Whoever changes one of these is told which line of which page to change.
+Links lead somewhere, and commands and options exist. Every configuration key is explained once with its default. Every
+path, event and message that a page quotes is in the tree. The figures of the demo's recipe are those of the code. A
+failing test names the line and the page to change.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def texts(node: ast.AST) -> list[str]:
 
 
 def explained() -> list[tuple[str, set[str], set[str]]]:
-    """Of every event's row the fields that it lists, and all words in backquotes: what follows names more."""
+    """Return for each event's row the fields that it lists, and all words in backquotes, since the text after names
+    more.
+    """
     found: list[tuple[str, set[str], set[str]]] = []
     for page in (OPERATOR, VOLUNTEER):
         for name, told in re.findall(r"^\| `(\w+)` \| (.*) \|$", section(page, "## events.jsonl"), flags=re.MULTILINE):
@@ -225,7 +227,7 @@ def test_who_listens_to_events_asks_for_fields_that_they_have() -> None:
                 keys = {text for key in node.patterns[-1].keys for text in texts(key)}
                 asked += [(name, keys) for name in texts(node.patterns[0])]
     assert len(asked) > 120
-    made = {"called", "gone", "found"}  # of the view and of the metrics
+    made = {"called", "gone", "found"}  # words of the view and of the metrics
     assert [(name, more) for name, fields in asked if (more := fields - words[name] - made)] == []
 
 
@@ -242,7 +244,7 @@ def quoted_commands(page: Path) -> Iterator[list[str]]:
 
 
 def options_of(command: str, action: str = "") -> set[str]:
-    """Of a command; of a command with actions, of one of these or of all."""
+    """Return the options of a command; with actions, those of one action or of all."""
     found = COMMANDS[RENAMED_COMMANDS.get(command, command)]
     actions = getattr(found, "commands", {"": found})
     chosen = [actions[action]] if action in actions else actions.values()

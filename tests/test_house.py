@@ -72,7 +72,7 @@ OWN_TABLES = {
     "node/state/receipt_queries.py",
     "node/state/receipts.py",
 }
-"""Who asks tables of a file of its own, which is no ledger."""
+"""Modules that query tables of a file of their own, which is no ledger."""
 
 
 def test_the_ledgers_tables_are_asked_in_its_room_alone() -> None:

@@ -1,7 +1,7 @@
-"""What each package brings into an interpreter, seen from outside this directory and without its environment variables.
+"""Test what each package loads into an interpreter, from outside this directory and without its environment variables.
 
-Import-linter holds the same rules for the source text (`make check`); here they are held for what really happens at
-import, plus the two that it cannot state: the engine workers, found by a pattern, and no pickle anywhere.
+Import-linter holds the same rules for the source text (`make check`). Here they are tested on real imports, plus two
+that it cannot state: the engine workers, found by a pattern, and no pickle anywhere.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def test_cli_needs_no_tensors(tmp_path: Path) -> None:
 def test_node_process_needs_no_tensors(tmp_path: Path) -> None:
     loaded = loaded_by(modules_of("node") + modules_of("swarm"), tmp_path)
     assert {"node", "swarm", "protocol"} <= loaded
-    assert not loaded & (TENSOR_LIBRARIES | {"pyarrow"}), "what one kind of file needs is loaded with such a file"
+    assert not loaded & (TENSOR_LIBRARIES | {"pyarrow"}), (
+        "a library for one kind of file must be loaded with such a file only"
+    )
 
 
 def test_learner_needs_no_network_and_tensors_only_to_train(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_engine_workers_stand_alone() -> None:
 
 @pytest.mark.parametrize("path", LOADED_BY_WORKERS, ids=module_name)
 def test_what_workers_load_stands_alone(path: Path) -> None:
-    """Of ours it names only what a worker loads as well, else the standard library, and numpy, which workers have."""
+    """A module that workers load names only what a worker loads as well, the standard library, and numpy."""
     names = {name for name in imported_names(path) if not name.startswith(tuple(map(module_name, LOADED_BY_WORKERS)))}
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "numpy"}
 

@@ -105,7 +105,7 @@ def test_everything_imported_is_declared() -> None:
         f"{package}: {name}"
         for package in PACKAGES
         for name in sorted(third_party_imports(package))
-        # What is not installed, such as vllm here, is its own distribution's name.
+        # A package that is not installed, such as vllm here, is its own distribution's name.
         if not {normalised(provider) for provider in providers.get(name, [name])} & declared
     ]
     assert undeclared == []

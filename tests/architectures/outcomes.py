@@ -1,10 +1,10 @@
-"""What becomes of an architecture in a swarm: it works, it is refused with a reason, or it cannot be made tiny.
+"""Find how an architecture does in a swarm: it works, it is refused with a reason, or it cannot be made tiny.
 
 Invariants:
-- whatever else happens is an exception of `outcome_of`: there is no fourth outcome;
-- a refusal comes from where a run's start finds it: the trainer's load, the engine's install, or the comparison of
+- Anything else is an exception of `outcome_of`: there is no fourth outcome.
+- A refusal comes from where a run's start finds it: the trainer's load, the engine's install, or the comparison of
   one completion's log probabilities (`learner.trial.logprob_agreement`), short and as long as the model reaches;
-- what is found only later, in batches, exports and swaps, must agree.
+- Batches, exports and swaps, which come later, must agree.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Tried:
             Reading(who="trainer", logprobs=trained(self.policy, said)),
         ]
         apart = _agreeing(readings, said)
-        assert gaps.max() <= GAP, "log probabilities agree, and the sampler draws other tokens"
+        assert gaps.max() <= GAP, "log probabilities agree, but the sampler draws other tokens"
         return apart
 
 

@@ -1,8 +1,8 @@
 """Make a tiny random model of any architecture, from the library's own default configuration.
 
-Configurations have no common shape, so fields are shrunk by rules on their names (`RULES`), and where the result is no
-model some rules are varied, one more at a time (`VARIATIONS`), until one can be built and runs. What a rule cannot know
-of a family stands in `FAMILIES`.
+Configurations have no common shape, so fields are shrunk by rules on their names (`RULES`). If the result is no model,
+some rules are varied, one more at a time (`VARIATIONS`), until one can be built and runs. `FAMILIES` has the facts
+about a family that no rule can know.
 
 Invariants:
 - nothing here lists architectures: a new one in the library is shrunk as well, or says why not;
@@ -27,20 +27,26 @@ VOCABULARY = 128
 POSITIONS = 96
 HIDDEN, HEADS = 32, 4
 WINDOW = 16
-"""Of windows, chunks and blocks: fewer than the positions, so that a long completion leaves them."""
+"""Positions of windows, chunks and blocks: fewer than the model has, so that a long completion leaves them."""
 
 MAX_LAYERS = 4
 MAX_PARAMETERS = 2_000_000
 """Beyond this a configuration was not shrunk where it matters."""
 
 STIRRED = 0.6
-"""Of what keeps a layer's outputs as large as its inputs. With more, gated layers and sums that nearly cancel make 1e-3
-nats of a rounding error, at single tokens."""
+"""Deviation of random weights, as a fraction of the one that keeps a layer's outputs as large as its inputs. With more,
+gated layers and sums that nearly cancel make 1e-3 nats of a rounding error, at single tokens."""
 
 VARIATIONS = ("wide", "as many keys", "derived", "filled", "plain layers", "wide state", "deep")
-"""What may be done otherwise: twice the width; as many heads for keys as for queries; sizes that the class derives are
-left to it; sizes that it leaves open are filled in; no lists of kinds of layers; twice the heads of a state space model
-(whose width is expanded); eight layers, for those that have attention in one of many."""
+"""Variations of the rules:
+
+- twice the width;
+- as many heads for keys as for queries;
+- sizes that the class derives are left to it;
+- sizes that it leaves open are filled in;
+- no lists of kinds of layers;
+- twice the heads of a state space model, whose width is expanded;
+- eight layers, for models that have attention in one of many."""
 
 MOST_VARIED = 3
 
@@ -110,7 +116,7 @@ def tiny_model(model_type: str) -> Tiny | NotMade:
     for number, varied in enumerate(_variations()):
         try:
             model = _built(tiny_config(model_type, varied))
-        except Exception as error:  # of the library, which raises anything
+        except Exception as error:  # the library raises anything
             failed.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
             continue
         runs = sum(_runs(model, use_cache) for use_cache in (False, True))
@@ -153,7 +159,7 @@ def _stir(model: Any) -> None:
 def _runs(model: Any, use_cache: bool) -> bool:
     try:
         shape = model(input_ids=torch.arange(3, 13)[None], use_cache=use_cache).logits.shape
-    except Exception:  # of the library, which raises anything
+    except Exception:  # the library raises anything
         return False
     return bool(shape[:2] == (1, 10))
 

@@ -36,11 +36,11 @@ NAMED = (
 """Mechanisms that have failed once, each to agree from now on."""
 
 EVERY = 16
-"""Of the library's list, beside those that are named: a dozen."""
+"""Every sixteenth architecture of the library's list is tried, beside those that are named: a dozen."""
 
 MOST_NOT_MADE = 1 / 20
 LEAST_AGREEING = 0.85
-"""Of the whole list: a change that has half of it refused would else pass."""
+"""Fraction of the whole list that must agree: otherwise a change that has half of it refused would pass."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_every_architecture_agrees_or_is_refused_with_a_reason(tmp_path: Path) -
 
 
 def require_told(outcome: Outcome) -> None:
-    """Whatever does not agree says why, in a sentence that a person can read."""
+    """Check that an outcome that does not agree gives its reason, in a sentence that a person can read."""
     if outcome.verdict is Verdict.AGREES:
         assert not outcome.reason
         return

@@ -26,7 +26,7 @@ SHARPNESS = 12.0
 """By which queries and keys are larger than usual, so that positions matter."""
 
 EVERY = 12
-"""Of the architectures with one kind of rotary embeddings."""
+"""Every twelfth architecture with one kind of rotary embeddings is tried."""
 
 
 def save(model_type: str, directory: Path, rope: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def rotary() -> list[str]:
             config = tiny_config(model_type)
             with torch.device("meta"):
                 _frequencies(AutoModelForCausalLM.from_config(config))
-        except Exception:  # of the library, which raises anything: a class of several parts, or no such buffer
+        except Exception:  # the library raises anything: a class of several parts, or no such buffer
             continue
         turns = getattr(config, "rope_parameters", None)
         if isinstance(turns, dict) and "rope_theta" in turns:

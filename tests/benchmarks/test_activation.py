@@ -63,7 +63,9 @@ def test_after_the_churn_nothing_changes_and_in_the_end_all_is_known() -> None:
     assert len(moments) == (CHURN_S + QUIET_S + EXACT_S) / REVIEW_S
     offers = [{(one.name, one.price, one.rate) for one in each.true} for each in moments if each.at_s >= CHURN_S]
     assert all(each == offers[0] for each in offers)
-    assert {len(each.true) for each in moments} != {len(moments[0].true)}, "somebody came or went"
+    assert {len(each.true) for each in moments} != {len(moments[0].true)}, (
+        "the number of peers must change during the run"
+    )
     noisy, exact = (next(each for each in moments if each.at_s >= at_s) for at_s in (CHURN_S, CHURN_S + QUIET_S))
     assert any(noisy.measured[one.name] != one for one in noisy.true)
     assert all(exact.measured[one.name] == one for one in exact.true)
@@ -150,7 +152,9 @@ def test_the_optimum_is_that_of_the_margin_that_is_supplied() -> None:
 
 def test_without_peer_to_peer_or_prices_the_paper_pays_more() -> None:
     found = [ablation(seed) for seed in range(20)]
-    assert sum(one.no_p2p > one.full for one in found) > 10, "the others have more than they need, by chance"
+    assert sum(one.no_p2p > one.full for one in found) > 10, (
+        "the other samples have more peers than they need, by chance"
+    )
     assert all(one.no_p2p >= one.full * (1 - 1e-9) for one in found if one.machines > 7)
     assert sum(one.no_cost > one.full for one in found) > 15
     assert all(7 <= one.machines <= 12 for one in found)

@@ -85,7 +85,7 @@ def pool(rate: float, *, apart: float = 0.0, groups: int = 40, size: int = 64, s
 
 
 def pool_from(gaps: Floats, apart: Floats, starts: Ints) -> Pool:
-    """Of draws that lead by a nat."""
+    """Return a pool of draws that lead by a nat."""
     return Pool(gaps=gaps, apart=apart, leads=np.ones_like(gaps), contexts=np.arange(len(gaps)), starts=starts)
 
 
@@ -114,9 +114,9 @@ def test_pools_keep_completions_of_a_group_together() -> None:
 
     far = Margin(above=0.25, rate=0.1, measure=Measure.LOGPROB)
     assert counted(far) == [[1, 7], [2, 7]], "each context once"
-    assert counted(replace(far, measure=Measure.MEAN)) == [[0, 1], [0, 1]], "of 3 tokens there is none to judge"
+    assert counted(replace(far, measure=Measure.MEAN)) == [[0, 1], [0, 1]], "no group of 3 tokens can be judged"
     band = replace(far, over=0.25, upto=2.0, measure=Measure.GAP)
-    assert counted(band) == [[2, 2], [2, 2]], "of draws that lead by as much"
+    assert counted(band) == [[2, 2], [2, 2]], "only draws that lead by as much must count"
     with pytest.raises(ValueError, match="groups of 2"):
         pool_of([[Found(gap=0.0, lead=1.0)]], 2)
 

@@ -36,7 +36,7 @@ FLOAT32, TF32, BFLOAT16, PROCESSOR = cards("cuda")
 
 
 def pool(rate: float, *, groups: int = 200, size: int = 256, seed: int = 0) -> Pool:
-    """Of draws that lead by a nat `rate` are others."""
+    """Return a pool in which `rate` of the draws that lead by a nat differ."""
     gaps = (np.random.default_rng(seed).random(groups * size) < rate).astype(float)
     quiet, starts = np.zeros_like(gaps), np.arange(groups + 1) * size
     return Pool(gaps=gaps, apart=quiet, leads=np.ones_like(gaps), contexts=np.arange(len(gaps)), starts=starts)

@@ -1,4 +1,4 @@
-"""What every figure of a benchmark passes through: curves, medians, bars, and programs that are ended."""
+"""Test the benchmarks' shared parts: curves, medians, bars, and programs that are ended."""
 
 from __future__ import annotations
 

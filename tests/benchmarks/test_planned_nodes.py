@@ -101,8 +101,10 @@ async def test_the_fake_engine_takes_the_time_that_is_configured(tmp_path: Path,
 
 
 def test_as_many_alike_as_the_rule_asks_for(tmp_path: Path) -> None:
-    """Two peers of 4 rollouts a second each, T_train = 10 s, delays of 7 s: R / T_train is 3.2, with S = 1 only 3 s of
-    10 are left, and 32 / 3 asks for 2.67 peers, with the margin for 2.8; one gives 4 of 3.36 where all 10 s count."""
+    """There are two peers of 4 rollouts a second each, T_train = 10 s, and delays of 7 s, so R / T_train is 3.2. With S
+    = 1 only 3 s of 10 are left, and 32 / 3 asks for 2.67 peers, with the margin for 2.8. Where all 10 s count, one peer
+    gives 4 of 3.36.
+    """
     trial = read_run(write(tmp_path / "recording.jsonl", recorded()))
     tight, loose = (planned(trial, staleness) for staleness in (1, 3))
     assert (len(tight.choice.chosen), tight.kappa) == (3, 1)

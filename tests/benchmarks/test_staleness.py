@@ -151,7 +151,7 @@ def test_losses_are_paired_and_bounded() -> None:
     assert (found.mean, found.bound, found.seeds) == (pytest.approx(2.0), pytest.approx(2.0), 4)
     uneven = loss(fresh, {0: outcome(0.9, []), 1: outcome(0.87, []), 9: outcome(0.1, [])})
     assert uneven is not None
-    assert (uneven.mean, uneven.seeds) == (pytest.approx(2.0), 2), "only seeds that both have"
+    assert (uneven.mean, uneven.seeds) == (pytest.approx(2.0), 2), "only seeds of both runs must count"
     # Two differences, 0 and 4: deviation 2.83, t of one degree of freedom at 95 % is 6.31.
     assert uneven.bound == pytest.approx(2.0 + 6.314 * 2.0, abs=0.01)
     assert loss(fresh, {0: outcome(0.9, [])}) is None
@@ -160,8 +160,8 @@ def test_losses_are_paired_and_bounded() -> None:
 def test_a_collapse_is_an_end_far_below_the_best() -> None:
     assert has_collapsed(outcome(0.3, [0.2, 0.9, 0.3]))
     assert not has_collapsed(outcome(0.85, [0.2, 0.9, 0.85]))
-    assert not has_collapsed(outcome(0.2, [0.2, 0.2])), "what never rose has not collapsed"
-    assert has_collapsed(outcome(0.0, [0.2, 0.1, 0.0])), "what lost what it had has"
+    assert not has_collapsed(outcome(0.2, [0.2, 0.2])), "a run that never rose has not collapsed"
+    assert has_collapsed(outcome(0.0, [0.2, 0.1, 0.0])), "a run that lost its gain has collapsed"
 
 
 def test_steps_to_the_target_lie_between_evaluations() -> None:

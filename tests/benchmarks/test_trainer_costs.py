@@ -1,4 +1,4 @@
-"""What the trainer's benchmarks measure is what they say: the same targets both ways, and a peak that is not missed."""
+"""Test the trainer's benchmarks: the same targets both ways, and a peak that is not missed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.e2e.programs import Machine, rows_of
 __all__ = ["machine"]
 
 DEADLINE_S = 1800.0
-"""Of a demo with three vLLMs on two cores that others use, too; it takes seven minutes where they do not."""
+"""Seconds for a demo with three vLLMs on two cores that others use, too; it takes seven minutes where they do not."""
 TOLERANCE = 1e-3
 """Nats; float32 on both sides."""
 

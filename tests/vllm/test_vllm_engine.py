@@ -1,7 +1,7 @@
 """vLLM itself, in its own environment, keeps the port's promises and generates what the transformers engine does.
 
-What is not slow is the short form, of one model, that every change has to pass; `make test-vllm` runs all. vLLM is
-started few times: each takes a minute on a slow machine.
+Every change has to pass the tests that are not marked slow, a short form with one model; `make test-vllm` runs all.
+vLLM is started few times: each takes a minute on a slow machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.support.vllm_requests import config, generated_while, requests
 TOLERANCE = 1e-4
 """Float32 on both sides: 5e-6 was seen."""
 GROWTH_BYTES = 64 * 2**20
-"""Of all processes, over 80 swaps of a model that takes 1 MB: one that kept a copy of the weights, or of their packed
-form, would take more."""
+"""Bytes by which all processes may grow over 80 swaps of a model that takes 1 MB. A process that kept a copy of the
+weights, or of their packed form, would take more."""
 ROOM, IN_FLIGHT = 400, 48
 """New tokens of a completion that is to be in flight while weights change, and how many there are: for some seconds,
 also where this process is kept waiting by others."""
@@ -105,8 +105,9 @@ async def require_made_by(
 async def swap_in_flight(
     engine: WorkerEngine, asked: Sequence[GenerationRequest], models: Models, swaps: int
 ) -> tuple[list[Generation], list[int]]:
-    """What `asked` becomes while the two versions are installed in turn, FIRST being in service and coming last; and
-    the bytes that the processes hold after each."""
+    """Return the completions of `asked` while the two versions are installed in turn, FIRST being in service and coming
+    last. Return also the bytes that the processes hold after each.
+    """
     made: list[Generation] = []
     sizes: list[int] = []
 
@@ -127,7 +128,7 @@ async def swap_in_flight(
 
 
 def resident_bytes(engine: WorkerEngine) -> int:
-    """Of the worker, and of what it spawned."""
+    """Return the resident bytes of the worker and of its child processes."""
     process = psutil.Process(engine.pid)
     return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
 

@@ -78,7 +78,7 @@ async def require_swap(engine: WorkerEngine, reference: WorkerEngine, models: Mo
 
 
 async def require_part(engine: WorkerEngine, models: Models) -> None:
-    """What is interrupted has the experts of the tokens that it has."""
+    """Check that an interrupted completion has the experts of its tokens."""
     for _, one in await under_way(engine, models, engine.interrupt, lambda one: one.finish is FinishReason.PART):
         assert one.experts is not None
         assert one.experts.shape == (len(one.tokens), 2, 2)

@@ -40,11 +40,13 @@ def test_a_public_name_is_there_and_is_listed(name: str) -> None:
 
 @pytest.mark.parametrize("name", volery.__all__)
 def test_a_public_name_is_told_in_the_manual(name: str) -> None:
-    """A class has a docstring of its own. What is none, such as a number, can only be told by the package's."""
+    """A class has a docstring of its own. Other names, such as a number, can only be described in the package's
+    docstring.
+    """
     found = getattr(volery, name)
     own = vars(found).get("__doc__") if isinstance(found, type) else None
     assert len(own or "") > 20 or f"`{name}`" in (volery.__doc__ or "")
-    assert not (own or "").startswith(f"{name}("), "that is what dataclass writes where there is none"
+    assert not (own or "").startswith(f"{name}("), "this is the text of a dataclass without a docstring"
 
 
 def test_the_kit_for_tests_is_public() -> None:

@@ -1,7 +1,7 @@
 """A swarm in virtual time: how near the bound the cores come, and what they make of peers that come, go, lie and tire.
 
-Scenarios n4 to mix4 are those of `benchmarks/relay.py`. What is asserted is a little above what was measured over
-eight seeds, in brackets; a change of the cores that costs more than that is one to think about.
+Scenarios n4 to mix4 are those of `benchmarks/relay.py`. The bounds are a little above the values in brackets, measured
+over eight seeds. Think again about a change of the cores that costs more than that.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_what_is_being_evaluated_waits_for_its_score_beyond_the_bound() -> None:
     assert sorted(chosen([10, 20, 21, 22], keep, {10: 0.5, 20: 0.5})) == [10, 21, 22], "the first of equals stays"
     never = Keep(newest=2, every=10, most=1)
     assert sorted(chosen([10, 20, 21, 22], never, {}, {20})) == [20, 21, 22], (
-        "where the best are not wanted, none waits"
+        "without `best`, no checkpoint may wait for its score"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a config.json says of a mixture of experts, and that nothing unknown is replayed by guess."""
+"""Read a mixture of experts from a config.json; a router of an unknown kind is never replayed by guess."""
 
 from __future__ import annotations
 

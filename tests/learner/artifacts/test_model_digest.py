@@ -1,4 +1,4 @@
-"""What a model is called by its contents: the weights and the configuration, to the byte, and nothing else."""
+"""Name a model by its contents: the weights and the configuration, to the byte, and nothing else."""
 
 from __future__ import annotations
 

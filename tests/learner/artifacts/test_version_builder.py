@@ -59,7 +59,9 @@ def test_new_bytes_are_those_of_chunks_that_the_version_before_lacks(tmp_path: P
         second.manifest, chunks=[*second.manifest.chunks, ChunkRef(cid_of(b"a patch"), 7)]
     )
     for before in (None, first.manifest):
-        assert new_bytes(offering, before) == new_bytes(second.manifest, before), "nobody has to fetch a patch"
+        assert new_bytes(offering, before) == new_bytes(second.manifest, before), (
+            "an offered patch must not count as new bytes"
+        )
 
 
 def test_hidden_files_stay_at_home(tmp_path: Path) -> None:
@@ -152,5 +154,5 @@ def test_patches_that_the_manifest_has_no_room_to_list_are_not_offered(
     ]
     assert len(published.signed.manifest.chunks) == listed + offered
     assert [path.exists() for path in published.patches] == [True] * offered
-    assert len(list(tmp_path.glob("export.patches/*"))) == offered, "nothing is left of the others"
+    assert len(list(tmp_path.glob("export.patches/*"))) == offered, "the other patches must be removed"
     assert (tmp_path / "export.patches").exists() is (offered > 0)

@@ -133,7 +133,9 @@ def test_what_is_expected_of_a_problem_is_the_best_that_was_seen_of_it() -> None
     for number, rate in enumerate((0.25, 0.75, 0.0)):
         cursor.observe(4 * number + 1, rate)
     assert cursor.expected(1) == cursor.expected(9) == pytest.approx(0.75, abs=0.01)
-    assert PassCursor(size=4 * TRACKED, seed="s").expected(2 * TRACKED) is None, "of those nothing is remembered"
+    assert PassCursor(size=4 * TRACKED, seed="s").expected(2 * TRACKED) is None, (
+        "problems beyond the tracked ones have no estimate"
+    )
 
 
 def test_a_state_of_before_the_best_was_kept_is_taken() -> None:

@@ -101,7 +101,7 @@ def test_a_problem_is_the_same_one_whenever_it_comes() -> None:
     assert all(len(alike) == 1 for alike in problems.values())
     assert len({problem for [(problem, _)] in problems.values()}) == len(problems)
     kinds = {place_of(index, 3)[1]: curriculum.alike(index)[1] for index in indexes}
-    assert len(set(kinds.values())) == 3, "nothing rose to its next level"
+    assert len(set(kinds.values())) == 3, "some task must rise to its next level"
 
 
 def test_what_was_drawn_and_not_leased_comes_first_after_a_restart() -> None:

@@ -212,7 +212,7 @@ def test_a_ledger_of_before_is_taken_over_and_reads_as_before(path: Path, schema
     with closing(sqlite3.connect(path)) as db:
         old = db.execute(f"SELECT {LEASE_COLUMNS} FROM leases ORDER BY rowid").fetchall()
         assert [row[:11] for row in old] == [row[:11] for row in before["leases"]]
-    assert told(path) == before, "also by who only reads"
+    assert told(path) == before, "a program that only reads must see the same"
     Ledger(path, swarm=SWARM).close()
     assert told(path) == before
     with closing(sqlite3.connect(path)) as db:

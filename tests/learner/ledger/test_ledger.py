@@ -1,4 +1,4 @@
-"""What the ledger keeps, through restarts, kills, full disks, and files that are not its own.
+"""The ledger keeps its rows through restarts, kills, full disks, and files that are not its own.
 
 Kills are tried at every SQL statement of a life: a forked child reports each call done and dies between two
 statements. The test for restarts is a literal model of what may happen to a record.
@@ -526,7 +526,7 @@ def test_a_checkpoint_of_before_counts_were_kept_can_be_read(ledger: Ledger) -> 
     [row] = ledger.training.checkpoints()
     assert row.state == {"ordinal": 5}
     ledger.work.leases_issued([lease_row(1)])
-    assert ledger.work.since(row.leases, row.records) == ([], []), "nothing can be said of when it was made"
+    assert ledger.work.since(row.leases, row.records) == ([], []), "the time of such rows is unknown"
 
 
 # What happens to a record, as a literal model.
@@ -694,7 +694,7 @@ def test_killed_at_any_statement_every_call_is_there_whole_or_not_at_all(path: P
 def test_killed_while_it_is_created(path: Path) -> None:
     if (child := os.fork()) == 0:
         try:
-            # What a first start does, without its last word.
+            # The state after a first start, without its last commit.
             db = sqlite3.connect(path, isolation_level=None)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
@@ -883,7 +883,9 @@ def test_what_was_cut_off_waits_as_such(ledger: Ledger) -> None:
     assert found == [(lease_id(1), False), (lease_id(1), True), (lease_id(2), False), (lease_id(2), False)]
     train(ledger, 4, 1, 2)
     ledger.training.begin_incarnation(3, NOW_MS)
-    assert [row.cut_off for row in ledger.work.unconsumed()] == [False, True, False, False], "whatever a restart undoes"
+    assert [row.cut_off for row in ledger.work.unconsumed()] == [False, True, False, False], (
+        "a record that a restart undid must be marked as cut off"
+    )
 
 
 def test_rewards_with_names_wait_with_their_record(ledger: Ledger) -> None:
@@ -903,7 +905,7 @@ def test_a_named_reward_decides_what_a_curriculum_is_told(ledger: Ledger) -> Non
             for index, value in enumerate(values)
         ]
         ledger.work.deliveries_judged(rows, {lease_id(lease): b"receipt"}, NOW_MS)
-    assert ledger.work.since(0, 0, "right")[1] == [(10, 0.5), (20, 1.0)], "of the third nobody could say it"
+    assert ledger.work.since(0, 0, "right")[1] == [(10, 0.5), (20, 1.0)], "the third has no such reward"
     assert ledger.work.since(0, 0, "another") == ledger.work.since(0, 0)
 
 
@@ -935,7 +937,7 @@ def test_payloads_of_later_turns_go_with_their_group(ledger: Ledger) -> None:
 
 
 def test_a_group_was_seen_when_its_last_episode_ended(ledger: Ledger) -> None:
-    """What a curriculum is told again after a restart: prompts that were leased first, and groups complete since."""
+    """After a restart a curriculum gets again the prompts that were leased first, and the groups completed since."""
     ledger.work.leases_issued([lease_row(1), lease_row(2)])
     waits = [record_row(1, 0, reward=None), record_row(1, 1, reward=0.5)]
     ledger.work.deliveries_judged(waits, {lease_id(1): b"1"}, NOW_MS)

@@ -94,7 +94,7 @@ def test_both_are_told_in_a_line() -> None:
 
 def test_every_kind_and_way_has_a_word() -> None:
     assert set(VERDICTS) == set(ReachKind)
-    assert set(WAYS) == set(Way) - {Way.WAS_DIALLED}, "who was dialled was dialled"
+    assert set(WAYS) == set(Way) - {Way.WAS_DIALLED}, "every way but WAS_DIALLED must have a word"
 
 
 def test_those_heard_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

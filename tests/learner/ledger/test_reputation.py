@@ -108,7 +108,7 @@ def test_who_vanishes_is_missing_for_a_while_and_who_says_goodbye_is_not(
     assert sum(one.missed_ms for one in days_of(story)) == missing_ms
     story.ledger.training.begin_incarnation(0, story.now_ms)
     story.join(peer_row(ALPHA, "a peer"))
-    assert sum(one.missed_ms for one in days_of(story)) == 0, "the learner was away as well"
+    assert sum(one.missed_ms for one in days_of(story)) == 0, "time without a learner must not count as missed"
 
 
 def test_what_is_out_of_the_window_is_left_out_and_nothing_after_the_day_is_known(story: Story) -> None:

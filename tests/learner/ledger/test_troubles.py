@@ -1,4 +1,4 @@
-"""What nodes say that they cannot do: kept within bounds, made harmless, and said in one sentence."""
+"""Nodes' reports of work that they cannot do are kept within bounds, made harmless, and shown in one sentence."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_audits_are_written_together_in_their_order(story: Story) -> None:
     assert [row.lease for row in trust.audits(ALPHA)] == [first, third]
     assert trust.audits_of([first, second, third]) == {first: True, second: True, third: False}
     known = trust.confidence_of([ALPHA, BETA])
-    assert (known[ALPHA].passed, known[BETA].passed) == (0, 3), "after the last of each"
+    assert (known[ALPHA].passed, known[BETA].passed) == (0, 3), "audits must count after the last failure of each peer"
     assert trust.untold_revisions(ALPHA, 10) == [(third, b"revised")]
     assert [trust.is_dropped(lease) for lease in (first, second, third)] == [False, False, True]
     assert trust.kept_lease(third) is not None

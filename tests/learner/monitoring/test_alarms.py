@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def barren(reward: float = 0.0) -> Row:
-    """What a trainer tells of a batch in which every completion has this reward: its figures are of no token."""
+    """Return a trainer's report of a batch in which every completion has this reward: its metrics cover no token."""
     return {
         "reward": reward,
         "with_advantage": 0.0,
@@ -130,7 +130,7 @@ def test_a_hidden_fall_is_seen_in_held_out_scores() -> None:
 
 
 def severities(completions: int, before: float, now: float, draws: int) -> list[float]:
-    """Of a fourth score after three of `before`, all of so many right and wrong completions drawn by chance."""
+    """Return the severities of a fourth score after three of `before`, each of so many completions drawn by chance."""
     rng = np.random.default_rng(0)
     scores = rng.binomial(completions, (before, before, before, now), (draws, 4)) / completions
     found = []
@@ -230,7 +230,7 @@ def test_a_fall_that_harder_problems_explain_is_none(seed: int, by: float, over:
         harder(row, share * by + rng.gauss(0, 0.02), share * by)
     assert Alarm.REWARD_FALLS not in raised(alarms(rows))
     untold = [{name: value for name, value in row.items() if name != "difficulty"} for row in rows]
-    assert by < 0.3 or Alarm.REWARD_FALLS in raised(alarms(untold)), "it is the difficulty that explains it"
+    assert by < 0.3 or Alarm.REWARD_FALLS in raised(alarms(untold)), "the difficulty explains the fall"
 
 
 @pytest.mark.parametrize("known", [lambda step: 0.2, lambda step: math.nan, lambda step: 0.6 - step / 400])
@@ -331,15 +331,17 @@ def test_a_recorded_run_that_fell_is_told_before_it_falls() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "dipped", "mastered"])
 def test_recorded_runs_that_nothing_disturbed_are_silent(name: str) -> None:
-    """340 steps of 64 groups of 4 each, with the demo's recipe: a demo, and two runs whose rollouts had all a lag of 3.
-    `dipped` has two batches 0.08 lower at step 140; `mastered` earns 0.98 at the end, where a group or two of a batch
-    have all the gradient, and norms of 0.15 and 0.22 at step 283, where 0.02 is usual."""
+    """These are 340 steps of 64 groups of 4 each, with the demo's recipe: a demo, and two runs whose rollouts all had a
+    lag of 3. `dipped` has two batches 0.08 lower at step 140. `mastered` earns 0.98 at the end, where a group or two of
+    a batch have all the gradient. It has norms of 0.15 and 0.22 at step 283, where 0.02 is usual.
+    """
     assert alarms(recorded(name)) == []
 
 
 def test_a_recorded_dip_that_mended_itself_is_no_fall_of_the_reward() -> None:
     """Rollouts of lag 3, a large learning rate: held-out scores of 0.94, 0.78, 0.92 and 0.95 at the steps 60 to 90, and
-    0.97 at the end. What the held-out score tells is true, and is another alarm."""
+    0.97 at the end. The held-out score fell indeed, which is another alarm.
+    """
     assert set(raised(alarms(recorded("wobbled")))) == {Alarm.HIDDEN_FALL}
 
 
@@ -372,14 +374,15 @@ def test_a_fall_within_a_recorded_run_is_told(depth: float, over: int) -> None:
 
 
 def test_what_the_default_objective_bears_is_no_alarm_and_what_it_does_not_is_one() -> None:
-    """200 steps of the default, the first as it comes at S = 3: 0.98 at the end, as with S = 0; the second with a
-    learning rate that never falls, at S = 6: 0.51, where S = 0 has 0.85."""
+    """There are 200 steps of the default objective. The first run is as usual at S = 3: 0.98 at the end, as with S = 0.
+    The second has a learning rate that never falls, at S = 6: 0.51, where S = 0 has 0.85.
+    """
     bore, strayed = recorded("bore"), recorded("strayed")
     of_staleness = {Alarm.TOO_STALE, Alarm.FEW_EFFECTIVE}
     assert not of_staleness & raised(alarms(bore)).keys()
     assert raised(alarms(strayed))[Alarm.TOO_STALE] < 150
     unsaid = [{name: value for name, value in row.items() if not name.startswith("borne_")} for row in bore]
-    assert raised(alarms(unsaid)).keys() & of_staleness == of_staleness, "another objective would not bear it"
+    assert raised(alarms(unsaid)).keys() & of_staleness == of_staleness, "another objective must raise both alarms"
 
 
 def with_logs(row: Row) -> Row:
@@ -562,7 +565,7 @@ def test_negative_rewards_are_told_in_their_order() -> None:
 
 @pytest.mark.parametrize(("groups", "size"), SIZES)
 def test_chance_alone_is_no_fall_of_the_reward(groups: int, size: int) -> None:
-    """What is measured once for good is one in a hundred of runs of 400 steps; the seeds are fixed."""
+    """A measurement found one false alarm in a hundred runs of 400 steps; here the seeds are fixed."""
     rng = np.random.default_rng(groups * size)
     false = sum(Alarm.REWARD_FALLS in raised(alarms(batches(rng, 400, groups, size))) for _ in range(12))
     assert false == 0

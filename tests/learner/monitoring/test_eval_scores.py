@@ -30,7 +30,9 @@ def test_pass_at_k_stays_between_0_and_1_and_rises_with_both(samples: int, data:
 
 
 def test_pass_at_k_is_computed_stably() -> None:
-    assert pass_at_k(100_000, 1, 7) == pytest.approx(7 / 100_000, rel=1e-9), "where binomials would be 10^30"
+    assert pass_at_k(100_000, 1, 7) == pytest.approx(7 / 100_000, rel=1e-9), (
+        "the binomials of this case are about 10^30"
+    )
     assert pass_at_k(10_000, 5, 100) == pytest.approx(
         1 - math.exp(sum(math.log1p(-100 / (10_000 - i)) for i in range(5))), rel=1e-9
     )

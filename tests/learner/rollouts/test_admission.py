@@ -278,7 +278,7 @@ def test_a_group_whose_records_span_an_installation_has_the_lag_of_its_oldest_to
     assert judged.lag == 2
 
 
-# What happens to honest peers around restarts and over a long run: staleness may cost them a record, nothing else.
+# Honest peers around restarts and over a long run: staleness may cost them a record, nothing else.
 
 
 def test_a_version_that_we_have_forgotten_is_too_old_and_not_a_lie() -> None:
@@ -374,7 +374,7 @@ def test_an_orphaned_group_without_a_lease_counts_for_nothing() -> None:
     assert judge(orphaned(), now_ms=LEASE.lease.deadline_ms + 1).credited_tokens == 0
 
 
-# What a receipt must bear.
+# Faults that a receipt must be able to hold.
 
 
 @settings(max_examples=examples(200), deadline=None)

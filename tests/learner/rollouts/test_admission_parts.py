@@ -1,5 +1,7 @@
-"""What is handed back of a lease: all that came counts or nothing does, it need not have ended, and only its author
-answers for it."""
+"""A returned lease with parts counts whole or not at all, and need not have ended.
+
+Only the author of the parts answers for them.
+"""
 
 from __future__ import annotations
 

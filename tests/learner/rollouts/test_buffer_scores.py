@@ -64,7 +64,7 @@ def test_what_is_gone_is_not_scored_any_more() -> None:
     assert not buffer.scored(lease_id(1), WORD)
     assert (len(buffer), buffer.held) == (0, 0)
     buffer.add(group(2, "2.6"))
-    assert buffer.scored(lease_id(2), WORD), "it is a new one, and waits for no audit"
+    assert buffer.scored(lease_id(2), WORD), "a new group must not wait for an audit"
     assert len(buffer) == 2
 
 

@@ -245,7 +245,7 @@ class Story:
             self.done[group.lease] = group
 
     def check_books(self) -> None:
-        """Of every episode that goes on, the next turn is in the hands of one lease, or waits once."""
+        """Check that the next turn of every open episode is in exactly one lease, or waits exactly once."""
         waiting = [(one.place.root, slot) for one in self.episodes.waiting() for slot in one.place.slots]
         leased = [
             (one.place.root, slot) for one in self.open.values() if one.place is not None for slot in one.place.slots

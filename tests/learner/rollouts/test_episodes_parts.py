@@ -62,7 +62,7 @@ def test_what_is_left_waits_with_its_seeds_and_the_group_is_complete_once() -> N
     assert [one.tokens for one in group.completions] == [(2, 0), (8, 0), (3, 4, 9, 0)]
     assert [one.reward for one in group.completions] == [0.5, 1.0, 2.0]
     joined = group.completions[2]
-    assert (joined.generated, joined.turns) == ((), 1), "it is one turn, whoever made it"
+    assert (joined.generated, joined.turns) == ((), 1), "parts of two peers must make one turn"
     assert joined.spans == ((2, version("1.1")), (2, version("1.2")))
     assert len(joined.logprobs) == 4
     assert group.behaviour == {version("1.1"), version("1.2")}
@@ -114,7 +114,7 @@ def test_a_turn_of_too_many_parts_or_nobody_to_go_on_gives_its_group_up() -> Non
     episodes.handed_back(granted(200), {0: end(2, 0)})
     episodes.handed_back(granted(201), {0: part(2)})
     assert episodes.give_up_begun() == [GivenUp(root=lease_id(201), reason=PARTS, episodes=2)]
-    assert episodes.is_open(lease_id(200)), "what was not begun anybody can make"
+    assert episodes.is_open(lease_id(200)), "any peer may be leased a rollout that was not begun"
 
 
 def test_a_part_too_old_for_any_batch_is_given_up() -> None:

@@ -1,4 +1,4 @@
-"""What the trainer gets of completions that did not come to their end, and that nothing else changes."""
+"""The trainer gets completions without an end in the form that is configured, and all others unchanged."""
 
 from __future__ import annotations
 

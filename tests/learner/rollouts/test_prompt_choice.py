@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_left_to_others() -> None:
     assert prompt is not None
     assert len(prompt.tokens) == 5
     lengths.remove(5.0)
-    assert [length for length, _ in prompts.window] == lengths, "the longest is still the first of who can"
+    assert [length for length, _ in prompts.window] == lengths, "the longest prompt that fits must be taken"
 
 
 @given(st.integers(0, 30), st.booleans())

@@ -34,7 +34,7 @@ def test_a_part_of_no_weight_changes_no_sum(parts: tuple[RewardPart, ...]) -> No
 def test_one_reward_decides() -> None:
     parts = (RewardPart(name="right", value=0.0), RewardPart(name="style", value=math.nan))
     assert decisive(0.5, parts, "right") == 0.0
-    assert decisive(0.5, parts, "style") is None, "nobody could say it"
+    assert decisive(0.5, parts, "style") is None, "an unknown part must decide nothing"
     assert decisive(0.5, parts, "") == 0.5
     assert decisive(0.5, (), "right") == 0.5, "its task has no such name"
 

@@ -157,7 +157,9 @@ def test_a_batch_has_the_experts_of_each_generated_token() -> None:
     assert arrays["experts"].dtype == np.uint8
     assert arrays["experts"].shape == (6, 2, 2)
     assert arrays["experts"][1].tolist() == [[0, 1], [2, 3]]
-    assert arrays["routed"].tolist() == [1, 1, 0, 0, 0, 0], "those without are trained on as without replay"
+    assert arrays["routed"].tolist() == [1, 1, 0, 0, 0, 0], (
+        "tokens without experts must be trained on as without replay"
+    )
     assert "experts" not in batch_arrays(batch(b""), MADE, Overlong())
 
 

@@ -1,5 +1,4 @@
-"""Who scores which group: each is one teacher's at a time, what fails is for others, and what is taken back is scored
-anew."""
+"""A group is leased to one teacher at a time; failed or recalled work is leased to another one."""
 
 from __future__ import annotations
 

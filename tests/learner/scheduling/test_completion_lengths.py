@@ -12,7 +12,7 @@ PROBLEMS = 20
 
 
 def lengths(**options: int) -> CompletionLengths:
-    """Of a task of PROBLEMS problems, all of one kind."""
+    """Return the lengths of a task of PROBLEMS problems, all of one kind."""
     return CompletionLengths(alike=lambda index: (index % PROBLEMS, 0), **options)
 
 

@@ -1,4 +1,4 @@
-"""What is leased to whom: nothing that could not be trained on when its turn comes, and all that could."""
+"""Lease each peer the work that can still be trained on when its turn comes, all of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def waits(made: LeaseScheduler, rollouts: int, made_with: str) -> None:
 
 
 def ask(made: LeaseScheduler, rollouts: int, peer: PeerId = HERE, now_ms: int = NOW_MS) -> list[GrantedLease]:
-    """What the peer gets at once."""
+    """Return the leases that the peer gets at once."""
     made.ask(peer, rollouts)
     return [lease for _, leases in made.serve(now_ms, peer) for lease in leases]
 
@@ -134,7 +134,7 @@ def test_nothing_before_the_first_version() -> None:
     ],
 )
 def test_the_oldest_version_that_is_of_use(window: int, busy: bool, expected: str | None) -> None:
-    """Of a peer whose version is not known, any will do: "or newer", says a lease."""
+    """A peer with an unknown version may use any newer one, since a lease says "or newer"."""
     assert minimum(workload(*ALL, head="1.9", window=window, busy=busy)) == expected
 
 
@@ -158,11 +158,11 @@ def test_who_has_used_a_version_is_not_asked_for_an_older_one_whatever_it_says(s
 
 
 def test_batches_before_a_version_is_too_old_take_so_many_of_it_and_no_more() -> None:
-    """Of 1.6 one batch is used, at 9; of 1.7 two, less what is there of 1.6."""
+    """Version 1.6 is used in one batch, at 9; version 1.7 in two, less the rollouts of 1.6 that are there."""
     made = workload(*ALL, head="1.9", window=3, ahead=9.0)
     made.worker(HERE).installed = version("1.6")
     assert sizes(ask(made, 100)) == [2, 2]
-    assert minimum(made) == "1.7", "of 1.6 there is enough"
+    assert minimum(made) == "1.7", "there are enough rollouts of 1.6"
     made.worker(HERE).installed = version("1.7")
     assert sizes(ask(made, 100)) == [2]
     assert minimum(made) == "1.8"
@@ -221,7 +221,7 @@ def test_a_version_that_a_restart_cut_off_never_satisfies_a_lease() -> None:
     ("asked", "waiting", "groups"),
     [
         (4, 0, 2),
-        (5, 0, 3),  # what is asked for is rounded up to whole groups
+        (5, 0, 3),  # a request is rounded up to whole groups
         (100, 0, 4),
         (100, 1, 4),  # and so is the room
         (100, 4, 2),
@@ -364,7 +364,7 @@ def test_nothing_is_granted_outside_the_owners_hours() -> None:
     assert ask(made, 8) == []
     assert made.held(HERE, NOW_MS) is Held.HOURS
     made.worker(HERE).until_ms = NOW_MS + 1
-    assert sizes(ask(made, 4)) == [2, 2], "of whom nothing is known it is not known that it is too slow"
+    assert sizes(ask(made, 4)) == [2, 2], "a peer of unknown speed must not count as too slow"
 
 
 def test_a_swarm_of_slow_peers_is_not_kept_from_what_only_it_can_do() -> None:
@@ -521,7 +521,7 @@ def test_one_lease_is_recalled_as_it_is_begun_with_what_is_too_old() -> None:
 
 @pytest.mark.parametrize(
     ("installed", "recalled"),
-    [("1.7", True), ("1.8", False), (None, False)],  # of who is not known nothing is known
+    [("1.7", True), ("1.8", False), (None, False)],  # the version of an unknown peer is not known
 )
 def test_what_was_not_begun_counts_as_what_would_make_it_now(installed: str | None, recalled: bool) -> None:
     made = workload(*ALL, head="1.9", window=2)
@@ -591,8 +591,8 @@ def test_what_is_recalled_early_says_nothing_of_speed() -> None:
 def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
     window: int, kappa: int, moves: list[tuple[int, int]]
 ) -> None:
-    """Two peers lease, install, begin with what they like and deliver when they like; batches are taken and trained,
-    and now and then a restart goes back. What the learner knows of a lease says whether a batch may hold it.
+    """Two peers lease, install, begin with any version and deliver at any time. Batches are taken and trained, and
+    sometimes a restart goes back. The learner's knowledge of a lease says whether a batch may hold it.
     """
     made = workload("1.0", head="1.0", window=window, ahead=4.0)
     begun: dict[LeaseId, PolicyVersion] = {}
@@ -776,7 +776,7 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
         made.ask(THERE, made.capacity.batch)
         granted()
     finish(made, open_leases, now_ms)
-    assert step(), "whoever waits for a batch gets one"
+    assert step(), "a learner that waits for a batch must get one"
 
 
 # Speed
@@ -928,8 +928,9 @@ MOVES = st.lists(st.tuples(st.sampled_from("aaagGxlsihr"), st.integers(0, 2000))
 
 @given(moves=MOVES, batch=st.sampled_from([4, 16, 200]))
 def test_a_peer_that_brings_no_record_cannot_make_the_ledger_grow(moves: list[tuple[str, int]], batch: int) -> None:
-    """Whatever it does: ask, give back one or all, let leases expire, leave and come back, say that it begins, that it
-    has a version, that its owner's hours are over, or deliver what is refused."""
+    """The peer makes any move: it asks, returns one lease or all, lets leases expire, leaves, comes back, or begins a
+    lease. It may also report a version or the end of its hours, or deliver records that are rejected.
+    """
     made, now_ms = workload("1.0", head="1.0", window=3, batch=batch), NOW_MS
     granted = largest = delivered = 0
     for move, passed_ms in moves:

@@ -136,7 +136,7 @@ def test_each_reward_counts_by_its_weight_and_not_by_how_far_it_spreads() -> Non
     found = gdpo(rewards, [1, 1], [4])
     assert found[:2] == pytest.approx([0, 0], abs=1e-3), "one reward each"
     summed = advantages(np.array(rewards, dtype=float).sum(axis=1), [4], "group_mean_std")
-    assert summed[0] > 0.8, "what a sum would make of it"
+    assert summed[0] > 0.8, "a plain sum would give more than 0.8"
 
 
 def test_a_reward_that_says_nothing_of_a_completion_has_no_part_in_it() -> None:

@@ -74,7 +74,7 @@ frame #0: c10::Error::Error(c10::SourceLocation) + 0x96
         (-6, THROWN, "CUDA error: device-side assert triggered", ()),
         (-6, THROWN + SEGFAULT.replace("Segmentation fault", "Aborted"), "CUDA error: device-side assert triggered",
          ("at /lib/torch/cuda.py, line 7, in launch",)),
-        # What it said before was survived, or is not of this end.
+        # The process survived what it printed before, or that is not of this end.
         (1, "fatal: no such branch\nand on it went", "", ("fatal: no such branch", "and on it went")),
         (-9, SEGFAULT.splitlines()[0], "", ("Fatal Python error: Segmentation fault",)),
         (0, TIMEOUT, "", ("Timeout (0:00:30)!", "Thread 0x00007f0b (most recent call first):",

@@ -1,4 +1,4 @@
-"""What is fixed before the first update: GAE and DPO's weights against literal references, and what is not computed."""
+"""Prepare a batch before the first update: GAE and DPO's weights against literal references."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_gdpo_compares_each_reward_with_a_name_by_itself() -> None:
     batch = batch_of([1] * 6, [9.0] * 6, [2, 2, 2], NAMED)
     expected = gdpo(PARTS, [1.0, 0.25], [2, 2, 2])
     assert per_sequence(batch, "gdpo") == pytest.approx(expected.tolist(), rel=1e-6)
-    assert expected.nonzero()[0].tolist() == [0, 1, 2, 3], "of one of the last two nothing is known"
+    assert expected.nonzero()[0].tolist() == [0, 1, 2, 3], "one of the last two has an unknown reward"
 
 
 def test_other_advantages_know_the_sum_alone() -> None:
@@ -216,7 +216,7 @@ def test_a_group_that_is_no_pair_is_refused() -> None:
         preference(batch_of([1] * 5, [1, 0, 1, 0, 0], [2, 3]), np.zeros(5, np.float32), 0.1)
 
 
-# What is computed, and what is not
+# The results that are computed, and those that are not
 
 
 class Scorer:
@@ -272,7 +272,9 @@ def test_a_teacher_says_something_of_every_token() -> None:
     found, _ = prepare(batch, recipe, h, Scorer(), None)
     assert found.columns["teacher"].tolist() == told["teacher_logprobs"].tolist()
     assert not found.columns["advantages"].any(), "rewards teach nothing"
-    assert found.columns["teacher_mean"] == pytest.approx([-2 / 7] * 7), "of -1, -1, -1, -0.5, 0, 0.5 and 1"
+    assert found.columns["teacher_mean"] == pytest.approx([-2 / 7] * 7), (
+        "the mean of -1, -1, -1, -0.5, 0, 0.5 and 1 is -2/7"
+    )
     assert with_advantage(batch, recipe) == 1.0
     plain = Hyperparameters(objective="grpo", max_new_tokens=4)
     assert "teacher" not in prepare(batch, recipe_of(plain), plain, Scorer(), None)[0].columns

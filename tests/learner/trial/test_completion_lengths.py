@@ -1,4 +1,4 @@
-"""What a trial generates: real prompts first, then across every position at which a model may change."""
+"""A trial generates from real prompts first, then across every position at which a model may change."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def lease(number: int) -> LeaseId:
 
 
 def version(number: int) -> ManifestHash:
-    """Of the lease: four in a row have the same."""
+    """Return the version of a lease: four leases in a row have the same."""
     return ManifestHash((number // 4).to_bytes(32, "big"))
 
 
@@ -60,8 +60,9 @@ def test_a_newcomer_waits_until_enough_have_passed() -> None:
 
 
 def test_what_passes_is_doubted_while_all_audits_together_speak_against_its_peer() -> None:
-    """A token or two of 28 that no rounding explains pass, and are no ground to believe a newcomer; one of a trusted
-    peer's may be chance; and an honest audit or two take it back."""
+    """An audit with a token or two of 28 that no rounding explains passes, but is no reason to trust a newcomer. One of
+    a trusted peer may be chance, and one or two honest audits then clear it.
+    """
     off = [[Found(gap=2.0 * (place < number), lead=CLEAR) for place in range(28)] for number in range(3)]
     findings = [after(AuditHistory(), count_above(one, MARGINS), MARGINS) for one in off]
     assert [finding.passed for _, finding in findings] == [True] * 3
@@ -114,7 +115,7 @@ def test_a_group_that_fails_is_a_soft_strike() -> None:
 
 @pytest.mark.rest
 def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
-    """Of tokens beyond each margin just as many as an honest peer may have: 200 lives of 200 audits."""
+    """Exactly as many tokens are beyond each margin as an honest peer may have: 200 lives of 200 audits."""
     chance = random.Random(5)
     for _ in range(200):
         known, failed = AuditHistory(), 0
@@ -166,7 +167,7 @@ def test_whether_experts_are_told_goes_by_config_and_lease() -> None:
     assert experts_in({"model_type": "qwen3"}, told=False) is Experts.NONE
     assert experts_in(None, told=True) is Experts.NONE
     assert len(LARGE) == len(MEDIUM) == len(SMALL) == len(MARGINS), (
-        "what was heard of a peer goes on when a model grows"
+        "a peer's history must stay when a model gets more margins"
     )
     rounded = [Found(gap=0.2 * (place < 12), lead=CLOSE, apart=0.02) for place in range(60)]
     rounded += [Found(gap=0.6 * (place < 3), lead=0.3) for place in range(80)]

@@ -44,7 +44,7 @@ def test_a_larger_share_has_all_of_a_smaller_one(
 
 
 def test_a_small_share_is_of_few_versions() -> None:
-    """Of 64 leases a version, one in 33 alone would have most versions loaded for one or two of them."""
+    """With 64 leases a version, picking single leases at one in 33 would load most versions for one or two of them."""
     versions = {version_of(lease, 64) for lease in LEASES}
     looked_at = {version_of(lease, 64) for lease in LEASES if is_chosen(SECRET, lease, version_of(lease, 64), FLOOR)}
     assert 0.15 < len(looked_at) / len(versions) < 0.3

@@ -56,7 +56,7 @@ def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> No
     ):
         assert agenda.add(one) == []
     assert agenda.waiting == 2
-    assert numbers(portion := agenda.next()) == [3, 2], "the oldest that is waited for, and what else its version made"
+    assert numbers(portion := agenda.next()) == [3, 2], "the oldest awaited group must come with others of its version"
     assert portion is not None
     assert agenda.next() == portion, "the same again until it is heard"
     assert [one.lease[-1] for one, _ in agenda.heard(portion, found_of(portion))] == [3, 2]
@@ -87,7 +87,7 @@ def test_a_completion_of_two_versions_is_over_when_both_were_asked() -> None:
     assert second is not None
     assert second.version == PolicyVersion(1, 2)
     [(_, found)] = agenda.heard(second, found_of(second))
-    assert [one.gap for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0], "of each token by the version that made it"
+    assert [one.gap for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0], "each token must be compared with its own version"
     assert agenda.next() is None
 
 
@@ -139,8 +139,12 @@ def test_room_is_made_by_the_oldest_that_nobody_waits_for() -> None:
     agenda.add(work(2))
     assert [one.lease[-1] for one in agenda.add(work(3))] == [2]
     assert [one.lease[-1] for one in agenda.add(work(4, waits=True))] == [3]
-    assert [one.lease[-1] for one in agenda.add(work(5))] == [5], "what does not wait gives way at once"
-    assert [one.lease[-1] for one in agenda.add(work(6, waits=True))] == [1], "of those that wait, the oldest"
+    assert [one.lease[-1] for one in agenda.add(work(5))] == [5], (
+        "an audit that training does not wait for must give way"
+    )
+    assert [one.lease[-1] for one in agenda.add(work(6, waits=True))] == [1], (
+        "the oldest of the waiting audits must give way"
+    )
 
 
 def test_what_is_gone_is_given_back() -> None:

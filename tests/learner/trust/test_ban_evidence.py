@@ -34,13 +34,13 @@ EXACT = (
     Margin(above=0.01, over=0.01, upto=0.1, rate=1e-4, measure=Measure.GAP),
     Margin(above=0.1, over=0.1, rate=1e-5, measure=Measure.GAP),
 )
-"""What float32 on both sides is held to."""
+"""Margins for float32 on both sides."""
 
 LOGPROB = Margin(above=0.2, rate=0.01, measure=Measure.LOGPROB)
 
 
 def audited(tokens: int, *above: int) -> Audited:
-    """Of `tokens` in each band so many are others."""
+    """Return an audit in which so many of `tokens` in each band differ."""
     return Audited(tokens=tokens * len(above), counts=tuple(Counted(above=one, trials=tokens) for one in above))
 
 
@@ -78,7 +78,9 @@ def test_draws_are_counted_by_their_leads_and_what_nobody_could_judge_is_not() -
     ]
     counted = count_above(tokens, EXACT)
     assert counted.tokens == 10
-    assert counted.counts == (Counted(above=3, trials=5), Counted(above=1, trials=4)), "too close a draw is nobody's"
+    assert counted.counts == (Counted(above=3, trials=5), Counted(above=1, trials=4)), (
+        "a draw that is too close must not count"
+    )
     close = Margin(above=0.01, upto=0.01, rate=1e-4, measure=Measure.GAP)
     far_below = [Found(gap=gap, lead=lead) for gap, lead in ((0.0, 0.0), (0.008, 0.005), (5.0, 0.01), (math.inf, 0.0))]
     [counted_close] = count_above(far_below, [close]).counts
@@ -282,7 +284,7 @@ def test_the_evidence_is_fair_however_the_tokens_of_a_context_hang_together(
 
 
 def ratios(counts: list[Counted], together: list[Margin]) -> list[float]:
-    """Of one bet, by the multiple that is bet on: the logarithm of its likelihood ratio."""
+    """Return the log likelihood ratios of one bet, for each multiple."""
     after = heard(History(), Audited(tokens=1, counts=tuple(counts)), together)
     own = bets_on(together).index(together) * len(MULTIPLES)
     return [wealth + math.log(2) for wealth in after.log_wealth[own : own + len(MULTIPLES)]]
@@ -297,4 +299,4 @@ def test_every_token_is_held_to_one_margin_of_gaps(margins: tuple[Margin, ...]) 
         assert wrong.above(margins) == sum(bands) == 1
         [far] = [margin for margin in margins if margin.measure is Measure.GAP and not margin.is_band]
         assert wrong.counts[margins.index(far)].trials == 1
-    assert len(bets_on(margins)) * len(MULTIPLES) == BETS, "what was heard of a peer goes on when a model grows"
+    assert len(bets_on(margins)) * len(MULTIPLES) == BETS, "a peer's history must stay when a model gets more margins"

@@ -61,7 +61,7 @@ def test_who_repeats_an_unlikely_one_cannot_claim_that_it_was_likely() -> None:
     assert seen(copies, lease(1), 0, LONG, UNLIKELY) is None
     assert seen(copies, lease(2), 0, LONG, -0.01) == lease(1)
     assert seen(copies, lease(3), 0, LONG[::-1], -0.01) is None
-    assert seen(copies, lease(4), 0, LONG[::-1], -0.01) is None, "what was likely is not remembered"
+    assert seen(copies, lease(4), 0, LONG[::-1], -0.01) is None, "a likely completion must not be remembered"
 
 
 def test_what_everybody_says_is_looked_through() -> None:

@@ -1,4 +1,4 @@
-"""Who is unlike the swarm is looked at: soon where it pays, and seldom where nothing is wrong."""
+"""A peer that is unlike the swarm is checked: soon where it pays, and seldom where nothing is wrong."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def credits_of(*events: Event) -> list[Credit]:
 
 
 def shares(*events: Event) -> dict[PeerId, int]:
-    """What the only credit that follows from `events` gives to whom; nothing when there is none."""
+    """Return the shares of the only credit that follows from `events`; nothing if there is none."""
     given = credits_of(*events)
     assert len(given) <= 1
     return dict(given[0].shares) if given else {}
@@ -168,7 +168,7 @@ def test_the_bytes_of_receipts_that_wait_are_bounded(monkeypatch: pytest.MonkeyP
     core.handle(heard({0: ANNA}, BEN, SECOND, raw=b"6bytes"))
     assert core.handle(admitted(BEN, SECOND)) != []
     core.handle(heard({0: ANNA}, CARLA, SECOND, raw=b"10 bytes.."))
-    assert core.handle(admitted(CARLA, SECOND)) != [], "what was credited waits no more"
+    assert core.handle(admitted(CARLA, SECOND)) != [], "a credited receipt must not wait"
 
 
 def test_receivers_with_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_receiver_credits_once_a_version_and_each_chunk_once(events: list[Even
             )
             for event in said
             if (event.receiver, event.manifest) == (credit.receiver, credit.manifest)
-        ), "its own word for every byte"
+        ), "the receiver itself must vouch for every byte"
 
 
 @many
@@ -261,7 +261,7 @@ def test_saying_it_again_earns_nothing(events: list[Event], data: st.DataObject)
 def test_a_receiver_is_proven_from_its_first_record_until_the_version_retires() -> None:
     core = RelayCredit(learner=LEARNER)
     core.handle(admitted())
-    assert not core.is_proven(ANNA, FIRST), "of a version that nobody follows"
+    assert not core.is_proven(ANNA, FIRST), "a version that no peer follows proves nothing"
     core.handle(offered())
     assert not core.is_proven(ANNA, FIRST)
     core.handle(admitted())

@@ -141,8 +141,9 @@ def group(dice: random.Random, bias: float, size: int = 8) -> list[CompletionVal
 
 
 def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> tuple[History, int]:
-    """What the groups add up to that are lost so, and one in eight of the others, and after how many that is a
-    conviction."""
+    """Return the sum of the evidence from groups that are lost in this way, and from one in eight of the others. Return
+    also after how many groups it convicts.
+    """
     dice, history, tries, withheld = random.Random(seed), History(), 0, 0.0
     while history.audits < most and tries < 50 * most and not is_convicted(history):
         tries += 1
@@ -265,15 +266,16 @@ def ending(dice: random.Random, begun: int) -> CompletionValue:
 
 
 def parted(dice: random.Random, one: CompletionValue, rate: float) -> CompletionValue:
-    """What is made of the same seed where one token in 1 / `rate` is another."""
+    """Return a completion of the same seed where one token in 1 / `rate` differs."""
     at = math.ceil(dice.expovariate(rate))
     return one if at >= one.tokens else ending(dice, at)
 
 
 @pytest.mark.parametrize(("rounding", "version"), [(0.01, 0.02), (0.02, 0.05), (0.003, 0.006)])
 def test_who_rounds_otherwise_does_not_look_like_who_chooses(rounding: float, version: float) -> None:
-    """What its engine cut off may have ended well on ours, and the other way round: its lengths tell nothing of what
-    its seeds gain here."""
+    """A completion that its engine cut off may have ended well on ours, and the other way round: its lengths say
+    nothing about what its seeds gain here.
+    """
     ratios = []
     for seed in range(4):
         dice, history = random.Random(seed), History()

@@ -1,4 +1,4 @@
-"""What is trained on of one peer since its last audit is bounded, however late audits are."""
+"""Rollouts of one peer that are trained on since its last audit are bounded, however late audits are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ledger's columns hold that SQLite does not look into: read as it was written, or named."""
+"""Columns of a ledger whose contents SQLite does not check are read as they were written, or named as damaged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_figures_that_are_no_numbers_are_read_as_well() -> None:
 
 
 def objection(read: Callable[[], object]) -> str:
-    """What is said of a value; nothing, if it can be read."""
+    """Return the error about a value; nothing, if it can be read."""
     try:
         read()
     except DamagedValue as error:

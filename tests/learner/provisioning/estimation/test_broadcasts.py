@@ -144,4 +144,4 @@ def test_what_was_never_seen_twice_is_t_bcast() -> None:
     assert journeys.source_s(1, 9.0) == 50
     journeys.left("a")
     follows(journeys, 4, every_s=1.0, took_s=50.0)
-    assert journeys.source_s(1, 9.0) == 50, "who was away has not been kept waiting"
+    assert journeys.source_s(1, 9.0) == 50, "the time of a peer that was away must not count"

@@ -152,7 +152,7 @@ def test_a_plan_reckons_with_what_a_batch_usually_takes() -> None:
     assert slow.value == pytest.approx(40)
     (one,) = swarm.candidates()
     assert (one.generation_s, one.batch_rollouts) == (10, 8)
-    # Of 240 s it was 60 s at two batches, so at its rate a batch takes longer than usual: never longer than T_gen.
+    # It was 60 s of the 240 s at two batches, so at its rate a batch takes longer than usual: never longer than T_gen.
     assert one.supplier().lump_s == 10
 
 

@@ -185,7 +185,7 @@ def test_the_recursion_is_followed_for_long_enough(widest: int, swarms: int, mon
 
 
 def test_the_widest_window() -> None:
-    # Of the last version in use nothing comes for one step; then what is missing takes a ninth longer.
+    # For one step nothing comes of the last version in use; then the missing rollouts take a ninth longer.
     assert period_s(clock(1000, 1000), equal(0.9 * R / T, T)) == pytest.approx(T / 0.9 + T / 1000, rel=1e-4)
 
 

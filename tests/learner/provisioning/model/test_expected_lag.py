@@ -41,8 +41,9 @@ def test_a_period_of_three_steps_adds_one_on_average() -> None:
 
 
 def test_while_the_learner_waits_it_takes_what_comes() -> None:
-    """Steps of 200 s of which 100 are waits: version n is there 100 s before batch n is formed, of which the first half
-    of a step's rollouts are begun by then, less what they take."""
+    """Steps take 200 s, of which 100 are waits. Version n is there 100 s before batch n is formed. By then the first
+    half of a step's rollouts have begun, less the time that they take.
+    """
     at_once = Supplier(rate=1.0, broadcast_s=0.0, generation_s=0.0)
     assert expected_lag(clock(9, 1, 5.0), [at_once], 200.0) == pytest.approx(0.5)
     slow = Supplier(rate=1.0, broadcast_s=0.0, generation_s=50.0)

@@ -1,4 +1,4 @@
-"""Who is paid for: against every set there is, and against the rule that the sets must keep."""
+"""The chosen machines are compared with every possible set, and with the rule that the sets must keep."""
 
 from __future__ import annotations
 

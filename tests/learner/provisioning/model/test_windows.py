@@ -133,7 +133,7 @@ def test_machines_that_no_version_reaches_are_none(staleness: int, delays: dict[
 
 
 def test_slack_beyond_the_slowest_delay_buys_nothing() -> None:
-    """What `Windows` keeps for wider windows is what it would find anew."""
+    """The values that `Windows` reuses for wider windows equal those that it would compute again."""
     timings = Timings(train_s=100.0, rollouts=100, broadcast_s=150.0)
     pool = tuple(Candidate(name=str(i), price=1.0 + i % 5, rate=0.2 + 0.03 * i, broadcast_s=30.0 * i) for i in range(8))
     windows = Windows(setting(pool, timings))
@@ -209,7 +209,7 @@ def test_times_that_are_none_are_refused(wrong: dict[str, float]) -> None:
         Timings(**({"train_s": 1.0, "rollouts": 1, "broadcast_s": 0.0} | wrong))  # type: ignore[arg-type]
 
 
-# What a run has shown to be enough.
+# Machines that a run has shown to be enough.
 
 SHORT = Timings(train_s=60.0, rollouts=256, broadcast_s=30.0)
 
@@ -237,7 +237,7 @@ def test_a_narrower_window_s_remedy_is_the_one_that_was_shown() -> None:
 
 
 def test_no_more_machines_are_asked_for_than_were_enough() -> None:
-    """Of ten alike, nine would be wanted; the run had eight, and two stood by."""
+    """Nine of ten equal machines would be wanted; the run had eight, and two on standby."""
     pool = alike(10, 0.5, broadcast_s=30.0)
     assert len(outcome(Windows(setting(pool, SHORT)).ours(3)).choice.chosen) == 9
     mine = outcome(Windows(setting(pool, SHORT, shown=shown(["m000"] + [f"m{i:03}" for i in range(2, 9)]))).ours(3))

@@ -1,4 +1,4 @@
-"""What is short, for how long; and that only what lasts counts."""
+"""Measure which shortage there is, and for how long; only a lasting one counts."""
 
 from __future__ import annotations
 

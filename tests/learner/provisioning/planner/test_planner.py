@@ -1,4 +1,4 @@
-"""Who is switched on and off, when and why: a pool's story told in minutes, and noise that must not become a story."""
+"""Plan which peers are active, when and why: a pool's story told in minutes, in which noise must change nothing."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_first_version_that_takes_long_to_load_is_nobodys_fault() -> None:
     assert story.go_on(1800 / REVIEW_S).active == set("abcd")
     story.alter("a", rate=0.3)
     story.unproven.discard("a")
-    assert story.go_on(1).active == set("abcd"), "the others are about to"
+    assert story.go_on(1).active == set("abcd"), "the other peers are about to start"
     assert story.go_on(2 * TRIAL_REVIEWS).active == {"a"}
 
 
@@ -330,7 +330,7 @@ def test_where_the_operator_does_not_want_peers_to_be_chosen_everybody_is_on() -
     decision = story.go_on(3 * TRIAL_REVIEWS)
     assert decision.active == story.pool.keys()
     assert decision.price == pytest.approx(10.5)
-    assert decision.kappa > 1, "how often is published is planned all the same"
+    assert decision.kappa > 1, "the publication period must be planned all the same"
     assert story.planner.explain("vain") == "Active: the operator wants every machine to work."
 
 
@@ -500,7 +500,7 @@ def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s:
     while story.now_s < ends_s + 300:
         decision = story.go_on(1)
         shares.append(decision.share)
-    assert min(share for share in shares if share is not None) >= 1.2, "nothing was ever missing"
+    assert min(share for share in shares if share is not None) >= 1.2, "there must always be more than enough"
     lead_s = ends_s - switched_on_s(story, "spare")
     assert start_s + (ENDING_REVIEWS - 1) * REVIEW_S <= lead_s <= start_s + ENDING_REVIEWS * REVIEW_S
     (reason,) = story.reasons("spare")
@@ -566,7 +566,7 @@ def test_a_start_is_charged_to_the_time_that_is_left() -> None:
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_hours_that_were_told_leave_the_learner_nothing_to_wait_for(seed: int) -> None:
-    """Whatever ends when: whoever is switched on has time to start, and no review finds less than enough."""
+    """Each peer that is activated has time to start, whichever hours end when, and no review finds too few peers."""
     rng = random.Random(seed)
     story = Story(
         machine(f"m{i}", rng.uniform(0.0, 0.6), rng.uniform(0.1, 0.3), start_s=rng.choice([0.0, 0.0, 60.0]))

@@ -1,4 +1,4 @@
-"""What sets of peers supply, cost, and could do without."""
+"""Compute what sets of peers supply, what they cost, and which peers they could do without."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_the_period_in_use_is_left_when_another_has_been_better_for_a_while() ->
     assert {period.review(COSTLY, 6, REVIEW_S * number) for number in range(SHORT_REVIEWS)} == {1}
     period.review(CHEAP, 6, REVIEW_S * SHORT_REVIEWS)
     since_s = REVIEW_S * (SHORT_REVIEWS + 1)
-    assert period.review(COSTLY, 6, since_s) == 1, "what does not last is noise"
+    assert period.review(COSTLY, 6, since_s) == 1, "a change that does not last is noise"
     assert period.review(COSTLY, 6, since_s + SHORT_REVIEWS * REVIEW_S) == period.kappa == 4
 
 

@@ -217,7 +217,7 @@ def test_rollouts_keep_what_was_said_of_them() -> None:
     assert batch.sequences.target_counts.tolist() == [1, 2]
     assert (batch.behaviour.tolist(), batch.lags.tolist()) == ([-1, -2, -3], [0, 3, 1])
     assert (batch.rewards.tolist(), batch.origins.tolist(), batch.groups.tolist()) == ([1, -1], [0, 1], [2])
-    assert batch.trained.tolist() == [True, True], "all of them, where nothing is said of it"
+    assert batch.trained.tolist() == [True, True], "without a setting, all must be trained on"
     partly = rollout_batch({**rollouts(), "trained": np.array([0, 1], np.uint8)}, VOCAB)
     assert partly.trained.tolist() == [False, True]
 

@@ -397,7 +397,7 @@ def test_what_a_disk_refuses_one_rank_unagreed_ends_them_all() -> None:
 
 
 def test_layers_compute_in_bfloat16_and_weights_stay_float32(tmp_path: Path, model: Path) -> None:
-    """What one GPU does: FSDP over a group of one, for its mixed precision."""
+    """One GPU does the same: FSDP over a group of one, for its mixed precision."""
     wide, narrow = Trainer(), Trainer()
     ok(wide, "load", **load(model))
     assert ok(narrow, "load", **load(model), compute_dtype="bfloat16")["compute_dtype"] == "bfloat16"
@@ -495,7 +495,7 @@ def test_the_rank_that_ended_first_is_named_with_its_last_words(
     assert told[-1] == f"trainer: rank {first}: the tensor is sad"
     assert len(told) == LAST_WORDS
     assert all(line.startswith(f"trainer: rank {first}: ") and len(line) < LINE_CHARS + 20 for line in told)
-    assert f"rank {1 - first}: rank {1 - first} is here" in lines, "whoever says something is named"
+    assert f"rank {1 - first}: rank {1 - first} is here" in lines, "each line must name its rank"
     assert not list(temporary.glob("torchelastic*")), "and it leaves no files"
 
 

@@ -1,4 +1,4 @@
-"""What is told of an export's chunks while it is written is what its files have on the disk."""
+"""The chunk table that is computed while an export is written matches the files on the disk."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_manifest_is_the_one_that_the_files_have(
         spoil(file)
     assert published(directory, names) == expected, "nothing was read again"
     weights[0].touch()
-    assert published(directory, names).chunks != expected.chunks, "but what is another file by now is"
+    assert published(directory, names).chunks != expected.chunks, "a file that was changed since must be read again"
 
 
 def test_an_adapters_export_has_the_manifest_of_its_files(tmp_path: Path) -> None:

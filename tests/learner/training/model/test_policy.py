@@ -317,7 +317,7 @@ def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
             torch.cat([tensor.grad.flatten() for _, tensor in policy.parameters if tensor.grad is not None])
         )
     torch.testing.assert_close(*gradients)
-    assert passes == [1, 2], "what was not kept is computed again in the backward pass"
+    assert passes == [1, 2], "the backward pass must recompute what was not kept"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -213,7 +213,7 @@ def test_gradients_reach_the_router(model: Path, checkpointing: bool) -> None:
     assert all(float(one.abs().max()) > 0 for one in reference)
     plain = gradients(load_policy(model, router_replay=True), forced)
     for one, other in zip(reference, plain, strict=True):
-        assert torch.allclose(one, other, atol=1e-6), "what is computed again is routed as the first time"
+        assert torch.allclose(one, other, atol=1e-6), "a recomputed layer must be routed as the first time"
 
 
 def gradients(policy: Policy, routes: Routes) -> list[torch.Tensor]:

@@ -189,7 +189,7 @@ LITERAL: dict[CorrectionName, Literal] = {
 
 
 def literal_weight(aggregation: AggregationName, length: int) -> float:
-    """What a token's loss counts in the loss of the batch."""
+    """Return the weight of a token's loss in the loss of the batch."""
     match aggregation:
         case "per_token":
             return 1 / (23 + 4)
@@ -249,7 +249,7 @@ def test_every_bound_acts_on_every_side_it_has(correction: CorrectionName) -> No
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_the_bounds_that_each_is_said_to_heed_are_those_it_heeds(correction: CorrectionName) -> None:
-    """What a configuration may not set is what would change nothing."""
+    """A configuration may not set a bound that would change nothing."""
 
     def heeds(**changed: float) -> bool:
         pairs = (

@@ -242,7 +242,9 @@ def test_goodness_of_fit_on_both_tails(stream: str, distribution: str) -> None:
 
 
 def test_the_gauge_is_not_blunt() -> None:
-    """What the test above is for: a hash of seed + index alone draws too evenly, a slightly wrong T too unevenly."""
+    """Check that the test above finds faults: a hash of seed + index alone draws too evenly, a slightly wrong T too
+    unevenly.
+    """
     # 512 words of a key that is the bare seed: word c of seed s + 1 is word c + 1 of seed s.
     words = sampling.noise_bits(np, COUNT[:6000] * GAMMA, 512**2)[:, :512]
     too_even = np.bincount(np.argmax((words >> 12) & ((1 << 52) - 1), axis=1), minlength=512)

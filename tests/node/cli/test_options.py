@@ -1,4 +1,4 @@
-"""What a shell hands on that is no text is refused in a sentence; help keeps the names of attacks whole."""
+"""Shell arguments that are not text are refused in a sentence; help keeps the names of attacks whole."""
 
 from __future__ import annotations
 

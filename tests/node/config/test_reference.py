@@ -74,7 +74,7 @@ def test_a_configuration_is_written_as_a_file_that_says_the_same() -> None:
     text = to_toml(config, {("learn", "steps"): "(set this)"})
     assert msgspec.convert(tomllib.loads(text), SwarmConfig) == config
     assert "steps = 1                  # (set this) Training steps" in text
-    assert '# spec = "reverse:letters=6"' in text, "what is unset is a comment"
+    assert '# spec = "reverse:letters=6"' in text, "an unset key must be a comment"
 
 
 @pytest.mark.parametrize(

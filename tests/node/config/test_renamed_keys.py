@@ -36,7 +36,7 @@ VALUES = {
     "cheat": "greedy",
     "fake_token_s": 0.5,
 }
-"""Of each key one that is not its default."""
+"""For each key a value that is not its default."""
 
 ROWS = [(kind, old, new) for kind, names in RENAMED.items() for old, new in names.items()]
 each = pytest.mark.parametrize(("kind", "old", "new"), ROWS, ids=[f"{old[0]}-{old[1]}" for _, old, _ in ROWS])

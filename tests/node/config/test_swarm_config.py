@@ -43,7 +43,7 @@ def swarm_file(tmp_path: Path, text: str = SMALLEST) -> Path:
 
 
 def refused(path: Path, text: str) -> str:
-    """What is said about a swarm.toml, without the file's name, which comes first."""
+    """Return the message about a swarm.toml, without the file's name, which comes first."""
     with pytest.raises(UsageError) as caught:
         read_swarm_config(swarm_file(path, text))
     said = str(caught.value)

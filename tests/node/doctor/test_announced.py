@@ -1,4 +1,4 @@
-"""What an operator is told of the addresses that a learner announces."""
+"""Tell an operator about the addresses that a learner announces."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MS = st.floats(0, 5000)
 
 @given(st.lists(st.tuples(MS, MS), min_size=1, max_size=5), st.floats(-1e9, 1e9))
 def test_the_true_offset_is_within_the_error(ways: list[tuple[float, float]], ahead_ms: float) -> None:
-    """Whatever either way takes: `ways` are those there and back."""
+    """It holds for any time that either way takes: `ways` are the times there and back."""
     readings = [
         Reading(asked_ms=1e6, came_ms=1e6 + there + back, theirs_ms=1e6 + there - ahead_ms) for there, back in ways
     ]

@@ -1,4 +1,4 @@
-"""What is concluded of a machine's connection, and what is said not to be known."""
+"""Draw conclusions about a machine's connection, and say what is not known."""
 
 from __future__ import annotations
 

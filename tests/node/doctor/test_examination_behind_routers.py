@@ -50,8 +50,9 @@ def start(lab: Laboratory, stack: ExitStack, name: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
-    """What `volery doctor --json` says in each home, where the swarm has a member beside its learner; and of one home
-    ("alone") where it has none."""
+    """The findings of `volery doctor --json` in each home, where the swarm has a member beside its learner, and in one
+    home ("alone") where it has none.
+    """
     home = tmp_path_factory.mktemp("home")
     (home / "node.toml").write_text('[engine]\nkind = "fake"\n')
     hosts = [Node(name=name, delay_ms=5) for name in ("learner", "member", "lonely")]

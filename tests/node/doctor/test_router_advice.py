@@ -1,4 +1,4 @@
-"""What the owner is told to do at the router, and when there is nothing that would help."""
+"""Tell the owner what to do at the router, or that nothing would help."""
 
 from __future__ import annotations
 

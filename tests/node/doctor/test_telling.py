@@ -54,7 +54,9 @@ def test_what_is_not_known_has_no_value() -> None:
 def test_of_a_learner_that_was_not_reached_nothing_is_said_again_and_again() -> None:
     found = findings(contact=NotKnown(why="the learner was not reached"), failure="It cannot be reached.")
     lines = to_text(found, conclude(found)).splitlines()
-    assert sum("was not reached" in line for line in lines) == 2, "of the learner, and of its newest version"
+    assert sum("was not reached" in line for line in lines) == 2, (
+        "the learner and its newest version must both be reported"
+    )
     assert lines[-1] == "  It cannot take part."
 
 

@@ -1,4 +1,4 @@
-"""What a machine is told that it can do, and what is missing."""
+"""Tell a machine's owner what it can do in the swarm, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lease asks of an engine, and what becomes of the answer: experts are asked for by an extension alone."""
+"""Turn a lease into an engine's request, and the result into records: only an extension asks for experts."""
 
 from __future__ import annotations
 

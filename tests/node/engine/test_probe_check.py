@@ -1,4 +1,4 @@
-"""What an engine has loaded is what it was told to load, or the version before is in service again."""
+"""An engine has loaded what it was told to load, or the version before is in service again."""
 
 from __future__ import annotations
 

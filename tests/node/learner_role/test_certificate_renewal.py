@@ -123,7 +123,7 @@ async def test_without_it_the_end_is_told_before_and_comes_in_words(tmp_path: Pa
         world.wall_ms = NOW_MS + LIFE_MS + 1
         with pytest.raises(RunError, match=r"ended at .* Put operator\.key into"):
             await watch.run(world.leave)
-        assert world.left == 1, "what is being written becomes whole"
+        assert world.left == 1, "a checkpoint that is being written must be finished"
         (tmp_path / "elsewhere").rename(tmp_path / "operator.key")
         watch.look(world.wall_ms)
         assert world.names()[-1] == "certificate_renewed"

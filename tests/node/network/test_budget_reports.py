@@ -1,4 +1,4 @@
-"""What budgets refused is told, and faults of peers leave few rows."""
+"""Report what budgets refused, and keep few rows for peers' faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who was a member before a restart is expected after it; a damaged file costs nothing else."""
+"""After a restart the former members are expected again; a damaged file loses only this."""
 
 from __future__ import annotations
 

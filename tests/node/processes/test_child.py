@@ -119,7 +119,7 @@ while True:
 
 
 class Recorder:
-    """What a child's owner is told."""
+    """Records the events and frames that a child's owner gets."""
 
     def __init__(self) -> None:
         self.events: list[ChildEvent] = []

@@ -1,4 +1,4 @@
-"""What programs read of a report is a promise: keys, headers and values of a rich one stay as they are, to the byte."""
+"""Keys, headers and values of a report for programs are a promise: they stay as they are, to the byte."""
 
 from __future__ import annotations
 

@@ -171,4 +171,6 @@ def test_the_guides_table_has_every_limit_with_what_is_in_force_by_default() -> 
     default = in_force(NodeConfig()) | {"[engine] threads": "half the cores"}
     assert {row[0]: row[1] for row in rows} == default
     assert [row[0] for row in rows] == list(LIMITS)
-    assert all(len(row) == 4 and row[2] and row[3] for row in rows), "what it does, and how that is seen"
+    assert all(len(row) == 4 and row[2] and row[3] for row in rows), (
+        "each row must say what the limit does, and how to see it"
+    )

@@ -1,4 +1,4 @@
-"""What a node writes of its own session: what circuits through it carried is told as it grows, and summed."""
+"""A node's session records: bytes that circuits through it carried are reported as they grow, and summed."""
 
 from __future__ import annotations
 

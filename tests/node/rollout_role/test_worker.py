@@ -1,4 +1,4 @@
-"""What a rollout node does about an engine that fails: it tells the learner, slows down, and gives up in the end."""
+"""A rollout node with a failing engine tells the learner, slows down, and gives up in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody named for a result is replaced whole or not at all, and only if it is a file."""
+"""A file that somebody named for a result is replaced whole or not at all, and only if it is a file."""
 
 from __future__ import annotations
 

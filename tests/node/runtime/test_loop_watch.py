@@ -1,4 +1,4 @@
-"""Who holds the event loop is named, and who does not is not."""
+"""Name the code that holds the event loop, and no other."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ trio.run(main)
 
 IGNORING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 HEEDING = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-"""Whoever runs the tests may ignore hang-ups, which a child inherits."""
+"""Makes a child heed hang-ups: the test run may ignore them, which a child inherits."""
 
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

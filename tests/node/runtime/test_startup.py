@@ -1,4 +1,4 @@
-"""What signals do from the program's first line on."""
+"""Handle signals from the program's first line on."""
 
 from __future__ import annotations
 

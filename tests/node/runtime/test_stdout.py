@@ -1,4 +1,4 @@
-"""What C libraries print does not reach who reads the output, and output that cannot be written is said once."""
+"""C libraries' prints do not reach readers of the output, and output that cannot be written is reported once."""
 
 from __future__ import annotations
 

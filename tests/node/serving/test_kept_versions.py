@@ -48,7 +48,7 @@ def test_what_a_killed_process_left_is_removed_and_that_of_another_is_not(candid
     with open_kept(root) as first:
         assert not left.exists()
         place = first.keep(candidate)
-        with open_kept(root):  # of this very process, whose lock it is
+        with open_kept(root):  # opened by this very process, which holds the lock
             assert place.exists()
 
 

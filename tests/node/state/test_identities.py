@@ -30,7 +30,7 @@ def receipt_of(peer: str) -> Receipt:
 
 
 def worked(root: Path) -> str:
-    """What a node leaves that has one receipt; its peer id."""
+    """Write what a node with one receipt leaves; return its peer id."""
     peer = load_or_create_key(root / "node.key").peer_id
     with closing(Receipts(root / "receipts.sqlite")) as receipts:
         receipts.add(receipt_of(peer), b"signed", engine_s=1.0)

@@ -1,4 +1,4 @@
-"""What an owner tells a node: files that anybody may have written, signals to a real process, and who is meant."""
+"""An owner's orders to a node: files that anybody may have written, signals to a real process, and the right node."""
 
 from __future__ import annotations
 

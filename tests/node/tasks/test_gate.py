@@ -1,4 +1,4 @@
-"""Whatever a task returns is checked at one gate, and what is wrong is told in one sentence."""
+"""One gate checks everything that a task returns, and names a fault in one sentence."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_an_operator_may_still_stop_what_runs() -> None:
 
 
 class Counted(Fine):
-    """What it is takes long to say: each property counts how often it is run."""
+    """A task whose properties are slow: each counts how often it is run."""
 
     def __init__(self) -> None:
         self.run: list[str] = []
@@ -501,7 +501,7 @@ def test_the_form_is_as_the_task_says(said: bool) -> None:
     task = Formed()
     task.said = said
     assert Gate(task).in_form(HERE, task.problem(7), SAID) is said
-    assert Gate(Fine()).in_form(HERE, task.problem(7), SAID), "of a task that says nothing"
+    assert Gate(Fine()).in_form(HERE, task.problem(7), SAID), "a task without `in_form` accepts every form"
 
 
 @pytest.mark.parametrize(

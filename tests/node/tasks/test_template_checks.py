@@ -1,4 +1,4 @@
-"""What a start says of a chat template: what would fail in every episode, and what is worth knowing."""
+"""A start reports faults of a chat template that would fail every episode, and facts that are worth knowing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_thinking_that_is_stripped_from_earlier_turns_is_told_where_there_are_tu
     assert checked(model, ASK) == []
     [note] = checked(model, ASK, has_turns=True)
     assert "rewrites earlier turns" in note
-    assert checked(model, WITH_TOOLS, has_turns=True) == []  # of tools' answers it strips nothing
+    assert checked(model, WITH_TOOLS, has_turns=True) == []  # it strips nothing from tools' answers
 
 
 def test_a_template_that_counts_turns_is_refused(tmp_path: Path) -> None:

@@ -273,9 +273,10 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def theirs(directories: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """What transformers makes of them, in a process of its own: the tests' stays as free of torch as the node's.
+    """Return the results of transformers, from a process of its own: this one stays as free of torch as the node's.
 
-    One of them it saves again, right after it has cut off and padded a text."""
+    One tokenizer is saved again, right after it has cut off and padded a text.
+    """
     saved = directories["padded byte_level_bpe"].parent / "saved"
     told = json.dumps(
         {

@@ -144,7 +144,7 @@ def test_a_pause_is_shown_until_it_ends() -> None:
     assert state.activity == "draining"
     for event, fields in (("paused", {"why": "paused by SIGUSR1"}), ("resumed", {}), ("joined", {"newest": "1.2"})):
         apply(state, event, fields)
-        assert state.activity == "draining", "whatever else its owner does meanwhile"
+        assert state.activity == "draining", "a draining node must stay so, whatever else its owner does"
     assert "ends when 2 leases are delivered" in text_of(state, 120)
 
 
@@ -159,7 +159,7 @@ def test_a_large_swarm_does_not_fill_the_screen() -> None:
         state.peer(PeerId(f"peer-{number:03}")).admitted = number
     text = text_of(state)
     assert f"and {200 - PEERS_SHOWN} more" in text
-    assert "er-199" in text  # who gives most is shown
+    assert "er-199" in text  # the peers that give most are shown
     assert len(text.splitlines()) < 40
 
 
@@ -362,7 +362,7 @@ def test_a_learner_shows_how_nodes_are_reached_and_what_it_carried() -> None:
     shown = text_of(state, 120)
     assert f"reach     {text}" in shown
     assert "1 B up, 0 B down, 2 KiB over circuits between other nodes" in shown
-    assert text in [notice.text for notice in state.notices], "for who reads plain lines"
+    assert text in [notice.text for notice in state.notices], "the plain output must have the notice too"
 
 
 def test_a_node_shows_how_it_is_reached_and_says_it_when_that_changes() -> None:

@@ -201,7 +201,7 @@ async def test_limits_end_an_episode_and_it_has_its_reward(beside: Path) -> None
         talk = Talk(verifiers=verifiers, index=7)
         assert isinstance(await talk.say("a"), Answered)
         assert isinstance(await talk.say("b"), Answered)
-        assert await talk.say("c") == Ended(reward=3.5, cut_off=True), "of max_turns = 3"
+        assert await talk.say("c") == Ended(reward=3.5, cut_off=True), "max_turns = 3 must end the episode"
 
 
 async def test_without_verifiers_one_that_is_random_is_abandoned_in_its_second_turn(beside: Path) -> None:

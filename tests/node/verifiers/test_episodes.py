@@ -224,7 +224,7 @@ async def test_one_that_answers_otherwise_is_abandoned_as_a_value_once_it_was_lo
 
 
 async def test_one_that_answers_by_what_others_said_is_found_out_when_it_is_replayed(beside: Path) -> None:
-    """What it shares with other episodes is another thing when it is told again."""
+    """The replayed environment shares something else with other episodes than at first."""
     async with pool(beside, size=1, environments=1, at_once=1) as verifiers:
         player, other = Player(pool=verifiers), Player(pool=verifiers)
         await player.say("shared")

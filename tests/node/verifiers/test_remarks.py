@@ -1,4 +1,4 @@
-"""What verifiers hear of services is told once."""
+"""Verifiers' remarks about services are reported once."""
 
 from __future__ import annotations
 

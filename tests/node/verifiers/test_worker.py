@@ -1,4 +1,4 @@
-"""What a verifier tells of a problem is what the node reads."""
+"""A verifier reports a problem's facts in the form that the node reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed of joules, and how a younger source is read."""
+"""Decide which claims of joules are accepted, and read a source that was added later."""
 
 from __future__ import annotations
 

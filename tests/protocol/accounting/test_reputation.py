@@ -196,7 +196,7 @@ def test_service_only_adds() -> None:
     work = {"leases_in_time": 50, "leases_failed": 10, "groups_clean": 50}
     without, gave = of(seen(**work)), of(seen(**work, bytes_given=500, bytes_had=1000))
     takes = of(seen(**work, bytes_had=10**12))
-    assert takes.score == without.score, "who cannot pass on loses nothing"
+    assert takes.score == without.score, "a peer that cannot relay must lose nothing"
     assert gave.service == 0.5
     assert gave.score == pytest.approx(without.score + (1 - without.score) * SERVICE_GAIN / 2)
     assert of(seen(bytes_given=1)).service == 1.0

@@ -1,4 +1,4 @@
-"""Who may speak for a swarm: the genesis, learner certificates, and every way in which they do not hold."""
+"""Test who may speak for a swarm: the genesis, learner certificates, and every way in which they are not valid."""
 
 from __future__ import annotations
 

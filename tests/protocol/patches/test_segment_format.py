@@ -43,7 +43,7 @@ def taker(patch: bytes) -> Take:
 
 
 def decoded(dtype: str, base: bytes | None, size: int, told: bytes) -> bytes:
-    """What a reader makes of `told`, of which nothing may be left over."""
+    """Return what a reader makes of `told`, and check that nothing is left over."""
     take = taker(told)
     data = bytes(SegmentDecoder().decode(dtype, base, size, take))
     with pytest.raises(PeerError, match="ends early"):
@@ -52,7 +52,7 @@ def decoded(dtype: str, base: bytes | None, size: int, told: bytes) -> bytes:
 
 
 def told_of(dtype: str, base: bytes | None, target: bytes) -> bytes:
-    """What a writer tells, after it was found to come back."""
+    """Return the bytes of a writer, after checking that they can be read back."""
     told = SegmentEncoder().encode(dtype, base, target)
     assert decoded(dtype, base, len(target), told) == target
     return told

@@ -48,7 +48,7 @@ def test_results_and_errors_come_as_from_one_thread(numbers: list[int], broken: 
         for number in numbers:
             yield partial(outcome, number)
         if broken:
-            raise Broken("of the jobs themselves")
+            raise Broken("raised by the iterator of jobs")
 
     with WorkerPool(num_threads) as pool:
         assert drained(pool, jobs()) == drained(WorkerPool(), jobs())

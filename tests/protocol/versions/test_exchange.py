@@ -155,7 +155,7 @@ LARGE = encode(Chunk(cid=CID, data=bytes(1 << 16)))
 
 @given(st.integers(0, 70), st.integers(1, 255), st.integers(-2, 2))
 def test_what_is_not_encoded_as_we_do_it_is_left_to_the_decoder(at: int, change: int, longer: int) -> None:
-    """Of anything else nothing is believed: not a byte of the head, not a length that is not its own."""
+    """The fast path accepts no other form: no other byte of the head, and no wrong length."""
     changed = bytearray(LARGE + bytes(longer) if longer > 0 else LARGE[: len(LARGE) + longer])
     if at < len(LARGE) - (1 << 16):
         changed[at] ^= change

@@ -19,7 +19,7 @@ HASH = ManifestHash(digest_of(RAW))
 
 
 def collect(raw: bytes, piece_bytes: int, size_bytes: int | None = None) -> tuple[bytes, int]:
-    """What an asker gets of an honest peer, and in how many answers."""
+    """Return the bytes that an asker gets of an honest peer, and in how many answers."""
     pieces = ManifestPieces(ManifestHash(digest_of(raw)), size_bytes=size_bytes, piece_bytes=piece_bytes)
     asked = 0
     while (question := pieces.question) is not None:
@@ -121,7 +121,7 @@ def test_any_lie_is_blamed_and_no_more_is_held_than_came_nor_than_is_allowed(
         whole = pieces.whole()
     except PeerError as error:
         blamed = error.fault
-    assert lied == (blamed is not None), "a liar, and nobody who is honest"
+    assert lied == (blamed is not None), "only a liar may be blamed"
     assert blamed in (None, Fault.BROKEN_PROMISE, Fault.OVERSIZED)
     assert whole == (b"" if lied else RAW)
     assert pieces.held_bytes <= came
@@ -140,7 +140,7 @@ def test_a_promise_of_another_size_than_was_announced_is_refused_at_once() -> No
 
 
 def test_a_manifest_of_one_piece_is_judged_by_its_hash_alone() -> None:
-    """Whoever announced a wrong size has harmed nobody."""
+    """A peer that announced a wrong size has harmed nobody."""
     pieces = ManifestPieces(HASH, size_bytes=99)
     pieces.take(TellManifest(manifest=RAW))
     assert pieces.whole() == RAW

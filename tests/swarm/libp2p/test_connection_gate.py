@@ -1,4 +1,4 @@
-"""Who may shake hands, who stays, how often; and that all of it is told."""
+"""Decide which peers may shake hands, which stay, and how often; report every refusal."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_who_comes_while_all_places_are_being_used_waits_before_its_handshake() 
     assert begin(door, 500, address(500), 1.0) is None
     assert door.admit(500, address(500), PeerId("500"), 1.1) is None
     assert door.num_strangers == 1
-    assert door.has_place(address(501), SETTLE_S[Claim.UNKNOWN]), "whoever had time enough gives way"
+    assert door.has_place(address(501), SETTLE_S[Claim.UNKNOWN]), "a handshake that had time enough must give way"
     assert begin(door, 501, address(501), SETTLE_S[Claim.UNKNOWN]) == 0
     door.note_trusted(500)
     assert door.num_strangers == 0
@@ -184,7 +184,7 @@ def test_no_more_come_back_at_once_than_can_be_welcomed_in_time() -> None:
     assert not door.has_place(address(51), 1.5)
     door.note_closed(50)
     begin(door, 51, address(51), 1.5)
-    assert door.has_place(address(52), RETURNING_S), "who only sits there keeps nobody out for longer"
+    assert door.has_place(address(52), RETURNING_S), "an idle connection must not keep others out for longer"
 
 
 def test_of_one_address_only_some_come_back_at_once() -> None:
@@ -228,7 +228,7 @@ def test_whatever_comes_nobody_is_shut_out_and_nothing_is_left(steps: list[tuple
         assert all(n in door._strangers or n not in one for one in door._returning.values() for n in one)
         for other in range(8):
             later = now + 2 * SETTLE_S[Claim.KNOWN]
-            assert door.has_place(address(other), later), "whoever only sits there gives way in time"
+            assert door.has_place(address(other), later), "an idle connection must give way in time"
     for number in open_ones:
         door.note_closed(number)
     assert (len(door._strangers), door.num_strangers) == (0, 0)

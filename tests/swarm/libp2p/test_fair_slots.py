@@ -1,4 +1,4 @@
-"""Who must leave when a room is full."""
+"""Choose who must leave when all places are taken."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_since_when_the_one_to_leave_made_no_progress() -> None:
         room.enter(number, STRANGER, float(number), Claim.UNKNOWN)
     assert room.since(LAB, 9.0, Claim.UNKNOWN) == -math.inf, "there is room"
     room.enter(3, LAB, 0.5, Claim.UNKNOWN)
-    assert room.since(LAB, 9.0, Claim.UNKNOWN) == 0.0, "of the origin that has most places"
+    assert room.since(LAB, 9.0, Claim.UNKNOWN) == 0.0, "the origin with most places must give one up"
     assert room.since(LAB, 9.0, Claim.KNOWN) == -math.inf, "it has more claim to the place"
 
 

@@ -1,4 +1,4 @@
-"""What goes on when nobody waits for it any more, and what does not."""
+"""Some work goes on when no task waits for it any more, and other work ends."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def meet(
 
 
 def older(identity: Identity) -> SecurityTable:
-    """Of a peer that negotiates its muxer after TLS."""
+    """Return the security protocols of a peer that negotiates its muxer after TLS."""
     return {TProtocol(TLS): TlsTransport(identity.key_pair)}
 
 
@@ -183,7 +183,7 @@ async def test_whoever_speaks_noise_alone_must_be_connected_to_anew(
 
 
 async def test_a_peer_that_hangs_up_without_a_word_may_be_asked_again(autojump_clock: trio.testing.MockClock) -> None:
-    """What it said is lost, where a relay resets the circuit behind it."""
+    """Its reason is lost where a relay resets the circuit behind it."""
     one, other = ends()
     await other.close()
     with pytest.raises(NotTakenAtOnce, match="hung up"):
@@ -198,7 +198,7 @@ async def test_another_peer_than_the_wanted_one_is_not_asked_again_and_never_lea
     assert f"{LISTENER.peer_id} answered instead of {OTHER.peer_id}" in str(one.error)
     assert not isinstance(one.error, NotTakenAtOnce)
     assert other.channel is None
-    assert len(on[0].line.said) == 1, "nothing but the first words, which are nobody's"
+    assert len(on[0].line.said) == 1, "only the first bytes may be sent, which hold no secret"
 
 
 async def test_before_anybody_answered_a_dialler_says_what_any_dialler_says(

@@ -1,4 +1,4 @@
-"""What the store promises, one promise a test; kills are in `test_store_kill`."""
+"""Test the store's promises, one promise a test; kills are in `test_store_kill`."""
 
 from __future__ import annotations
 
@@ -567,7 +567,7 @@ def test_a_complete_directory_without_a_file_becomes_a_part(store: ChunkStore) -
 
 def test_versions_without_a_manifest_are_removed_and_strangers_left_alone(store: ChunkStore) -> None:
     fill(store, SIGNED, FILES)
-    (store.root / "manifests" / SIGNED.hash.hex()).write_bytes(SIGNED.raw[:-1])  # what a bad disk may do
+    (store.root / "manifests" / SIGNED.hash.hex()).write_bytes(SIGNED.raw[:-1])  # as a bad disk may do
     (store.root / "versions" / "my notes").mkdir()
     (store.root / "manifests" / "README").write_text("mine")
     with reopened(store) as again:

@@ -1,4 +1,4 @@
-"""Who goes to make room: never who is pinned, nobody in vain, no more than must, and in a settled order."""
+"""Choose the versions that go to make room: no pinned one, none in vain, no more than needed, in a fixed order."""
 
 from __future__ import annotations
 

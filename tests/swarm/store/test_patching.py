@@ -89,7 +89,7 @@ def test_a_chunk_that_is_wrong_ends_it_and_is_not_put(store: ChunkStore, monkeyp
     ends = accumulate(signed.manifest.chunks[index].size for index in chunks)
     wrong = next(index for index, end in zip(chunks, ends, strict=True) if end > 6 * MIB)
     assert wrong in store.missing(signed.hash)
-    assert store.verify(signed.hash) == [], "what was put is what the manifest names"
+    assert store.verify(signed.hash) == [], "the chunks must be those of the manifest"
 
 
 def test_memory_is_given_back_while_it_rebuilds(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:

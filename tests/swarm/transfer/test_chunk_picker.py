@@ -434,13 +434,13 @@ class Books:
     def _check(self, ask: Ask) -> None:
         assert not self.complete
         assert ask.peer not in self.ignored, "never asked again"
-        assert ask.chunk in self.said[ask.peer], "only what it said it holds"
-        assert ask.chunk not in self.arrived, "only what is missing"
+        assert ask.chunk in self.said[ask.peer], "only chunks that the peer holds may be asked of it"
+        assert ask.chunk not in self.arrived, "only missing chunks may be asked for"
         others = [peer for peer, chunk in self.outstanding if chunk == ask.chunk]
-        assert ask.peer not in others, "once of one peer"
-        assert len(others) <= 1, "of two at most"
+        assert ask.peer not in others, "a chunk may be asked once of one peer"
+        assert len(others) <= 1, "a chunk may be asked of two peers at most"
         asked_at = [self.asked_at[peer, ask.chunk] for peer in others]
-        assert all(self.now - at > ENDGAME_S for at in asked_at), "of a second for a reason"
+        assert all(self.now - at > ENDGAME_S for at in asked_at), "a second peer may be asked only after ENDGAME_S"
         assert self.busy_until.get(ask.peer, 0.0) <= self.now, "not while it is busy"
         self.outstanding.add((ask.peer, ask.chunk))
         self.asked_at[ask.peer, ask.chunk] = self.now
@@ -544,5 +544,7 @@ def test_no_order_of_events_upsets_its_counts(events: list[Event]) -> None:
         assert all(n.num_held == len(held[peer]) for peer, n in neighbours.items())
         queued = {peer: {plan._by_rank[key % scheduler._RANKS] for key in n.queue} for peer, n in neighbours.items()}
         for peer in neighbours:
-            assert (held[peer] & plan.missing) - plan._asked.keys() <= queued[peer], "what is free can be found"
+            assert (held[peer] & plan.missing) - plan._asked.keys() <= queued[peer], (
+                "a free chunk is missing in the queue"
+            )
         assert not plan._ignored & neighbours.keys()

@@ -277,7 +277,9 @@ async def test_every_chunk_is_remembered_with_who_gave_it(tmp_path: Path, autoju
         await c.dial(b)
         fetched = await c.distribution.fetch(SIGNED)
         assert fetched.givers == {0: a.peer} | dict.fromkeys(range(1, CHUNKS), b.peer)
-        assert fetched.by_peer == {b.peer: TOTAL - SIGNED.manifest.chunks[0].size}, "of this fetch alone"
+        assert fetched.by_peer == {b.peer: TOTAL - SIGNED.manifest.chunks[0].size}, (
+            "only chunks of this fetch must count"
+        )
         c.store.begin(NEXT)
         new = c.store.missing(NEXT.hash)
         assert (await c.distribution.fetch(NEXT)).givers == dict.fromkeys(new, b.peer)
@@ -400,7 +402,7 @@ async def test_who_falls_behind_with_connection_events_hears_of_the_changes_all_
         b.hold(SIGNED, FILES)
         await c.dial(a)
         await trio.testing.wait_all_tasks_blocked()
-        c.transport.hub.close()  # what the hub does to a subscriber that is behind
+        c.transport.hub.close()  # as the hub does to a subscriber that is behind
         network.cut(a.peer, c.peer)
         await c.dial(b)
         await trio.testing.wait_all_tasks_blocked()

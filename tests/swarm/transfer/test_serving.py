@@ -204,7 +204,7 @@ async def test_wanting_another_manifest_replaces_the_first(tmp_path: Path) -> No
         assert isinstance(told, exchange.Gained)
         with trio.move_on_after(0) as patience:
             await frames.receive(exchange.ExchangeFrame)
-        assert patience.cancelled_caught, "of the first manifest nothing more is told"
+        assert patience.cancelled_caught, "nothing more may be sent about the first manifest"
 
 
 async def test_wanting_the_same_again_is_answered_by_the_whole_again(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_single_follower_costs_no_more_for_each_chunk_however_many_it_keeps() 
         in_hand += offers(scatter.handle(Idle(), now))
         in_hand += give(scatter, in_hand.pop(0), now)
     assert len(scatter._relays[A].kept) > 400, "nobody else announces anything"
-    assert looked_at == 0, "who alone is ready needs no second copy of what it keeps"
+    assert looked_at == 0, "a peer that alone is ready needs no second copies"
 
 
 @pytest.mark.parametrize("leaving", [Unfollowed, PeerGone])
@@ -215,7 +215,9 @@ def test_what_followers_hold_already_is_not_given() -> None:
 def test_when_everything_was_given_everything_is_shown() -> None:
     scatter = scatter_of(3)
     made = following(scatter, A, B)
-    assert [scatter.shows(chunk) for chunk in range(4)] == [False, False, False, True], "3 is not among what is given"
+    assert [scatter.shows(chunk) for chunk in range(4)] == [False, False, False, True], (
+        "only chunk 3 was not given away"
+    )
     shown = []
     for offer in made:
         scatter.handle(Asked(peer=offer[0], chunk=offer[1]), 0.1)

@@ -1,4 +1,4 @@
-"""What a neighbour that broadcasts without end comes to."""
+"""Handle a neighbour that broadcasts without end."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SWARM = small_swarm()
 FILES = [small_model(1)]
 for _ in range(4):
     FILES.append(nudged(FILES[-1]))
-"""Of five versions; each differs from the one before in a few bytes."""
+"""Files of five versions; each differs from the one before in a few bytes."""
 
 
 def signed_version(
@@ -97,7 +97,9 @@ async def test_a_patch_from_the_version_that_is_held(world: World, autojump_cloc
     assert arrival.obtained.fetched.by_peer == {world.learner.peer: patch_bytes(second, first)}
     assert (arrival.obtained.num_patches, arrival.obtained.patch_bytes) == (1, patch_bytes(second, first))
     givers = arrival.obtained.fetched.givers
-    assert givers == dict.fromkeys(second.manifest.patches[0].chunks, world.learner.peer), "none of what was rebuilt"
+    assert givers == dict.fromkeys(second.manifest.patches[0].chunks, world.learner.peer), (
+        "rebuilt chunks must not be fetched"
+    )
     assert (world.node.faults, world.node.troubles) == ([], [])
     bitmap = world.node.store.have_bitmap(second.hash)
     assert int.from_bytes(bitmap, "little").bit_count() == len(second.manifest.chunks), "all can be served"
@@ -119,7 +121,9 @@ async def test_several_versions_behind_a_chain_of_patches(world: World, autojump
     )
     assert all(world.node.store.is_complete(version.hash) for version in versions)
     givers = arrival.obtained.fetched.givers
-    assert givers == dict.fromkeys(versions[3].manifest.patches[0].chunks, world.learner.peer), "of the last one alone"
+    assert givers == dict.fromkeys(versions[3].manifest.patches[0].chunks, world.learner.peer), (
+        "only the last patch must be fetched"
+    )
 
 
 async def test_whoever_clears_up_meanwhile_takes_away_nothing_that_leads_on(

@@ -587,7 +587,9 @@ async def test_a_version_beyond_the_quota_is_refused_in_one_sentence_and_at_no_c
     assert "The active version stays in use" in trouble
     assert [held.hash for held in node.store.versions()] == [first.hash]
     asked = node.transport.traffic()[learner.peer].received - carried
-    assert asked < 100 * (len(node.following.newest) + 200), "what is newest is asked for, its manifest is not"
+    assert asked < 100 * (len(node.following.newest) + 200), (
+        "only the newest announcement may be asked for, not its manifest"
+    )
 
     node.store.unpin(first.hash)
     await node.arrival_of(second)

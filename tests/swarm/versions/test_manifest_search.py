@@ -172,7 +172,7 @@ async def test_a_lie_is_reported_once_and_the_manifest_comes_from_somebody_else(
         for _ in range(3):
             assert await play.search.find(SIGNED.hash, size_bytes=size_bytes) is None
         assert play.faults == [(liar, fault)]
-        assert play.asked == [liar], "of this manifest it is asked no more"
+        assert play.asked == [liar], "the liar must not be asked for this manifest again"
         await play.peer("honest", honest)
         assert await play.search.find(SIGNED.hash, size_bytes=len(SIGNED.raw)) == SIGNED
         assert play.faults == [(liar, fault)]

@@ -96,7 +96,9 @@ class World:
     lines: int = 0
 
     def script(self, *talks: Talk) -> None:
-        """What the learner does on the first line, the second, and so on; the last one also on all later lines."""
+        """Set how the learner behaves on the first connection, the second, and so on; the last one holds for all later
+        ones.
+        """
 
         async def handler(stream: Stream) -> None:
             talk = talks[min(self.lines, len(talks) - 1)]
@@ -687,7 +689,7 @@ async def test_leaving_says_goodbye_and_waits_for_the_learner(world: World, auto
     (goodbye,) = world.of(Goodbye)
     assert len(goodbye.reason) == MAX_REASON_CHARS
     await trio.sleep(60)
-    assert world.disconnections() == [], "who has left misses no learner"
+    assert world.disconnections() == [], "a node that has left must report no disconnection"
 
 
 async def test_introductions_are_handed_on(world: World, autojump_clock: MockClock) -> None:

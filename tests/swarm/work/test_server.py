@@ -180,7 +180,7 @@ FIRST, SECOND = {INSTANCE: b"\x01" * 16}, {INSTANCE: b"\x02" * 16}
 
 
 async def answered(here: Learner, name: str, ext: dict[str, bytes]) -> FromLearner | None:
-    """What a process that greets is answered."""
+    """Return the answer to a process that greets."""
     frames = await here.open(name)
     await frames.send(hello_from(name, ext=ext))
     answer: FromLearner | None = await frames.receive(FromLearner)

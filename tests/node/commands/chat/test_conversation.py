@@ -1,4 +1,4 @@
-"""What a line means, and what of a conversation is asked."""
+"""Interpret the lines of a chat, and choose the part of a conversation that is sent."""
 
 from __future__ import annotations
 

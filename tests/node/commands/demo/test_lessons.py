@@ -1,4 +1,4 @@
-"""What the demo teaches can be said with the small model's tokens, in the room that an episode has."""
+"""The demo's lessons can be written with the small model's tokens, in the room that an episode has."""
 
 from __future__ import annotations
 

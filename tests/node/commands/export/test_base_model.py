@@ -1,4 +1,4 @@
-"""What is known of the model that a run began with, and what is not believed of a directory."""
+"""Find the facts about the model that a run began with, and reject what a directory claims without proof."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_texts_of_licences_that_are_copied_whole_are_known(tmp_path: Path) -> No
     (tmp_path / "LICENSE").write_text("   Apache License\n   Version 2.0, January 2004\n")
     assert licence_of(tmp_path) == "apache-2.0"
     (tmp_path / "README.md").write_text(CARD.format("gemma"))
-    assert licence_of(tmp_path) == "gemma", "what a card says comes first"
+    assert licence_of(tmp_path) == "gemma", "the licence in a card must come first"
 
 
 @pytest.mark.parametrize("given", ["", "a b", "../x", "-x", "é", "x" * 65])

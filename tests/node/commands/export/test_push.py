@@ -58,7 +58,7 @@ class TestDirectory:
         two = export(tmp_path / "two", version="1.9")
         push(two, target)
         push(two, target)
-        assert files(repo) == {**files(two), "notes.txt": b"mine"}, "what the first wrote and the second lacks is gone"
+        assert files(repo) == {**files(two), "notes.txt": b"mine"}, "files that only the first push wrote must be gone"
 
     @pytest.mark.parametrize("name", ["README.md", "config.json"])
     def test_others_files_are_never_replaced(self, tmp_path: Path, name: str) -> None:
@@ -178,7 +178,7 @@ class TestHub:
         hub.refuse.clear()
         push(one, target_of("ann/model", private=False))
         assert hub.repos["ann/model"].files["config.json"] == b"config.json of 1.6"
-        assert hub.uploads() == 1, "what had arrived is not sent again"
+        assert hub.uploads() == 1, "a file that had arrived must not be sent again"
 
     def test_a_hub_that_is_away(self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")

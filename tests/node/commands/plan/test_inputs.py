@@ -1,4 +1,4 @@
-"""Who wins: the command line over POOL, POOL over a run; and where T_bcast comes from."""
+"""The command line overrides POOL, POOL overrides a run; and T_bcast comes from the right source."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_pool_that_is_too_small_says_what_would_do_and_ends_with_1(tmp_path: P
     assert "infeasible all machines together give 40.1% of the rate that the strictest condition needs" in text
     assert "R = 102; T_train = 73.29 s; T_bcast = 17.82 s" in text
     assert "S = 2" in text
-    assert (tmp_path / "plan.png").exists(), "what was worked out is not lost"
+    assert (tmp_path / "plan.png").exists(), "the plan must not be lost"
     for more in (("--rollouts", 102), ("--train-s", 73.3), ("--staleness", 2)):
         assert plan(*near, *more).code == 0
 

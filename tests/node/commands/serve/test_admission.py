@@ -1,4 +1,4 @@
-"""Who is answered, who waits, and who is sent away."""
+"""Decide which client is answered, which waits, and which is refused."""
 
 from __future__ import annotations
 

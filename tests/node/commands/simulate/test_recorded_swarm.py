@@ -1,7 +1,7 @@
-"""A recording of a simulation is one like any other: it reads back, it is planned from, and replayed it does the same.
+"""A simulation's recording is like any other: it can be read back, planned from, and replayed with the same result.
 
-TOLERANCE, of what it was simulated with: a rate is a sum of some thirty batches, each of which varies by a tenth, and
-contains the way to the learner; T_bcast contains the batch that a version waits for.
+TOLERANCE is a fraction of the simulated values. A rate is a sum of some thirty batches, each of which varies by a
+tenth, and contains the time of the way to the learner. T_bcast contains the batch that a version waits for.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_what_if_is_told_beside_what_was(recording: Path) -> None:
     assert "Simulated: 0.5 x the machines" in text
     found = simulated("--from", recording, "-S", 1, "--compare", "--steps", 20)
     assert [story["name"] for story in found["stories"]] == ["as it is", "S = 1"]
-    assert found["stories"][1]["plans"][0]["reasons"], "what was decided for S = 3 does not hold for S = 1"
+    assert found["stories"][1]["plans"][0]["reasons"], "the plan for S = 1 must give reasons of its own"
 
 
 def test_another_figure_is_a_what_if_and_leaves_the_run_as_it_was(recording: Path) -> None:

@@ -172,7 +172,7 @@ def test_what_is_exported_verifies_and_adds_up_to_the_books(books: Path, who: st
     assert credited
     if who == "learner":
         assert {peer: one["relayed_bytes"] for peer, one in peers.items() if one["relayed_bytes"]} == dict(credited)
-    else:  # what was credited after it had asked for the last time is not here
+    else:  # credits after its last question are missing here
         assert 0 < peers[names[0]]["relayed_bytes"] <= int(str(dict(credited)[names[0]]))
 
 
@@ -221,7 +221,7 @@ def test_a_changed_file_ends_with_1_and_names_the_line(books: Path) -> None:
     told = volery("receipts", "verify", "all")
     assert told.code == 1
     assert told.out.startswith("all is NOT valid")
-    assert told.out.splitlines()[-1].startswith("all is NOT valid"), "who reads the end reads it, too"
+    assert told.out.splitlines()[-1].startswith("all is NOT valid"), "the last line must say it as well"
     assert "line 3, envelope: " in told.out
     assert f"line {len(lines)}, sha256: " in told.out
 

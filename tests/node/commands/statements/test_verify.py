@@ -201,7 +201,7 @@ def test_a_later_receipt_that_refuses_a_record_does_not_undo_what_it_trained(rul
     assert found.holds
     alpha = found.peers[ALPHA.peer_id]
     assert (alpha.admitted, alpha.refused, alpha.tokens, alpha.proven) == (0, 2, 0, 2)
-    assert flaws(with_lines(revised, receipt_line(1))) == [(3, "lease")], "the one of before counts no more"
+    assert flaws(with_lines(revised, receipt_line(1))) == [(3, "lease")], "the earlier receipt must not count any more"
 
 
 def test_a_record_may_train_a_version_that_was_cut_off_and_another_one() -> None:

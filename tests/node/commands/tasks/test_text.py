@@ -1,4 +1,4 @@
-"""What is printed of a task: no text of a stranger's leaves its bar or moves a cursor, and the JSON form has all."""
+"""Print a task's text: no stranger's text leaves its bar or moves a cursor, and the JSON form has all of it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def test_no_text_moves_a_cursor() -> None:
 def test_of_a_long_text_the_middle_is_left_out() -> None:
     shown = as_text([of(text="\n".join(map(str, range(1000))))], width=80)
     lines = [line for line in shown.splitlines() if line.startswith("| ")]
-    assert len(lines) == FIRST_LINES + LAST_LINES + 2, "and what is left out, and the answer"
+    assert len(lines) == FIRST_LINES + LAST_LINES + 2, (
+        "there must be one line for the omitted part, and one for the answer"
+    )
     assert "| (940 more lines)" in lines
     assert "| 999" in lines
 

@@ -1,4 +1,4 @@
-"""What is shown of a task: tokens with their spelling, what answers are worth, and what cannot be found out."""
+"""Show a task: tokens with their spelling, rewards of answers, and the facts that cannot be found."""
 
 from __future__ import annotations
 

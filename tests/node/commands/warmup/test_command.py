@@ -1,4 +1,4 @@
-"""What is found out before any process of a warm-up is started."""
+"""A warm-up finds mistakes in its settings before it starts any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a warm-up learns from: references of tasks, rows of files, and what is left out."""
+"""A warm-up learns from tasks' reference answers and rows of files, and leaves out the unusable ones."""
 
 from __future__ import annotations
 

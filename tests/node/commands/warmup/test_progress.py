@@ -1,4 +1,4 @@
-"""What is printed while a model is warmed up."""
+"""Print the progress while a model is warmed up."""
 
 from __future__ import annotations
 

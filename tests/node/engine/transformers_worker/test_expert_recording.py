@@ -67,7 +67,7 @@ def rows(*asked: bool) -> list[Row]:
 
 @torch.inference_mode()
 def chosen(policy: Policy, row: Row) -> np.ndarray[Any, Any]:
-    """What the routers choose where the row's tokens are predicted, in a pass over all of it."""
+    """Return the routers' choices at the predictions of the row's tokens, in one pass over all of it."""
     heard: list[torch.Tensor] = []
     handles = [
         router.register_forward_hook(lambda module, inputs, output: heard.append(output[2]))

@@ -1,4 +1,4 @@
-"""What vLLM is told by name, read from the source: vLLM itself is not here."""
+"""Check the names that vLLM is given against its source: vLLM itself is not installed here."""
 
 from __future__ import annotations
 

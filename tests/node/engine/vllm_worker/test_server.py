@@ -1,6 +1,6 @@
-"""The vLLM worker's service, on a library that stands in for vLLM: what it does when that fails.
+"""Test the vLLM worker's service, on a library that stands in for vLLM, with that library's failures.
 
-What vLLM itself does is for `make test-vllm`.
+`make test-vllm` tests vLLM itself.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ async def test_whoever_was_trusted_and_lies_loses_what_no_batch_has_taken(root: 
         assert scene.trainable == 0
         delivered = scene.learner.ledger.query("SELECT lease FROM teacher_leases WHERE engine_s IS NOT NULL")
         told = {lease: open_receipt(raw, SWARM.authority) for lease, raw in revised(scene)}
-        assert told.keys() == {LeaseId(lease) for (lease,) in delivered}, "no batch took anything of it"
+        assert told.keys() == {LeaseId(lease) for (lease,) in delivered}, "a batch took scores of the rejected teacher"
         for receipt in told.values():
             assert receipt.tokens == 0
             [verdict] = receipt.verdicts
@@ -256,7 +256,7 @@ async def test_whoever_was_trusted_and_lies_loses_what_no_batch_has_taken(root: 
         )
         assert still_open == 0
         [row] = scene.learner.ledger.work.teachers()
-        assert (row.groups, row.refused) == (0, len(told)), "what is refused afterwards is in no count"
+        assert (row.groups, row.refused) == (0, len(told)), "scores that are rejected later must not be counted"
         await scene.join(BETA)
         assert await scene.ask(BETA)
 
@@ -291,7 +291,7 @@ async def test_leases_end_with_their_deadline_their_return_and_their_line(root: 
         assert len(scene.under_way.unscored(1 << 20)) == 3
         await scene.join(ALPHA)
         [again] = await scene.ask(ALPHA)
-        assert await no_answer(scene, ALPHA), "who let leases end has one at a time"
+        assert await no_answer(scene, ALPHA), "a teacher whose leases expired must have one at a time"
         scene.learner.wall.ms += 61_000
         scene.leases.expire()
         assert len(scene.under_way.unscored(1 << 20)) == 3
@@ -311,7 +311,7 @@ async def test_whose_line_broke_goes_on_when_it_is_back_in_time(root: Path, auto
         scene.sessions.look()
         assert scene.under_way.unscored(1 << 20) == []
         await scene.join(ALPHA, leases=[kept.id, third.id])
-        assert len(scene.under_way.unscored(1 << 20)) == 1, "what it forgot is for others"
+        assert len(scene.under_way.unscored(1 << 20)) == 1, "a lease that it forgot must go to another teacher"
         assert (await scene.deliver(ALPHA, kept)).verdicts[0].rule is Rule.ADMITTED
         scene.sessions.note_departure(ALPHA.peer_id, "reset")
         await trio.sleep(BACK_WITHIN_S + 5)

@@ -119,7 +119,7 @@ async def test_all_that_is_declared_is_measured_and_nothing_else() -> None:
     assert set(METRICS) - seen <= {"t_broadcast"}
     assert sum(series.metric == "peer_faults" for series in board.values()) == MAX_SERIES
     board.set("kl_at_lag", 0.25, lag=11)
-    assert board.values()[Series("kl_at_lag", ("11",))] == 0.25, "what fills one metric leaves room in the others"
+    assert board.values()[Series("kl_at_lag", ("11",))] == 0.25, "a full metric must leave room in the others"
     rules = {rule.value for rule in Alarm} | {fruitless.ALARM}
     assert {series.labels[0] for series in board.values() if series.metric == "alarm"} == rules
 

@@ -16,7 +16,7 @@ from tests.learner.training.test_server import CONFIG, HYPERPARAMETERS, ok, roll
 from tests.node.learner_role.metrics.test_catalogue import FIGURES
 
 NOT_FIGURES = {"id", "ok", "seconds", "blocked_s", "steps", "by_lag"}
-"""Of a reply: what belongs to the conversation, and what is told by lag."""
+"""Keys of a reply that are no metrics: parts of the conversation, and values that are recorded by lag."""
 
 OBJECTIVES: list[dict[str, Any]] = [{"objective": "grpo", "kl": 0.1}, {"objective": "ppo"}, {"objective": "dpo"}]
 

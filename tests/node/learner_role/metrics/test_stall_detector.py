@@ -26,7 +26,7 @@ def test_how_long_is_too_long_follows_from_the_last_steps() -> None:
     still, now_s = Stillness(began_s=0.0), 0.0
     for took_s in [1000.0] * (STEPS // 2 + 1) + [9000.0] * (STEPS // 2 - 1):
         still.stepped(now_s := now_s + took_s)
-    assert not still.is_news(now_s + TIMES * 1000 - 1), "a night without peers is not what a step takes"
+    assert not still.is_news(now_s + TIMES * 1000 - 1), "a night without peers must not count as a step's time"
     assert still.is_news(now_s + TIMES * 1000)
     for _ in range(STEPS):
         still.stepped(now_s := now_s + 1)

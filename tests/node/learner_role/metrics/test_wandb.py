@@ -106,7 +106,7 @@ def test_the_real_package_keeps_a_run_offline(tmp_path: Path) -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Of a server that takes calls and answers none."""
+    """The port of a server that accepts connections and answers none."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield int(server.getsockname()[1])
 
@@ -118,7 +118,7 @@ def closed_port() -> int:
 
 
 def noticed(sink: WandbSink) -> str:
-    """What it has to tell, once it has."""
+    """Return the sink's notice, once there is one."""
     ends = time.monotonic() + DEADLINE_S
     while not (text := sink.notice()):
         assert time.monotonic() < ends, (sink.directory / LOG).read_text()
@@ -171,7 +171,7 @@ def test_what_is_looked_for_is_the_server_or_the_proxy_before_it(
     assert unreachable(f"http://127.0.0.1:{silent_port}") == ""
     assert unreachable(f"https://127.0.0.1:{closed_port}").startswith(f"127.0.0.1:{closed_port} cannot be reached (")
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
-    assert unreachable("https://nowhere.invalid") == "", "the proxy is there; what lies behind is its business"
+    assert unreachable("https://nowhere.invalid") == "", "the proxy is reachable, which is all that can be checked"
     monkeypatch.setenv("https_proxy", f"127.0.0.1:{closed_port}")
     assert unreachable("https://nowhere.invalid").startswith(f"the proxy 127.0.0.1:{closed_port} cannot be reached (")
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -121,7 +121,7 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
         assert batch is not None
         [waiting] = batch.groups
         assert waiting.prompt == (5, 6, 7)
-        assert waiting.expected == 0.7, "what was known before its own rewards were"
+        assert waiting.expected == 0.7, "the expected reward must be the one before its own rewards"
         assert batch.difficulty == pytest.approx(0.3)
         assert waiting.behaviour == {version("1.3")}
         assert [one.reward for one in waiting.completions] == [pytest.approx(2 / 3)] * 2
@@ -231,7 +231,9 @@ async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_
 
 
 class Slow:
-    """Whoever is asked: each question waits until `gates` has opened for its delivery, in the order of asking."""
+    """Stands in for the environment: each question waits until `gates` has opened for its delivery, in the order of
+    asking.
+    """
 
     def __init__(self, learner: Learner) -> None:
         self.gates: list[trio.Event] = []
@@ -519,7 +521,9 @@ async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_
         assert peer.rejected == own.peer.rejected == 2
         assert peer.verdicts == own.peer.verdicts == {Rule.UNKNOWN_LEASE: 2}
         assert (getattr(peer.leases, end), peer.leases.delivered, peer.leases.late) == (2, 0, 0)
-        assert learner.ledger.work.receipt_of(second.id, PEER.peer_id) is None, "what others say of it is not written"
+        assert learner.ledger.work.receipt_of(second.id, PEER.peer_id) is None, (
+            "a receipt for another peer must not be written"
+        )
         assert "2" in as_text(swarm_report(learner.ledger.path)).partition("Rejected records, by rule")[2]
         nursery.cancel_scope.cancel()
 

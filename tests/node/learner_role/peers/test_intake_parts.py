@@ -1,5 +1,7 @@
-"""What is handed back of a lease: on disk before it is acknowledged, taken up by another peer, there after a restart,
-and audited in the name of whoever made it."""
+"""A returned lease with parts is on disk before it is acknowledged, and another peer continues it.
+
+The parts are there after a restart, and are audited in the name of their author.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ async def hand_back(learner: Learner, lease: GrantedLease, *raws: bytes) -> Rece
 
 
 def continuations(learner: Learner, *, takes_parts: bool = True) -> list[GrantedLease]:
-    """What OTHER is leased now."""
+    """Return the continuations that OTHER is leased now."""
     worker = learner.scheduler.worker(OTHER.peer_id)
     worker.installed, worker.takes_parts = version("1.3"), takes_parts
     learner.scheduler.ask(OTHER.peer_id, 64)

@@ -1,4 +1,4 @@
-"""Whoever comes, leaves or moves: what everybody was told is what a learner that looks at all anew would tell."""
+"""Peers that come, leave or move: all introductions together are those that a learner would make from scratch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def session(number: int, kind: ReachKind | None, relays: list[str]) -> PeerSessi
 
 
 def told_anew(learner: Learner, own: list[str]) -> dict[PeerId, list[PeerAddresses]]:
-    """What everybody present would be told by one who has told nothing yet."""
+    """Return what each present peer would be told by a learner that has told nothing yet."""
     fresh = Introducer(context=learner.context, addresses=lambda: own, origins=dict)
     fresh.note(*learner.run.present)
     return {peer: fresh.greet(peer) for peer in learner.run.present}

@@ -1,4 +1,4 @@
-"""Who may join, who gets which lease, and what becomes of it when its holder returns it, leaves, or falls silent."""
+"""Decide which peers may join and which leases they get; handle leases that are returned or lost."""
 
 from __future__ import annotations
 
@@ -484,7 +484,7 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         for _ in range(60):
             again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.capacity.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
+        assert set(again.capacity.leasing.open) == {*mine, *theirs}, "leases must stay open while the model is loading"
         await again.training.begin()
         for _ in range(round(RETURNS_WITHIN_S)):
             again.sessions.take_heartbeat(HERE, Heartbeat())
@@ -774,7 +774,7 @@ async def test_joules_are_counted_by_stay_and_source(tmp_path: Path, mock_clock:
         assert joules(learner)[:2] == [(1, "nvml", 150.0), (1, "rapl", 10.0)]
         beat(up=1)
         await tick(learner, mock_clock)
-        assert len(joules(learner)) == 5, "who says nothing more takes nothing back"
+        assert len(joules(learner)) == 5, "a missing value must not delete an earlier one"
 
 
 def joules(learner: Learner) -> list[tuple[int, str, float]]:
@@ -929,7 +929,7 @@ async def test_stays_of_many_are_written_in_turn_and_all_at_the_end(tmp_path: Pa
 
 
 def written(learner: Learner, bytes_up: int = 7) -> int:
-    """Of how many stays the ledger has so many bytes."""
+    """Return how many stays in the ledger have so many bytes."""
     with snapshot(learner.root / "ledger.sqlite") as db:
         return int(db.query("SELECT count(*) FROM presence WHERE bytes_up = ?", (bytes_up,))[0][0])
 

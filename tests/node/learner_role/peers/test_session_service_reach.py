@@ -1,4 +1,4 @@
-"""What a learner keeps of how nodes are reached: written a moment later, said when it is news, and found again."""
+"""A learner records how nodes are reached: written soon after, reported when new, found after a restart."""
 
 from __future__ import annotations
 

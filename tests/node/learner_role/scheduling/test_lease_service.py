@@ -1,4 +1,4 @@
-"""What a peer is held to for leases that end without a record, and how soon one that owes is leased to again."""
+"""Count leases that end without a record against their peer, and delay its next leases."""
 
 from __future__ import annotations
 

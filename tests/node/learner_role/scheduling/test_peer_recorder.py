@@ -75,7 +75,7 @@ async def test_what_a_step_took_is_told_with_its_publication(tmp_path: Path, moc
         await learner.train(FakePeer())
     steps = [event for event in learner.recorded() if isinstance(event, Stepped)]
     took_ms = [(round(1000 * event.busy_s), round(1000 * event.publish_s)) for event in steps]
-    assert took_ms == [(100, 0), (100, 0), (170, 70), (100, 0)], "what passed since the step before"
+    assert took_ms == [(100, 0), (100, 0), (170, 70), (100, 0)], "each step must have the time since the step before"
     (rest,) = [event for event in learner.recorded() if isinstance(event, Passed)]
     assert rest.time["publication"] == pytest.approx(0.07), "the last version's"
     train = learner.recorder.observatory.train_s
@@ -159,7 +159,7 @@ async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: 
         await learner.training.begin()
         await learner.sessions.welcome(HERE, hello())
         nursery.start_soon(learner.intake.run, learner.arriving)
-        learner.capacity.episodes._turns.extend([3] * RECENT)  # of late; those here end at once
+        learner.capacity.episodes._turns.extend([3] * RECENT)  # recent episodes; those here end at once
         for _ in range(3):
             grant = await learner.sessions.grant(HERE, LeaseRequest(rollouts=2))
             for raw in grant.leases:

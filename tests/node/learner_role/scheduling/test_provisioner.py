@@ -1,5 +1,7 @@
-"""Plans become what the learner does: leases for who is on, a reason for who stands by. What is decided, and when, is
-the planner's (tests/learner/provisioning/planner/test_planner.py); here its answers are written down beforehand.
+"""Carry out plans: leases for active peers, and a reason for those on standby.
+
+The planner decides what and when (tests/learner/provisioning/planner/test_planner.py); here its answers are fixed
+beforehand.
 """
 
 from __future__ import annotations

@@ -127,7 +127,9 @@ def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_
         assert base_note(settings, path) == hold_to_base(ledger, settings, base=2) == ""
         (model / "tokenizer.json").write_text("two")
         assert "(tokenizer.json)" in hold_to_base(ledger, settings, base=2)
-        assert ledger.training.base_model() != digests_of(model), "it began with what it began with"
+        assert ledger.training.base_model() != digests_of(model), (
+            "the ledger must keep the model that the run began with"
+        )
 
 
 def test_a_run_of_before_this_was_written_down_is_held_to_what_it_goes_on_with(model: Path, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ async def test_of_several_samples_and_tasks_each_task_has_its_own_scores(tmp_pat
 
 
 def partly_said(number: int) -> HeldOut:
-    """Of every third nobody can say anything, and of the others the style of every other."""
+    """Return a problem: every third has no reward, and of the others every other one has a style."""
 
     def reply(said: Said, transcript: int) -> Reply:
         if number % 3 == 0:

@@ -476,7 +476,7 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
             told_again = [index for index, _ in learner.ledger.work.since(row.leases, row.records)[1]]
             known = row.state["observed"] + told_again
             assert set(observed) <= set(known)
-            assert len(known) == len(set(known)), "of none it hears twice"
+            assert len(known) == len(set(known)), "the curriculum must hear of each group once"
         nursery.cancel_scope.cancel()
 
 
@@ -918,7 +918,7 @@ async def test_what_a_kill_left_half_done_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("staleness", [0, 2])
 async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_path: Path, staleness: int) -> None:
-    """Of the fake peers' groups of two, half have one reward. Killed on the way, the books are sound all the same."""
+    """Half of the fake peers' groups of two have one reward only. After a kill the ledger is sound all the same."""
     peer = FakePeer()
     settings = Settings(steps=8, staleness=staleness, informative_only=True)
     async with open_learner(tmp_path, settings) as learner:

@@ -1,4 +1,4 @@
-"""What a learner knows of how long completions are: from what is admitted, and from the ledger after a restart."""
+"""A learner knows how long completions are: from admitted ones, and from the ledger after a restart."""
 
 from __future__ import annotations
 

@@ -52,12 +52,14 @@ Logprob = Callable[[int, int], float]
 
 
 def truth(position: int, length: int) -> float:
-    """What all three say unless a test has one of them say something else."""
+    """Return the log probability that all three programs give, unless a test changes one of them."""
     return -1.0 - position / 64
 
 
 def bent_at(bend: int) -> Logprob:
-    """Of a model whose factors follow the length of the whole sequence, as LongRoPE's do."""
+    """Return the log probabilities of a model whose factors follow the length of the whole sequence, as
+    LongRoPE's do.
+    """
     return lambda position, length: truth(position, length) - (0.5 if length > bend else 0.0)
 
 

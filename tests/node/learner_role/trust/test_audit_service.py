@@ -153,7 +153,7 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     failed = rows(tmp_path, "SELECT lease FROM audits WHERE NOT passed ORDER BY lease")
     assert failed
     kept = rows(tmp_path, "SELECT lease FROM evidence ORDER BY lease")
-    assert kept == failed, "what convicted it is kept as it was signed"
+    assert kept == failed, "the records that convicted it must be kept as they were signed"
     for _ in range(2):  # the next start has it in the ledger alone
         async with open_learner(tmp_path, AUDITED) as again:
             answer = await again.sessions.welcome(cheat.id, hello())
@@ -376,7 +376,7 @@ async def test_who_claims_what_its_version_does_not_say_is_seen_in_training(tmp_
             train(number, PEER.peer_id, 0.05, math.nan, 0.07)
             train(1000 + number, OTHER.peer_id, 0.5, 0.9, turns=2)
             train(2000 + number, OTHER.peer_id, math.nan, math.nan)
-        assert learner.logged("peer_unusual") == [], "of several turns others may have made some"
+        assert learner.logged("peer_unusual") == [], "other peers may have made some of several turns"
         for number in range(3000, 3012):
             train(number, OTHER.peer_id, 0.5, math.nan)
         [told] = learner.logged("peer_unusual")

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 AUDITED = Settings(audits=True)
 
 CLEAN = tuple(Found(gap=0.0, lead=1.0) for _ in range(28))
-"""Of an honest group."""
+"""The findings of an honest group."""
 
 NEAR = tuple(Found(gap=2.0 * (place < 2), lead=0.1) for place in range(28))
 """It passes, and speaks against its peer all the same."""
@@ -116,7 +116,7 @@ def story(seed: int) -> list[tuple[int, PeerId, tuple[Found, ...]]]:
 
 
 async def concluded(root: Path, seed: int, sizes: Iterable[int]) -> Any:
-    """What comes of a story's audits, of which so many at a time are concluded together."""
+    """Return the results of a story's audits, of which so many at a time are concluded together."""
     told: list[Any] = []
     async with open_learner(root, AUDITED) as learner:
         signals = learner.context.signals

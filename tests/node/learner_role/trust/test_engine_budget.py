@@ -1,4 +1,4 @@
-"""What nobody waits for takes its share of an engine's time, whatever is asked of it, and no more."""
+"""Background work takes its share of an engine's time, for any number of requests, and no more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ uses = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), min_size=5, max
 def test_all_uses_are_a_share_of_the_time_and_routine_ones_a_small_one(
     share: float, uses: list[tuple[float, bool]]
 ) -> None:
-    """Of all time until the next use may begin."""
+    """Shares are fractions of all time until the next use may begin."""
 
     async def use_it() -> None:
         time, began = EngineBudget(share=share), trio.current_time()

@@ -65,4 +65,6 @@ async def test_who_is_waited_for_goes_last_and_of_equals_the_oldest_first(tmp_pa
             pass
         assert owner.told[4:] == [*others[3:], current, choice, both, awaited]
         learner.store.evict(())
-        assert [one.hash for one in learner.store.versions()] == [current], "the newest is pinned by who publishes"
+        assert [one.hash for one in learner.store.versions()] == [current], (
+            "the publisher itself must pin the newest version"
+        )

@@ -369,7 +369,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     assert told.agrees
     assert "The operator pardoned it after the last: the test started again." in told.text
     assert "the operator's pardon" in told.text
-    assert "in quarantine" not in told.text, "what was pardoned is no strike"
+    assert "in quarantine" not in told.text, "a pardoned strike must not count"
     known = audit(story, known)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees

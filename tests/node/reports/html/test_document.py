@@ -82,7 +82,7 @@ def test_each_peer_has_a_page_with_its_own_figures(rich: SwarmReport, page: str)
     for rule in Rule:
         if rule is not Rule.ADMITTED:
             assert pages[HOSTILE].count(f"<code>{rule.value}</code>") == 1 + 3, "its count, and three of its records"
-    assert "borealis" in pages[ALPHA], "who signed for what it relayed"
+    assert "borealis" in pages[ALPHA], "the page must name the peer that signed for its relaying"
     assert "Leases" not in pages[LEARNER], "the learner generates nothing"
 
 
@@ -215,7 +215,7 @@ def test_thousands_of_peers_are_a_page_that_opens(tmp_path: Path, monkeypatch: p
     page = as_html(report)
     assert page.count('<section class="peer"') == PEERS_TOLD
     assert len(page) < 12_000_000
-    listed = 400 + 100  # of those who are blamed half have a page, and they come last
+    listed = 400 + 100  # half of the blamed peers have a page, and they come last
     assert page.count('<th scope="row" data-v=') == listed
     assert f"{3000 - listed:,} others" in page
     assert f"{3000 - PEERS_TOLD:,} have none." in page
@@ -239,7 +239,9 @@ def test_hundreds_of_thousands_of_steps_are_curves_of_few_points(rich: SwarmRepo
 
 
 def test_restless_peers_plans_and_learners_are_a_page_that_opens(tmp_path: Path) -> None:
-    """Who comes and goes, plans that change all the time with a reason for everybody, and a learner that dies often."""
+    """Peers that come and go, plans that change all the time with a reason for every peer, and a learner that dies
+    often.
+    """
     story = open_story(tmp_path / "ledger.sqlite")
     peers = [key(number).peer_id for number in range(10, 40)]
     with story.ledger.transaction() as db:
@@ -263,7 +265,7 @@ def test_the_same_report_gives_the_same_page(rich: SwarmReport, page: str) -> No
     assert as_html(rich) == page
 
 
-# What it may not do
+# Things that a page may not do
 
 
 def test_only_our_style_and_script_may_take_effect(page: str) -> None:

@@ -18,7 +18,7 @@ def test_an_amount_comes_evenly() -> None:
     assert accumulated([piece(0, 10, 100), piece(5, 5, 7), piece(8, 18, 10)], [4.9, 5, 8, 20]) == [
         pytest.approx(49), pytest.approx(57), pytest.approx(87), pytest.approx(117),
     ]  # fmt: skip
-    assert accumulated([piece(-10, 10, 100)], [0]) == [50], "what was before the first moment is in it"
+    assert accumulated([piece(-10, 10, 100)], [0]) == [50], "time before the first moment must count"
 
 
 def test_what_is_divided_adds_up() -> None:
@@ -27,7 +27,7 @@ def test_what_is_divided_adds_up() -> None:
     assert divided(10, [piece(5, 9, 0.0)], [1]) == [0, 10]
     assert divided(0, [piece(5, 9, 1.0)], [1, 7]) == [0, 0, 0]
     assert divided(7, [piece(0, 1, 1)], []) == [7]
-    assert divided(7, [piece(1, 1, 1)], [1, 2]) == [0, 7, 0], "what falls on a cut lies behind it"
+    assert divided(7, [piece(1, 1, 1)], [1, 2]) == [0, 7, 0], "an event on a cut must count in the part after it"
 
 
 PIECES = st.lists(

@@ -40,7 +40,7 @@ def test_every_column_is_there_once_in_order_and_fits(widths: list[list[int]], r
         for section in {section for section, _, _ in shown_table}:
             inside = [place for one, place, _ in shown_table if one == section]
             whole = sum(wide[section, place] for place in range(len(widths[section])))
-            assert len(inside) == len(widths[section]) or whole > room, "what fits on its own is not cut"
+            assert len(inside) == len(widths[section]) or whole > room, "a table that fits on its own must not be cut"
 
 
 @given(columns=st.integers(2, 40), room=st.integers(2, 12))

@@ -1,4 +1,4 @@
-"""What a teacher node makes of what it is leased: scored, signed and delivered, or given back with the reason."""
+"""A teacher node scores, signs and delivers what it is leased, or returns it with the reason."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ ROWS: list[tuple[str, str, bool]] = [
     ("18", r"\boxed{18 plus x}", False),
     ("10 June", r"\boxed{10 \text{ July}}", False),
     (r"\frac{1}{2} abc", r"\boxed{\frac12 xyz}", False),
-    # what is of several parts is worth what it says as a whole
+    # an answer of several parts counts as a whole
     (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2}", False),
     (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2 \text{ feet } 7 \text{ inches}}", False),
     (r"2 \text{ feet } 6 \text{ inches}", r"\boxed{2\text{ feet }6\text{ inches}}", True),
@@ -292,7 +292,7 @@ def test_a_tower_of_powers_is_worth_nothing_unless_it_is_the_answer(tmp_path: Pa
 def test_brackets_without_end_are_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.tasks.answers.math_equality.MATH_VERIFY", None)
     assert not same_mathematics("5", r"\boxed{" + "(" * 5000 + ")" * 5000 + "}")
-    assert same_mathematics("5", r"\boxed{5}"), "nor is what is worded alike"
+    assert same_mathematics("5", r"\boxed{5}"), "equal text needs no library"
 
 
 def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:

@@ -52,7 +52,7 @@ def faults(task: Sound) -> dict[str, str]:
 
 
 def test_an_environment_that_follows_from_its_seed() -> None:
-    assert set(faults(Sound())) <= {"reference"}, "whatever is said is worth the same"
+    assert set(faults(Sound())) <= {"reference"}, "every answer has the same reward"
 
 
 def test_an_environment_that_does_not() -> None:

@@ -35,7 +35,7 @@ SOUND = {"FINGERPRINT": '"mine/1"', "PROMPT": "'say'"}
 
 
 def found(directory: Path, module: str, **parts: str) -> str:
-    """What is told of a task that is made of `parts` in a module of its own."""
+    """Return the faults of a task that is made of `parts` in a module of its own."""
     text = TASK
     for name, code in {**SOUND, **parts}.items():
         text = text.replace(name, code)

@@ -139,7 +139,7 @@ def test_a_question_without_the_digests_of_its_answers_is_none() -> None:
         asked("p", "q")
 
 
-# Whatever the order, whatever is lost
+# In any order, with any loss
 
 WORDS = "ab"
 LONGEST = 3
@@ -277,7 +277,9 @@ def play(
         for who, episode in enumerate(episodes):
             go(episode, who % 2)
     for verifier in verifiers:
-        assert set(verifier.worlds) == set(verifier.live._live), "what is alive is known, and what is known is alive"
+        assert set(verifier.worlds) == set(verifier.live._live), (
+            "the verifier and the test must know the same live environments"
+        )
         assert not verifier.at_work
     return episodes
 

@@ -100,7 +100,7 @@ def test_the_program_is_the_last_block(text: str, program: str | None) -> None:
         ("```Python3 title=a\nprint(1)\n```", "print(1)\n"),
         ("```print(1)```", None),
         ("```python print(1)```\n```\nprint(2)\n```", "print(2)\n"),
-        # what is nested without end is no program, and takes no time to find that out
+        # nesting without end is no program, and is detected at once
         ("```\nprint(1)\n```\n```\n" + "(" * 5_000 + ")" * 5_000 + "\n```", "print(1)\n"),
         ("```\nprint(1)\n```\n```\n" + "-" * 100_000 + "1\n```", "print(1)\n"),
         ("```\nprint(1)\n```\n```\na" + ".b" * 100_000 + "\n```", "print(1)\n"),

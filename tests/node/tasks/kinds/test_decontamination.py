@@ -1,4 +1,4 @@
-"""What must not be trained on is not, and is counted."""
+"""Problems that must not be trained on are left out, and counted."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_line_without_a_day_is_named(tmp_path: Path, day: Any, says: str) -> N
     with pytest.raises(TaskError) as caught:
         opened(tmp_path, "before=2024-01-01", lines)
     assert says in str(caught.value)
-    assert opened(tmp_path, "held_out=0", lines).size == 2, "whoever asks for no date needs none"
+    assert opened(tmp_path, "held_out=0", lines).size == 2, "a date is needed only where one is asked for"
 
 
 def test_a_bad_day_in_the_spec_is_named(tmp_path: Path) -> None:

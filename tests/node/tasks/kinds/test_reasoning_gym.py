@@ -120,7 +120,7 @@ def test_the_answer_is_what_is_marked_or_all() -> None:
     assert answer_of("<answer>" * 1_000_000).startswith("<answer>"), "in one pass"
 
 
-# What the library executes, it executes where it can do no harm.
+# The library executes text only where it can do no harm.
 
 EVAL = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
 SYMPY = (
@@ -164,7 +164,7 @@ def test_an_answer_that_is_a_program_writes_no_file(name: str, tmp_path: Path) -
 
 
 def test_an_answer_that_is_a_program_reads_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it read would come out as its own reward, bit by bit."""
+    """Otherwise the secret would leave as the answer's own reward, bit by bit."""
     monkeypatch.setenv("WANDB_API_KEY", "a secret")
     (tmp_path / "node.key").write_text("a secret")
     task = opened("string_insertion")
@@ -263,7 +263,7 @@ def test_every_score_of_a_version_that_nobody_has_read_is_computed_in_the_sandbo
     task = opened("gcd")
     assert task.is_confined
     assert task.reward(task.problem(0), said(str(task.problem(0).answer))) == 1.0
-    names = opened("knights_knaves")  # of whose problems some parts are numpy's
+    names = opened("knights_knaves")  # some parts of its problems are numpy's
     assert names.reward(names.problem(0), said(str(names.problem(0).answer))) == 1.0
 
 

@@ -1,4 +1,4 @@
-"""What a policy's program cannot do, each tried for real.
+"""Try for real what a policy's program must not be able to do.
 
 On a machine where bubblewrap cannot be had, these tests fail: skipping them would say that all is well.
 """

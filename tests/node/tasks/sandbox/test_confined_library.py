@@ -1,4 +1,4 @@
-"""What a text cannot do where a library executes it, each tried for real, and what the next text finds.
+"""Try for real what a text must not be able to do in a library that executes it, or leave to the next text.
 
 The library here is `eval` itself. On a machine where bubblewrap cannot be had, these tests fail: skipping them would
 say that all is well.

@@ -1,4 +1,4 @@
-"""What strangers' programs can do in a sandbox that stays, each tried for real.
+"""Try for real what strangers' programs can do in a sandbox that stays.
 
 On a machine where bubblewrap cannot be had, these tests fail: skipping them would say that all is well.
 """

@@ -1,4 +1,4 @@
-"""What a judge is asked, and what is a verdict."""
+"""Write the question to a judge model, and read its verdict."""
 
 from __future__ import annotations
 

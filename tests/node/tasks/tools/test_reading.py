@@ -50,7 +50,7 @@ def call(name: str = "add", **arguments: object) -> str:
     return json.dumps({"name": name, "arguments": arguments})
 
 
-# --- what is written is read ------------------------------------------------------------------------------------------
+# --- tool calls are read as they were written -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tool_format", FORMATS)

@@ -1,4 +1,4 @@
-"""What is said of a mapped port, and who is woken."""
+"""Report the state of a mapped port, and wake the tasks that wait for it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def node(home: Home, name: str) -> AsyncIterator[Node]:
 
 
 def speaks(home: Home, protocol: MappedBy) -> dict[str, bool]:
-    """What the daemon is started with, so that it is asked by this protocol."""
+    """Return the daemon's options, with which it is asked by this protocol."""
     if protocol is MappedBy.NAT_PMP:
         home.nft(NO_PCP)
     return {"datagrams": protocol is not MappedBy.UPNP, "upnp": protocol is MappedBy.UPNP}
@@ -95,7 +95,7 @@ async def worker(home: Home, name: str, request: dict[str, Any]) -> dict[str, An
 
 
 async def until_dialled(home: Home, host: str, port: int) -> str:
-    """Who answers outside, as soon as anybody does."""
+    """Return who answers outside, as soon as somebody does."""
     while not (name := await home.dial(host, port)):
         await trio.sleep(0.1)
     return name

@@ -41,7 +41,7 @@ def test_a_process_that_was_stopped_for_ten_minutes_slept_as_well() -> None:
 
 
 ROUNDING_S = 1e-3
-"""Of sums of fifty steps, many times over."""
+"""Seconds by which sums of fifty steps, many times over, may be wrong."""
 
 
 @pytest.mark.parametrize("now", [CAFE, ANOTHER_LEASE, HOME | CAFE, frozenset()])

@@ -1,4 +1,4 @@
-"""What a node does by itself to be reached, on loopback, which is nobody's way to anywhere."""
+"""A node makes itself reachable without help, here on loopback, which leads to no other machine."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_whoever_waits_to_meet_somebody_is_told_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("kind", ["dns", "dns4"])
 async def test_a_name_that_leads_home_is_dialled_for_our_owner_and_for_nobody_else(kind: str) -> None:
-    """Whoever owns a name can have it lead anywhere, also into our network, and otherwise tomorrow."""
+    """The owner of a name can have it lead anywhere, also into our network, and somewhere else tomorrow."""
     async with host(1) as learner, host(2) as node:
         address = parse_address(learner.addresses()[0])
         named = f"/{kind}/localhost/tcp/{address.port}/p2p/{learner.peer_id}"

@@ -290,6 +290,6 @@ def test_over_any_window_no_more_than_the_rate_and_nobody_starves(rate: float, s
 
 
 def waiting_at(bucket: Bucket, at: float, granted: Ticket) -> list[Asked]:
-    """Who waited, since before `at`, when `granted` was granted, and still does afterwards."""
+    """Return those who had waited since before `at`, when `granted` was granted, and still wait afterwards."""
     later = bucket.order()[bucket.order().index(granted) :]
     return [bucket.asked[ticket] for ticket in later[1:] if bucket.asked_at[ticket] < at]

@@ -161,7 +161,7 @@ async def test_waiting_may_be_cancelled_and_others_go_on(jumping_clock: trio.tes
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         await take_a_piece(pacer)
-        assert trio.current_time() - began <= 2 * PIECE_S, "what was cancelled took nothing"
+        assert trio.current_time() - began <= 2 * PIECE_S, "a cancelled wait must take nothing"
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_for_the_cap_loses_nothing(

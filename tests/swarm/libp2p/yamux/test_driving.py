@@ -167,7 +167,7 @@ async def accepted_by(end: End, number: int = 1) -> YamuxStream:
 
 
 def frames_from(far: socket.socket) -> list[Frame]:
-    """What our end has written, to its end."""
+    """Return the frames that our end has written, to its end."""
     far.settimeout(SLOW_S)
     data = b""
     while piece := far.recv(65_536):

@@ -36,7 +36,7 @@ async def host(seed: int) -> AsyncIterator[Host]:
 
 @asynccontextmanager
 async def asking() -> AsyncIterator[tuple[Host, Host, Connection]]:
-    """Who is asked, who asks, and the connection on which it does."""
+    """Yield the host that is asked, the host that asks, and the connection on which it does."""
     async with host(1) as server, host(2) as asker:
         await asker.dial(server.addresses())
         connection = asker.open_connection(server.peer_id)
@@ -55,7 +55,7 @@ async def test_an_address_at_which_we_are_is_reached() -> None:
             address=address, word=Word.REACHED
         )
         assert server.connected_peers() == {asker.peer_id}
-        assert not server._circuits, "what was connected for the purpose is closed"
+        assert not server._circuits, "the connection made for the test must be closed"
 
 
 async def test_an_address_at_which_nobody_is_is_not_reached() -> None:

@@ -1,4 +1,4 @@
-"""What circuits carried counts once, for a pair whichever way it went, and needs no more room than was said."""
+"""Bytes carried by circuits count once, for a pair in either direction, and need no more room than promised."""
 
 from __future__ import annotations
 

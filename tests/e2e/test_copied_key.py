@@ -22,7 +22,7 @@ def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swa
     said = second.err.read_text()
     assert said.startswith("volery: usage: Another node that runs now has the key of this one, "), said
     assert str(swarm.directory / "second" / "node.key") in said
-    assert "remove node.key from the copy" in said
+    assert "remove node.key, receipts.sqlite and about.json from the copy" in said
     assert all(event["reason"].startswith("the key of this node is in use") for event in second.events("turned_away"))
     told = wait_event(learner, "key_copied", first, name="second")
     assert told["peer"] == learner.events("peer_joined")[0]["peer"]

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from node.cli.application import RENAMED
 from tests.e2e.damages import Damage, damaged, damages_of
 from tests.e2e.finished import finish, hashed_swarm, surroundings
 from tests.e2e.programs import Machine, Outcome, rows_of
@@ -176,7 +177,8 @@ def leaves() -> set[str]:
 
 def called(words: tuple[object, ...], known: set[str]) -> str:
     """Return which of the commands is called."""
-    return next(name for name in known if list(words[: len(name.split())]) == name.split())
+    typed = [RENAMED.get(str(words[0]), words[0]), *words[1:]]
+    return next(name for name in known if typed[: len(name.split())] == name.split())
 
 
 class Hung(BaseException):

@@ -24,7 +24,7 @@ def test_a_milestone_is_listed_exported_and_begun_with(swarm: Swarm, tmp_path: P
     steps = [one["step"] for one in report["checkpoints"]]
     assert steps[0] in (2, 3), "the first at or after step 2"
     assert steps[-1] == STEPS
-    assert f"kept of steps {steps[0]}" in " ".join(swarm.machine.call("report", swarm.config).out.split())
+    assert f"kept from training steps {steps[0]}" in " ".join(swarm.machine.call("report", swarm.config).out.split())
 
     held, made = tmp_path / "held", tmp_path / "made"
     assert swarm.machine.call("export", swarm.config, held).code == 0

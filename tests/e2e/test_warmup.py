@@ -129,8 +129,8 @@ def test_after_a_kill_and_a_stop_the_same_command_goes_on_to_the_same_weights(ma
     [
         ("reverse", 0, (), 2, "[task] held_out = 0, so no score can be measured"),
         ("reverse", 8, ("--epochs", 2), 2, "--epochs: these examples have no end"),
-        ("reverse", 8, ("--until", "0.9"), 2, "--until 0.9: is no band"),
-        ("reverse", 8, ("--data", "none.jsonl", "--epochs", 1), 2, "none.jsonl: does not exist"),
+        ("reverse", 8, ("--until", "0.9"), 2, "--until 0.9 is not a band"),
+        ("reverse", 8, ("--data", "none.jsonl", "--epochs", 1), 2, "none.jsonl does not exist"),
         ("reverse", 8, ("--data", "swarm.toml", "--epochs", 1), 2, "its format is not known"),
         ("reverse", 8, ("--data", "talk.jsonl", "--epochs", 1), 2, "talk.jsonl:1: "),
         ("jsonl:none.jsonl", 8, (), 2, "none.jsonl: cannot be read"),

@@ -164,10 +164,10 @@ def test_a_bad_adapter_is_refused_and_what_was_in_service_stays(tmp_path: Path, 
     adapter = (tmp_path / "good" / "adapter_model.safetensors").read_bytes()
     for number, (changes, weights, said) in enumerate(
         [
-            ({"peft_type": "IA3"}, adapter, "no LoRA"),
+            ({"peft_type": "IA3"}, adapter, "does not describe a LoRA adapter"),
             ({"use_dora": True}, adapter, "use_dora"),
             ({"bias": "all"}, adapter, "bias"),
-            ({}, adapter.replace(b"q_proj.lora_A", b"z_proj.lora_A"), "no pairs"),
+            ({}, adapter.replace(b"q_proj.lora_A", b"z_proj.lora_A"), "not pairs of A and B"),
             ({}, adapter.replace(b"q_proj.lora_", b"z_proj.lora_"), "does not fit"),
         ]
     ):

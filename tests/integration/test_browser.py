@@ -262,7 +262,7 @@ def test_values_below_the_pointer_are_those_of_the_table(read: Open, run: Path, 
 
 
 def test_a_screen_reader_is_told_what_a_plot_shows(read: Open, run: Path) -> None:
-    drawing = read(run).page.get_by_role("img", name="Lag of trained rollouts")
+    drawing = read(run).page.get_by_role("img", name="Lag of trained rollouts", exact=True)
     assert drawing.count() == 1
     described = drawing.get_attribute("aria-describedby") or ""
     assert "steps on average" in (drawing.locator(f"desc#{described}").text_content() or "")

@@ -201,7 +201,7 @@ async def test_reports_and_forks_know_them(tmp_path: Path) -> None:
         (5, 5, 0.9), (6, None, None), (11, 11, 0.6), (12, None, None),
     ]  # fmt: skip
     text = " ".join(as_text(report).split())
-    assert "checkpoints kept of steps 5 (sampled 0.900), 6, 11 (sampled 0.600), 12" in text
+    assert "checkpoints kept from training steps 5 (sampled 0.900), 6, 11 (sampled 0.600), 12" in text
     assert '"checkpoints": [' in as_json(report)
     (origin / "learner.key").touch()
     config = SwarmConfig(

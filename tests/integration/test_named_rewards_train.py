@@ -113,6 +113,6 @@ async def test_six_steps_with_rewards_that_have_names(tmp_path: Path) -> None:
 
 def test_a_name_that_no_task_gives_is_refused_at_the_start(tmp_path: Path) -> None:
     schooling = open_task_suite(suite_config(tmp_path), tmp_path)
-    says = r"\[curriculum\] decided_by = 'correct': no task has a reward of that name; they give length, right, style"
+    says = "no task has a reward of that name; the tasks give length, right, style"
     with pytest.raises(TaskError, match=says):
         require_here(schooling, VerifiersSection(workers=1), "correct")

@@ -249,7 +249,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("packages")
 def test_packages_offer_tasks_through_entry_points() -> None:
     assert open_task("theirs").name == "sort"
-    with pytest.raises(TaskError, match=r"'odd'.*no node\.tasks\.TaskKind"):
+    with pytest.raises(TaskError, match=r"'odd'.*is not a volery\.TaskKind"):
         open_task("odd")
     with pytest.raises(TaskError, match="theirs"):
         open_task("unknown")

@@ -71,7 +71,7 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
     assert sum(admitted + refused for _, admitted, refused in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0
-    assert "Scored 3 groups, of which 1 was refused." in as_text(told)
+    assert "Scored 3 groups, of which 1 was rejected." in as_text(told)
     page = as_html(told)
     assert "tokens scored" in page
     assert "rollouts admitted" in page
@@ -86,7 +86,7 @@ def test_a_teacher_alone_hears_of_no_rollouts(receipts: Receipts) -> None:
     for said in (as_text(told), as_html(told)):
         assert "was judged" not in said
         assert "0 rollouts" not in said
-    assert "Scored 1 group, of which 0 were refused." in as_text(told)
+    assert "Scored 1 group, of which 0 were rejected." in as_text(told)
     assert "Verdicts" not in as_html(told)
 
 

@@ -1,4 +1,4 @@
-"""What engine, audit and trainer say of the same completions, in one process and without a swarm."""
+"""Compute the log probabilities of engine, audit and trainer for one completion, in one process without a swarm."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Rotary embeddings whose factors change with the length of a sequence: engine, audit and trainer compute the same, and
-what they could not is refused by all of them.
+"""Rotary embeddings whose factors change with the length: engine, audit and trainer compute the same values.
+
+A model for which they could not is refused by all three.
 """
 
 from __future__ import annotations

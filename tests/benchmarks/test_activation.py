@@ -1,4 +1,4 @@
-"""The markets that planners are compared in, what they pay there, and how pools become bars."""
+"""Test the markets in which planners are compared, what they pay there, and how pools become bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of cards judges what they made by the learner's margins; that it runs is seen without a card."""
+"""The benchmark of GPUs judges their completions by the learner's margins; that it runs is tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The swarms that are drawn, what is told of them, and how trials become bars."""
+"""Test the random swarms, the report on them, and how trials become bars."""
 
 from __future__ import annotations
 

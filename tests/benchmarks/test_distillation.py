@@ -1,4 +1,4 @@
-"""The benchmark of distillation: what is counted, and that a teacher's word reaches the trainer."""
+"""Test the benchmark of distillation: its counts, and that a teacher's scores reach the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers of go-libp2p behind the laboratory's routers, introduced by a relay of ours: what came of it is told."""
+"""Report the outcome for peers of go-libp2p behind the laboratory's routers, introduced by a relay of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real nodes behind the laboratory's routers, introduced by a relay: what came of it is told as it was."""
+"""Report the outcome for real nodes behind the laboratory's routers, introduced by a relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of `benchmarks/parts.py`: what a node had made, and what of it was lost."""
+"""Figures of `benchmarks/parts.py`: what a node had generated, and how much of it was lost."""
 
 from __future__ import annotations
 

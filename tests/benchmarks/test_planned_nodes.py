@@ -1,4 +1,4 @@
-"""What the benchmark runs beside the product, what it plans, and how runs become bars."""
+"""Test what the benchmark runs beside the product, what it plans, and how runs become bars."""
 
 from __future__ import annotations
 

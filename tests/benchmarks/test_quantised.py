@@ -1,4 +1,4 @@
-"""Policies trained on rollouts of few bits: what is run, recorded and concluded; models of any size."""
+"""Policies trained on rollouts of few bits: the runs, their records and conclusions; models of any size."""
 
 from __future__ import annotations
 

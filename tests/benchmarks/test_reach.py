@@ -1,4 +1,4 @@
-"""What is said of many introductions: ours by themselves, go-libp2p's beside them."""
+"""Summarise many introductions: ours by themselves, go-libp2p's beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe sees every kind of router as what it is, and raises where one is not what it is called."""
+"""The probe classifies every kind of router correctly, and raises where one is not what it is called."""
 
 from __future__ import annotations
 

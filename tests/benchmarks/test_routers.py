@@ -1,4 +1,4 @@
-"""Kinds of routers as values: who can meet whom, and that nftables takes the rules of each."""
+"""Kinds of routers as values: which pairs can connect, and that nftables accepts the rules of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in the simulated swarms, and how runs become bars."""
+"""Test the peers of the simulated swarms, and how runs become bars."""
 
 from __future__ import annotations
 

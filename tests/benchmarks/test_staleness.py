@@ -1,4 +1,4 @@
-"""The study of staleness: what is drawn when, what is recorded, and what is concluded."""
+"""The study of staleness: what is drawn at which time, what is recorded, and what is concluded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars of `benchmarks/turns.py`: the policy that says so many tokens, the task, and what is read off a run's files."""
+"""Bars of `benchmarks/turns.py`: the policy of a fixed length, the task, and the values read from a run's files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Delete files of a learner or a node, while it runs or between two starts: it ends with a sentence and
-loses nothing.
-"""
+"""Delete files of a learner or a node, running or stopped: it ends with a sentence and loses nothing."""
 
 from __future__ import annotations
 

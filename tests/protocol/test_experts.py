@@ -1,4 +1,4 @@
-"""The experts of a record: what is written is read, and what describes none of a model is nobody's."""
+"""The experts of a record are read as they were written; bytes that do not fit a model are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score leases and records: what is written is read, who may sign, and what is no score."""
+"""Score leases and records: they are read as written, with checks of signers and of scores."""
 
 from __future__ import annotations
 

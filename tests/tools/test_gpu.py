@@ -1,6 +1,4 @@
-"""The trial on a GPU machine: its summary reads what a swarm leaves, its settings are the program's, and a rehearsal of
-all of it runs on a CPU.
-"""
+"""Test the trial on a GPU machine: its summary, its settings, and a rehearsal of all of it on a CPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The demo behind routers: what a machine lacks is said before anything is made, the report tells who reached whom, and
-nothing is left of it, however it ends.
+"""Test the demo behind routers: missing programs are named first, and nothing is left, however it ends.
+
+The report says which node reached which.
 """
 
 from __future__ import annotations

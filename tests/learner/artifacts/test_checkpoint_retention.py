@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest whatever else, and milestones beyond them within their bound."""
+"""Keep checkpoints: the newest always, and milestones beyond them within their bound."""
 
 from __future__ import annotations
 

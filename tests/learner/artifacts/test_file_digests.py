@@ -1,4 +1,4 @@
-"""Digests of blocks are those of the bytes that were written, however they came, and find the block that changed."""
+"""Digests of blocks are those of the written bytes, in any order of writes, and find the block that changed."""
 
 from __future__ import annotations
 

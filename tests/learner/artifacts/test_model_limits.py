@@ -1,4 +1,4 @@
-"""How long a sequence a model takes, by its config.json alone."""
+"""Read how long a sequence a model takes from its config.json alone."""
 
 from __future__ import annotations
 

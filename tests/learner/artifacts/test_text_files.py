@@ -1,4 +1,4 @@
-"""Text and JSON that people hand in: marks, other encodings, brackets without end."""
+"""Read text and JSON that people hand in: byte order marks, other encodings, brackets without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes over a finite task: who sits out, in which order, within which bounds."""
+"""Passes over a finite task: which problems sit out, in which order, within which bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws among tasks: shares, and what is restored."""
+"""Draw among tasks: their shares, and the restored state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as a stream: passes, arrays, and what goes on after a restart."""
+"""Logs as a stream: passes, arrays, and how it goes on after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sequential test heard again: it agrees with itself, forgets at a pardon, and names what was changed."""
+"""Recompute the sequential test: it agrees with itself, forgets at a pardon, and names changed rows."""
 
 from __future__ import annotations
 

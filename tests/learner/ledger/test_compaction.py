@@ -1,4 +1,4 @@
-"""Ledgers that are made smaller, and ledgers of before: everything reads as it did, wherever that was interrupted."""
+"""Ledgers that are compacted, and ledgers of old formats: they read the same after any interruption."""
 
 from __future__ import annotations
 

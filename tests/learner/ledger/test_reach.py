@@ -1,4 +1,4 @@
-"""How peers are reached, and how they met: counted once, bounded, and the same from the ledger as while it is heard."""
+"""How peers are reached and connect: counted once, bounded, and the same from the ledger as from live reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed receipts: what is unpacked is what was signed, byte for byte, or a NotPacked."""
+"""Packed receipts unpack to the signed bytes, or raise NotPacked."""
 
 from __future__ import annotations
 

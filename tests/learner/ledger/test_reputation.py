@@ -1,4 +1,4 @@
-"""What the ledger observed: every row on its day, once, and the same for whoever asks."""
+"""The ledger's observations: every row on its day, once, and the same for every reader."""
 
 from __future__ import annotations
 

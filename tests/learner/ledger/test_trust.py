@@ -1,4 +1,4 @@
-"""What the ledger of trust writes of audits: several together, all or none."""
+"""The ledger writes the results of audits: several together, all or none."""
 
 from __future__ import annotations
 

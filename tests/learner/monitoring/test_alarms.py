@@ -1,4 +1,4 @@
-"""Alarms: what a healthy run does is none; each way of going wrong is one, early, once."""
+"""Alarms: a healthy run raises none; each way of going wrong raises one, early and once."""
 
 from __future__ import annotations
 

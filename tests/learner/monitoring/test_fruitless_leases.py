@@ -1,4 +1,4 @@
-"""Leases that bring nothing, again and again: noticed soon, and not at an everyday pause."""
+"""Leases that bring nothing, again and again, are noticed soon, and an everyday pause is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule, their order, and that a group counts whole or not at all."""
+"""Test every rule of admission and their order; a group counts whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups in, batches out: order, the window, and what became of every group."""
+"""Groups in, batches out: the order, the window, and the fate of every group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that wait for a teacher's word: held until it is there, and for an audit, too, in either order."""
+"""Groups wait for a teacher's scores and for an audit, in either order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Episodes of several turns: whatever is admitted, lost or forgotten in whatever order, each slot of a group gets
-exactly one episode, and a mask covers exactly what the policy said.
+"""Episodes of several turns: each slot of a group gets exactly one episode, in any order of events.
+
+A mask covers exactly the policy's own tokens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Leases that are handed back: what was made of them is kept, the rest waits with the seeds of before, and a completion
-of several parts is one to whoever rewards or trains on it.
+"""Returned leases: their parts are kept, and the rest waits with the same seeds.
+
+A completion of several parts counts as one for rewards and training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many leases, whose they are, and where seeds come from."""
+"""Count open leases, check their holders, and derive their seeds."""
 
 from __future__ import annotations
 

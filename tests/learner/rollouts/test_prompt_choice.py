@@ -1,4 +1,4 @@
-"""Which prompt is leased next."""
+"""Choose the prompt that is leased next."""
 
 from __future__ import annotations
 

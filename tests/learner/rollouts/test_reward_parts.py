@@ -1,4 +1,4 @@
-"""Rewards with names: their sum, which of them decides, and their means."""
+"""Rewards with names: their sum, the part that decides, and their means."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Experts on their way from a record to a batch: asked for by leases, judged, kept as bytes, and laid out for the
-trainer.
-"""
+"""Experts on their way from a record to a batch: requested, judged, kept as bytes, and laid out for the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long completions will be: what is known of which prompt, and when it is said that nobody can tell."""
+"""Predict how long completions will be from earlier ones, and say when no prediction is possible."""
 
 from __future__ import annotations
 

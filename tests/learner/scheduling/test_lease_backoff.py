@@ -1,4 +1,4 @@
-"""A peer whose leases bring nothing is leased less and less, whatever it does and however little it says."""
+"""A peer whose leases bring nothing is leased less and less, whatever it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases where completions differ in length: the longest first, to whom they suit, and what is trained on stays so."""
+"""Lease completions of unequal length: the longest first, to suitable peers, without changing what is trained on."""
 
 from __future__ import annotations
 

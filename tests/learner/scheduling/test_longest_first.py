@@ -1,4 +1,4 @@
-"""Which of the prompts in a window a peer is leased, by when all are done."""
+"""Choose which prompts of a window to lease to a peer, so that all are done in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in the loop: what it sees, whom it switches, and what that costs."""
+"""Run the planner in the simulation: what it sees, which peers it activates, and what that costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ends are told, and what was said before them."""
+"""Report how a process ended, and its last output."""
 
 from __future__ import annotations
 

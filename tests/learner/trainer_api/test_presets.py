@@ -1,4 +1,4 @@
-"""What hyperparameters put in force: a preset, and what they say otherwise."""
+"""Hyperparameters select a preset, and override single values of it."""
 
 from __future__ import annotations
 

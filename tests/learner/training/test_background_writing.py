@@ -1,4 +1,4 @@
-"""Exports and checkpoints beside training: the bytes of the moment they were asked for, whatever is faster."""
+"""Exports and checkpoints in the background hold the bytes of the moment of the request, at any speed."""
 
 from __future__ import annotations
 

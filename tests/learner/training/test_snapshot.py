@@ -1,4 +1,4 @@
-"""A snapshot holds what its tensors were, whoever is faster: its readers, or training."""
+"""A snapshot holds its tensors' old values, whether its readers or training are faster."""
 
 from __future__ import annotations
 

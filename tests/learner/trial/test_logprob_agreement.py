@@ -1,4 +1,4 @@
-"""Readings of one completion: when they agree, and what is said when they do not."""
+"""Compare readings of one completion, and explain a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From audits to trust: who waits, who is believed, who is banned, and what an honest peer never sees."""
+"""From audits to trust: which peers wait, are trusted or are banned; honest peers are never banned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is audited how often."""
+"""Decide how often each peer is audited."""
 
 from __future__ import annotations
 

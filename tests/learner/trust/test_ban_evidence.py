@@ -1,4 +1,4 @@
-"""The test over a peer's history: never unfair to the honest, soon sure of the others."""
+"""The test over a peer's history is never unfair to honest peers, and soon sure of the others."""
 
 from __future__ import annotations
 

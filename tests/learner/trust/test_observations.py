@@ -1,4 +1,4 @@
-"""Stays and leases to observations: what is excused, what is not, and fleets of unlike machines with like habits."""
+"""Turn stays and leases into observations: which absences are excused, and fleets with like habits."""
 
 from __future__ import annotations
 

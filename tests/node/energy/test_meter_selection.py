@@ -1,5 +1,7 @@
-"""Which devices count, how they are read, and what is told of it. The GPUs are made up, at the edge where the driver's
-library would be."""
+"""Choose the devices that are metered, read them, and report on them.
+
+The GPUs are made up, at the edge where the driver's library would be.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Text to token ids and back, from the files of a model directory; stop ids, chat templates, and directories that lack
-things."""
+"""Convert text to token ids and back with a model directory's files: stop ids, chat templates, missing files."""
 
 from __future__ import annotations
 

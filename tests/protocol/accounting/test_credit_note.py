@@ -1,4 +1,4 @@
-"""Credit notes: the learner's word on one relay receipt, and on no other."""
+"""Credit notes: the learner's signed statement on one relay receipt, and on no other."""
 
 from __future__ import annotations
 

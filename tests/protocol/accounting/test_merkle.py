@@ -1,4 +1,4 @@
-"""Merkle trees: every entry is proved, nothing else is, and whatever is no proof is no more than that."""
+"""Merkle trees prove every entry and nothing else; an invalid proof raises an error."""
 
 from __future__ import annotations
 

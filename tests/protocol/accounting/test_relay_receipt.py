@@ -1,4 +1,4 @@
-"""Relay receipts: what is signed is what is read, whoever signs, and however large."""
+"""Relay receipts are read as they were signed, by any signer, at any size."""
 
 from __future__ import annotations
 

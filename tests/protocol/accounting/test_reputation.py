@@ -1,4 +1,4 @@
-"""Reputation: monotone, between 0 and 1, forgetting, fair to the small, and deaf to what proves nothing."""
+"""Reputation is monotone, between 0 and 1, forgetting, fair to the small, and ignores what proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reputation notes: the learner's word, which says what its own observations come to and nothing else."""
+"""Reputation notes: the learner's signed statement of its own observations, and of nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies: what is counted is proved, nothing else is, and the learner's word is the operator's or nobody's."""
+"""Tallies prove what they count and nothing else; only a certified learner can sign one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points in time as people read them, whatever a peer signed."""
+"""Format points in time for people, for any value that a peer signed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content ids: known answers, what other CID code says of the same bytes, and what is refused."""
+"""Content ids: known answers, agreement with other CID code, and refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invites: golden text, what people do to strings, and hostile ones with a valid checksum."""
+"""Invites: golden text, damage by people and programs, and hostile ones with a valid checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: they come back bit for bit by every road, stay short, and hostile ones are refused before they cost."""
+"""Segments come back bit for bit in every form and stay short; hostile ones are refused before they cost."""
 
 from __future__ import annotations
 

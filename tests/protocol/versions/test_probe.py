@@ -1,4 +1,4 @@
-"""The probe of a version: told in a manifest, read from it, refused when it contradicts itself."""
+"""The probe of a version: written in a manifest, read from it, refused when it contradicts itself."""
 
 from __future__ import annotations
 

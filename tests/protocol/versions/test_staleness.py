@@ -1,4 +1,4 @@
-"""Lag and admissibility, against a learner's life told literally: steps, crashes, and what is left of its weights."""
+"""Lag and admissibility, against a literal learner: steps, crashes, and the weights that survive them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom security is proposed to at once, who is asked again, and who is remembered."""
+"""Choose the peers to which security is proposed at once, ask some again, and remember them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections a host keeps."""
+"""Test how many connections a host keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of memory: whatever connections do, no class holds more than it may, and nobody pays for another class."""
+"""Budgets of memory: no class of connections holds more than it may, and none pays for another."""
 
 from __future__ import annotations
 

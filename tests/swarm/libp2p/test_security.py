@@ -1,4 +1,4 @@
-"""From a connection to a secure one: in how many round trips, with whom, and what is said before it is known to whom.
+"""Secure a connection: the number of round trips, the peer, and what is sent before the peer is known.
 
 Lines here have a delay in virtual time, so that round trips can be counted.
 """

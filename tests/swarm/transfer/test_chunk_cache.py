@@ -1,4 +1,4 @@
-"""Chunks kept in memory for a while: what was added last is here, and never more than the bound."""
+"""Keep chunks in memory for a while: the newest are there, and never more than the bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scatter: each chunk to one peer, to the one that passes it on soonest; what happens when that fails."""
+"""Super-seeding: each chunk goes to the peer that relays it soonest, and to another one if that fails."""
 
 from __future__ import annotations
 

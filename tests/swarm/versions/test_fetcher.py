@@ -1,4 +1,4 @@
-"""Obtaining: versions come by the cheapest road, and by the full one where that fails."""
+"""Obtain versions by the cheapest route, and in full where that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to ask for a manifest: one who keeps up is left alone, one who does not costs a second, memory is bounded."""
+"""Choose the peer to ask for a manifest: a slow one costs a second, and memory is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking around for a manifest: in pieces, of one honest peer among liars, over the memory network and over libp2p."""
+"""Ask around for a manifest in pieces, with one honest peer among liars, over memory and over libp2p."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest road to a version: full, one patch, a chain, or what could be learnt to find a better one."""
+"""Choose the cheapest route to a version: full, one patch, a chain, or a question that may find a better one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work line: a rollout node's end, against a learner that does what tests say, and against a real reception."""
+"""Test a rollout node's end of the work connection, against a scripted learner and a real reception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One key, and perhaps two processes: who comes back is told from who is a copy, by greetings and signs of life."""
+"""One key, and perhaps two processes: tell a node that comes back from a copy, by greetings and heartbeats."""
 
 from __future__ import annotations
 

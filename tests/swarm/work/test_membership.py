@@ -1,4 +1,4 @@
-"""Membership: who is here, and exactly one Lost for each Joined."""
+"""Membership: the peers that are present, and exactly one Lost for each Joined."""
 
 from __future__ import annotations
 

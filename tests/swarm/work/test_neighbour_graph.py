@@ -1,4 +1,4 @@
-"""Who is whose neighbour: everybody in a small swarm, a random graph of low degree in a large one."""
+"""Assign neighbours: everybody in a small swarm, a random graph of low degree in a large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reception: the learner's end of the work lines, against peers that do what tests say and a scripted desk."""
+"""Reception: the learner's end of the work connections, against scripted peers and a scripted service."""
 
 from __future__ import annotations
 

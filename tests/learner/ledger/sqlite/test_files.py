@@ -1,4 +1,4 @@
-"""A database that is deleted, replaced or loses its log under the program that writes it: found, and nothing lost."""
+"""A ledger file that is deleted, replaced or loses its log while in use: this is detected, and nothing is lost."""
 
 from __future__ import annotations
 

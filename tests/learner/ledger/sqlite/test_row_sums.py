@@ -1,4 +1,4 @@
-"""Bytes that the disk changed in a ledger are found before a learner writes to it, and nothing else is."""
+"""Bytes that the disk changed in a ledger are found before a learner writes to it; sound ones raise no alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How evidence is reckoned is part of a ledger's format: what was heard of a peer goes on, and is heard again."""
+"""The rule for evidence is part of a ledger's format: a peer's history goes on, and is computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long versions travel, told in publications and installations."""
+"""Measure how long versions travel from publications and installations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates that one odd value does not move, and intervals that hold what they say."""
+"""Estimates that one odd value does not move, and intervals that contain the true value as often as they claim."""
 
 from __future__ import annotations
 

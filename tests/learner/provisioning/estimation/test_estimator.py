@@ -1,4 +1,4 @@
-"""A swarm is told in events, and what it takes is read off."""
+"""Estimate a swarm's times from its events."""
 
 from __future__ import annotations
 

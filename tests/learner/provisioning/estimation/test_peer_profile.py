@@ -1,4 +1,4 @@
-"""A peer's rate is what it can do, and what it says of itself counts for little and not for long."""
+"""A peer's rate is what it shows; its own claim counts for little, and not for long."""
 
 from __future__ import annotations
 

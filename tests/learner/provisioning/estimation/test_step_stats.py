@@ -1,4 +1,4 @@
-"""What steps showed, counted by hand."""
+"""Compare the statistics of steps with counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When versions are where: the bound's three terms, each where it is the largest."""
+"""Compute when versions are where: the bound's three terms, each where it is the largest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lag of what is trained on, where it can be counted on fingers, and its bounds everywhere."""
+"""Compute the expected lag, where it can be counted by hand, and its bounds everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes are one at a time; remedies are taken, and are enough, and a little less is not."""
+"""Change one thing at a time; remedies are enough, and a little less is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When another set is the better one, and the price at which somebody would be in it."""
+"""Decide when another set of peers is better, and at which price a peer would be in it."""
 
 from __future__ import annotations
 

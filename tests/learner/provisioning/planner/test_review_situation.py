@@ -1,4 +1,4 @@
-"""A situation is what was seen, and no more."""
+"""A situation holds what was observed, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: trials, starts, and who has earned a rest."""
+"""Track trials and starts of peers, and which ones have earned a rest."""
 
 from __future__ import annotations
 

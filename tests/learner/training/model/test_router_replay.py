@@ -1,5 +1,6 @@
-"""Router replay in the trainer: what is forced is what is used, in every layout, with gradients for the router, and
-never what the policy would not choose.
+"""Router replay in the trainer: it uses the forced experts in every layout, with gradients for the router.
+
+It never uses experts that the policy would not choose.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Every part of an objective against a slow literal reference: Python loops over the papers' formulas, gradients by
-hand, in float64."""
+"""Compare every part of an objective with a slow literal reference.
+
+The reference has Python loops over the papers' formulas, and gradients by hand, in float64.
+"""
 
 from __future__ import annotations
 

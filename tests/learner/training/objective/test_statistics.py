@@ -1,4 +1,4 @@
-"""What a step tells of its tokens: sums by lag that add up over microbatches, and means of them."""
+"""Report a step's statistics: sums by lag that add up over microbatches, and their means."""
 
 from __future__ import annotations
 

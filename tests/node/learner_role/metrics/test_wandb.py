@@ -1,5 +1,7 @@
-"""Weights & Biases: the real package in its own process, offline, and before servers that do not answer; and what
-becomes of the node when it misbehaves."""
+"""Run the real Weights & Biases package in its own process: offline, and with servers that do not answer.
+
+The node must survive its faults.
+"""
 
 from __future__ import annotations
 

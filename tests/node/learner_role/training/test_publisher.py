@@ -1,5 +1,6 @@
-"""Versions that are published while the trainer trains on: in order, bounded, and gone without a trace when a process
-ends in the middle.
+"""Publish versions while the trainer trains on: in order, and bounded.
+
+Nothing is left when a process ends in the middle.
 """
 
 from __future__ import annotations

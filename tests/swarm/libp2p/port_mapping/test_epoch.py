@@ -1,4 +1,4 @@
-"""When a gateway's clock says that it has forgotten its mappings."""
+"""Detect from a gateway's clock that it has forgotten its mappings."""
 
 from __future__ import annotations
 

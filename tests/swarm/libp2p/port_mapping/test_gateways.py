@@ -1,4 +1,4 @@
-"""Routing tables as systems print them, and as nobody should."""
+"""Read routing tables as systems print them, and malformed ones."""
 
 from __future__ import annotations
 

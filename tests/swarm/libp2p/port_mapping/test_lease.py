@@ -1,4 +1,4 @@
-"""The life of a mapping, as a list of events and what is to be done after each."""
+"""Test the life of a mapping: a list of events, and the actions after each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which answers to a search for UPnP are believed."""
+"""Decide which answers to a search for UPnP are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed of the process that speaks UPnP, and how it deals with a description that leads elsewhere."""
+"""Check the output of the process that speaks UPnP, and its handling of descriptions that lead elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses that a stranger named may be dialled."""
+"""Decide which addresses named by a stranger may be dialled."""
 
 from __future__ import annotations
 

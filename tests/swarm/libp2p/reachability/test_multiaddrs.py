@@ -1,4 +1,4 @@
-"""Addresses that others wrote."""
+"""Read addresses that others wrote."""
 
 from __future__ import annotations
 

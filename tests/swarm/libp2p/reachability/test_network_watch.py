@@ -1,4 +1,4 @@
-"""Whether a machine slept, or moved."""
+"""Detect that a machine slept, or moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where others see us, and whom of them we believe."""
+"""Collect the addresses at which others see us, and decide which of them count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At which addresses this node is reached, by what came of trying them."""
+"""Track the addresses at which this node is reached, by the results of trying them."""
 
 from __future__ import annotations
 

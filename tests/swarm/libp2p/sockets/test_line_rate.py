@@ -1,4 +1,4 @@
-"""How fast a line is: measured while it is busy, and never from what goes into empty buffers."""
+"""Measure a connection's rate while it is busy, and never from bytes that go into empty buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets that are waited for together: who is called when, and that nobody is called when his watch is over."""
+"""Wait for many sockets together: each task is called in time, and none after its watch is over."""
 
 from __future__ import annotations
 

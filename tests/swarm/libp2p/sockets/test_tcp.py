@@ -1,4 +1,4 @@
-"""A TCP connection that reads exactly, waits for what is expected but not for long, and notices who takes nothing."""
+"""A TCP connection reads exactly, waits only for a while, and notices a peer that reads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record boundaries: what is asked for is never more than what must come."""
+"""Record boundaries: a reader never asks for more than must come."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Connections that are read and written when their sockets are ready: bulk both ways, readers that pause, peers that
-must pause, and every way to end."""
+"""Read and write connections when their sockets are ready: bulk both ways, pauses, and every way to end."""
 
 from __future__ import annotations
 

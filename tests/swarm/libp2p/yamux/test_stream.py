@@ -1,5 +1,7 @@
-"""What may happen within one read or write of a connection: streams that break, readers that leave, sends that follow
-each other. The muxer is driven by the test, frame by frame."""
+"""Handle what may happen within one read or write of a connection: broken streams, leaving readers, chained sends.
+
+The test drives the muxer, frame by frame.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which interface is spoken over: of this machine's own, the loopback is on every one."""
+"""Choose the network interface of a machine; the loopback interface exists on every one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialling back on loopback, which counts as public here: who is dialled, what it costs, what is believed."""
+"""Dial back on loopback, which counts as public here: which peers, at what cost, with what result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credit for relays: what each rule leaves out, and what no order of events can bring about.
+"""Credit for relays: the receipts that each rule leaves out, and credits that no order of events can cause.
 
 The property tests hold the core against what it was told in all, not against another implementation of it.
 """

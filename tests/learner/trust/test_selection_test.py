@@ -1,4 +1,4 @@
-"""The test of what is withheld: soon sure of who chooses, and never unfair to who is interrupted."""
+"""The test for selective delivery: soon sure of the guilty, never unfair to peers that are interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands by their names: one that got another still answers, and two of them are the same."""
+"""The commands by their names: a renamed command still works, and two names call the same command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volery status` of a learner: figures that people read, and whether it runs, whom it banned, which orders wait."""
+"""`volery status` of a learner: readable figures, whether it runs, its bans, and the orders that wait."""
 
 from __future__ import annotations
 

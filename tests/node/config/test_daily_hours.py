@@ -1,4 +1,4 @@
-"""Owner's hours: what may be written, and how much of them is left at any minute of a day."""
+"""Owner's hours: the accepted forms, and the time that is left at any minute of a day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engines a swarm takes rollouts of: what the learner says, and what it answers a node."""
+"""Which engines a swarm accepts: the learner's terms, and its answer to a node."""
 
 from __future__ import annotations
 

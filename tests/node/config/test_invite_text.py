@@ -1,4 +1,4 @@
-"""An invite as people hand it on: pasted with what stood around it, or in a file, which may not be there yet."""
+"""Read an invite as people pass it on: pasted with the text around it, or in a file, which may be missing yet."""
 
 from __future__ import annotations
 

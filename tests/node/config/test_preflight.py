@@ -1,4 +1,4 @@
-"""Addresses of a configuration: refused with the key they stand at, before anybody is told of them."""
+"""Refuse wrong addresses of a configuration with their key, before any peer is sent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the keys: of each, once, for files and for pages."""
+"""Describe every key once, for files and for pages."""
 
 from __future__ import annotations
 

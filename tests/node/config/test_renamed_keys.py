@@ -1,4 +1,4 @@
-"""Keys that got another name: the old one still works, is warned of once, and stands in no document any more."""
+"""Renamed keys: the old name still works, warns once, and is in no document any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What swarm.toml says of judges and services, as a task reads it."""
+"""Read the judges and services of swarm.toml, as a task does."""
 
 from __future__ import annotations
 

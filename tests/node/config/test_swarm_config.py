@@ -1,4 +1,4 @@
-"""Configuration files: what is accepted, and that every mistake is told by file, section, key and next step."""
+"""Read configuration files; report every mistake with file, section, key and next step."""
 
 from __future__ import annotations
 

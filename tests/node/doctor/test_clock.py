@@ -1,4 +1,4 @@
-"""How far a clock is from another one, within half of a round trip."""
+"""Measure how far a clock is from another one, within half of a round trip."""
 
 from __future__ import annotations
 

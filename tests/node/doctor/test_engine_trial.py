@@ -1,4 +1,4 @@
-"""Whether an engine is tried, and with what: the engine of tests, on a version that a node has here."""
+"""Decide whether an engine is tried, and on which version: the tests' engine, on a version that a node has here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines behind the laboratory's routers: each is told what it can do, by which router it has."""
+"""Examine machines behind the laboratory's routers: each is told what it can do with its router."""
 
 from __future__ import annotations
 

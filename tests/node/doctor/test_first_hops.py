@@ -1,4 +1,4 @@
-"""The routers on the way, from what the system says of datagrams that died."""
+"""Find the routers on the way from the system's reports of datagrams that died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine says of itself."""
+"""Read this machine's own view of its network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model fits in a quota."""
+"""Decide whether a model fits in a quota."""
 
 from __future__ import annotations
 

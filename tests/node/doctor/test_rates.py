@@ -1,4 +1,4 @@
-"""How fast bytes travel: what is asked of a learner, and what is made of what comes."""
+"""Measure how fast bytes travel: the requests to a learner, and the rates from its answers."""
 
 from __future__ import annotations
 

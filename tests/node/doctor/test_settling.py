@@ -1,4 +1,4 @@
-"""When there is nothing more to wait for."""
+"""Detect that there is nothing more to wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that stands in for a version: what is fetched of it, what is written, and when there is none."""
+"""A model that stands in for a version: its fetched and written files, and when there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings for people and for programs."""
+"""Print findings for people and for programs."""
 
 from __future__ import annotations
 

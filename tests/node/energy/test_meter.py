@@ -1,4 +1,4 @@
-"""From looks at devices to joules: what counts, and what cannot be and so does not."""
+"""Turn readings of devices into joules, and leave out the impossible ones."""
 
 from __future__ import annotations
 

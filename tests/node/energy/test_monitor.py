@@ -1,4 +1,4 @@
-"""The driver: that it looks, when it does not, and what it tells."""
+"""Run the meters: when they are read, when not, and what is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine a node takes, what it says of it, and an environment that could not be built."""
+"""Choose a node's engine, report it, and report an environment that could not be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A teacher asked for scores: in halves where memory is short, and believed only where it says numbers."""
+"""Ask a teacher for scores: in halves where memory is short; only numbers are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast an engine is: as far as it gets in a few seconds."""
+"""Measure how fast an engine is, from a few seconds of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format `quantization = "auto"` comes to."""
+"""Choose the format for `quantization = "auto"`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner's row in its ledger: what circuits through it carried is written once, whatever ends the learner."""
+"""The learner's row in its ledger: bytes carried by circuits are written once, however the learner ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate of a learner that runs: renewed in time, warned of in time, ended in words; and clocks that jump."""
+"""Renew a running learner's certificate in time, or warn before its end without the operator's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When introduced peers are dialled, told as events at times."""
+"""Plan when introduced peers are dialled, as events at times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that the learner introduces: who dials whom, how often, and who is left alone."""
+"""Peers that the learner introduces: which end dials, how often, and which pairs stay apart."""
 
 from __future__ import annotations
 

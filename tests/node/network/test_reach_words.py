@@ -1,4 +1,4 @@
-"""How a node is reached, in words."""
+"""Describe in words how a node is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real child process, a few lines long, that answers, refuses, stalls, crashes and clings to life when told to."""
+"""Run a real child process that answers, refuses, stalls, crashes and refuses to end on command."""
 
 from __future__ import annotations
 

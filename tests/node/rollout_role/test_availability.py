@@ -1,4 +1,4 @@
-"""Days of an owner's hours, in virtual time: whoever waits is woken when they begin, whoever works is stopped."""
+"""An owner's hours over days, in virtual time: waiting tasks wake when they begin, working tasks stop."""
 
 from __future__ import annotations
 

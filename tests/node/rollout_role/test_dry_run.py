@@ -1,4 +1,4 @@
-"""What is told before joining: asked of a real host over loopback, and as people read it; nobody joins by that."""
+"""The dry run of a join: asked of a real host over loopback, and as people read it; no node joins."""
 
 from __future__ import annotations
 

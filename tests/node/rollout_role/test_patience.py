@@ -1,4 +1,4 @@
-"""How long a node tries what fails: pauses that grow, what is told, and when it gives up."""
+"""How long a node retries after failures: growing pauses, its reports, and when it gives up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member allows: from the command line and the file to the transport and the store."""
+"""A member's limits: from the command line and the file to the transport and the store."""
 
 from __future__ import annotations
 

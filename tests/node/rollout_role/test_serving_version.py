@@ -1,4 +1,4 @@
-"""Which version is in service while the newest cannot be installed, and what an engine that is started again costs."""
+"""Choose the active version while the newest cannot be installed, and after an engine's restart."""
 
 from __future__ import annotations
 

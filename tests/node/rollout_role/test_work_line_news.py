@@ -1,4 +1,4 @@
-"""What a node says of its line to the learner: once, where the two clocks differ, and whether it was turned away."""
+"""A node reports on its connection to the learner once: differing clocks, and a refusal."""
 
 from __future__ import annotations
 

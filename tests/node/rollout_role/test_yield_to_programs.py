@@ -1,4 +1,4 @@
-"""Programs that an owner wants the machine for: found among real processes, and how long room is made for them."""
+"""Programs that an owner wants the machine for: found among real processes, and given room for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole lines or none, whatever the disk and the last process did."""
+"""Append whole lines or none, whatever the disk and the last process did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the event loop makes others wait, from the lengths of its turns."""
+"""Compute how long the event loop makes tasks wait, from the lengths of its turns."""
 
 from __future__ import annotations
 

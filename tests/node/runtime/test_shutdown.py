@@ -1,4 +1,4 @@
-"""Told to stop by a signal, a closed terminal, or the end of whoever started us."""
+"""Stop on a signal, a closed terminal, or the end of the parent process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal: all hear the news at once, in the order in which they subscribed."""
+"""A signal: all subscribers get the news at once, in the order in which they subscribed."""
 
 from __future__ import annotations
 

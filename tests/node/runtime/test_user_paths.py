@@ -1,4 +1,4 @@
-"""Paths as people write them: whatever they are, no error of the system comes of reading one."""
+"""Read paths as people write them: no path raises an error of the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a version that is served: they stay whatever the store does, and nothing is left behind."""
+"""Files of a served version stay whatever the store does, and none is left behind."""
 
 from __future__ import annotations
 

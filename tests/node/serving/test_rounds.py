@@ -1,4 +1,4 @@
-"""Spans of many completions as rounds: who meets, who waits, who is let down alone."""
+"""Run spans of many completions in rounds: which ones share a round, wait, or fail alone."""
 
 from __future__ import annotations
 

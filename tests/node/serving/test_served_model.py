@@ -1,4 +1,4 @@
-"""Versions that come while completions run: who goes on with which, what stays, and what is not tried again."""
+"""Versions that come while completions run: which completion goes on with which, and failed ones are not retried."""
 
 from __future__ import annotations
 

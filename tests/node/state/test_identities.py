@@ -1,4 +1,4 @@
-"""A node whose key or books are gone: a sentence, before anything is made."""
+"""A node whose key or receipts are gone is refused with a sentence, before anything is made."""
 
 from __future__ import annotations
 

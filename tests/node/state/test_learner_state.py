@@ -1,4 +1,4 @@
-"""A learner's state directory: who the swarm is, for how long the operator's word holds, and one process at a time."""
+"""A learner's state directory: the swarm's identity, the certificate's life, and one process at a time."""
 
 from __future__ import annotations
 

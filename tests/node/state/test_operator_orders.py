@@ -1,4 +1,4 @@
-"""What an operator decides of a peer: bans that nobody's audit brought about, and pardons."""
+"""An operator's decisions on a peer: bans without an audit, and pardons."""
 
 from __future__ import annotations
 

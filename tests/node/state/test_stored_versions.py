@@ -1,4 +1,4 @@
-"""Which versions of a store can be used, and what is said of those that cannot."""
+"""Find the versions of a store that can be used, and the reasons against the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an answer has the right form, of each kind of task: `volery warmup` teaches until enough have it."""
+"""Check the right form of an answer for each kind of task: `volery warmup` teaches until enough have it."""
 
 from __future__ import annotations
 

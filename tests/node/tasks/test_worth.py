@@ -1,4 +1,4 @@
-"""A reward of several, told to another process and read there."""
+"""Send a reward of several parts to another process, and read it there."""
 
 from __future__ import annotations
 

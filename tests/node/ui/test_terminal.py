@@ -1,4 +1,4 @@
-"""A program on a screen: its outcome, its failure, and what happens when somebody asks it to stop."""
+"""Run a program on a screen: its outcome, its failure, and a request to stop."""
 
 from __future__ import annotations
 

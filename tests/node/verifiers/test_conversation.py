@@ -1,4 +1,4 @@
-"""Problems and answers as JSON: what is written is read, and what is none raises what the pool catches."""
+"""Problems and answers as JSON are read as written; other input raises what the pool catches."""
 
 from __future__ import annotations
 

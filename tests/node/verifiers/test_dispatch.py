@@ -1,4 +1,4 @@
-"""Verifiers: whatever a task does over one completion, the question has a reply, and the next one is answered.
+"""Verifiers: every question has a reply, and the next one is answered, whatever a task does.
 
 All processes are real; the task is a file beside swarm.toml, as an operator's own would be.
 """

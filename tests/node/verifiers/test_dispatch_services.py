@@ -1,4 +1,4 @@
-"""Rewards that are waited for, asked by the loops of the learner: of tasks of one's own, of judges and of services."""
+"""The learner's loops ask for slow rewards: of an author's own tasks, of judges and of services."""
 
 from __future__ import annotations
 

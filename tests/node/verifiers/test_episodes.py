@@ -1,4 +1,4 @@
-"""Environments in verifiers' processes: whatever one does, its question has a reply, and other episodes go on.
+"""Environments in verifiers' processes: every question has a reply, and other episodes go on.
 
 All processes are real; the task is a file beside swarm.toml, as an operator's own would be.
 """

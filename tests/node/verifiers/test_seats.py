@@ -1,4 +1,4 @@
-"""Which verifier is asked: the one that has the environment, and otherwise the least busy one."""
+"""Choose the verifier to ask: the one that has the environment, otherwise the least busy one."""
 
 from __future__ import annotations
 

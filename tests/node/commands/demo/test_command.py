@@ -1,4 +1,4 @@
-"""The configuration that a demo writes is one that a learner takes, whatever S was asked for."""
+"""The configuration that a demo writes is accepted by a learner, for any S."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volery doctor` as it is typed: what is printed, and which code it ends with."""
+"""Run `volery doctor` as it is typed: its output, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A player: what of its work counts as its attack's."""
+"""A player of a drill: which of its work counts as its attack's."""
 
 from __future__ import annotations
 

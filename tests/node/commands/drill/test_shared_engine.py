@@ -1,4 +1,4 @@
-"""The players' engine: what it makes is named, and who asks for weights that are gone is told so, and nobody else."""
+"""The players' engine names what it generates, and tells a player alone that its weights are gone."""
 
 from __future__ import annotations
 

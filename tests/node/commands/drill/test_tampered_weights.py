@@ -1,4 +1,4 @@
-"""What a cheat generates with that saves memory: the same files, with other numbers."""
+"""The weights of a cheat that saves memory: the same files, with other numbers."""
 
 from __future__ import annotations
 

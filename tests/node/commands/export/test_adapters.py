@@ -1,4 +1,4 @@
-"""Adapters merged into weights as engines merge them, or left alone; and files that are no such adapter."""
+"""Merge adapters into weights as engines do, or leave them alone; refuse files that are no such adapter."""
 
 from __future__ import annotations
 

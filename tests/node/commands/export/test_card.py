@@ -1,4 +1,4 @@
-"""Model cards: what they tell, what strangers' names cannot do to them, and what never stands in one."""
+"""Write model cards: their facts, harmless strangers' names, and contents that they never have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volery export` of versions that the store has evicted: made again of a checkpoint, whole or not at all."""
+"""`volery export` of versions that the store has evicted: made again from a checkpoint, whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pushes to a directory and to a hub on this machine: again, cut short, over others' files, without rights."""
+"""Push to a directory and to a hub on this machine: repeated, cut short, over others' files, without rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version an export is of: the newest, the best that is kept, or one by name."""
+"""Choose the version of an export: the newest, the best that is kept, or one by name."""
 
 from __future__ import annotations
 

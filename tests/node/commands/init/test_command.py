@@ -1,4 +1,4 @@
-"""The swarm.toml that `volery init` writes: it reads back, and what it says of defaults is true."""
+"""The swarm.toml that `volery init` writes can be read back, and its notes on defaults are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages that `volery new` writes: names, what is there already, and what its files say."""
+"""The packages that `volery new` writes: names, existing files, and the texts of the files."""
 
 from __future__ import annotations
 

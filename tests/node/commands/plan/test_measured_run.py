@@ -1,4 +1,4 @@
-"""`volery plan --from`: what the recording says comes out, and whatever is wrong with it is named."""
+"""`volery plan --from` gives the values of the recording, and names every fault in it."""
 
 from __future__ import annotations
 

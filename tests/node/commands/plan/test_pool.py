@@ -1,4 +1,4 @@
-"""POOL: both forms say the same, and whatever is wrong in one is named with its row."""
+"""POOL: both forms give the same pool, and every fault is named with its row."""
 
 from __future__ import annotations
 

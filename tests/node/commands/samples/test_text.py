@@ -1,4 +1,4 @@
-"""Samples on a screen: within its width, and harmless whatever a completion says."""
+"""Samples on a screen stay within its width, and are harmless for any completion."""
 
 from __future__ import annotations
 

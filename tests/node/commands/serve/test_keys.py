@@ -1,4 +1,4 @@
-"""The key of an endpoint: where it comes from, and that none can be guessed where others can reach it."""
+"""The key of an endpoint: its source, and that none can be guessed where others can reach it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API: what is read, what is refused and by which field, and that no bytes do harm."""
+"""Requests of OpenAI's API: the fields that are read or refused, and that no bytes do harm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`volery receipts` and `volery prove`, called as a user calls them, on the books of a learner and a node that have
-worked together.
-"""
+"""Call `volery receipts` and `volery prove` as a user does, on the state of a learner and its node."""
 
 from __future__ import annotations
 

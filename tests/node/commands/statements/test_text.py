@@ -1,4 +1,4 @@
-"""Statements for people: tables that fit, ids that are not lost, and nothing said that is not known."""
+"""Print statements for people: tables that fit, whole ids, and only known facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A statement that holds adds up; whatever is wrong with one is named by line and field, and never ends the program."""
+"""A valid statement adds up; every flaw is named by line and field, and none ends the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task is looked at, with which model and settings: of a spec, of a swarm.toml, of both."""
+"""Choose the task to show, with its model and settings: from a spec, a swarm.toml, or both."""
 
 from __future__ import annotations
 

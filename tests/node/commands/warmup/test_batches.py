@@ -1,4 +1,4 @@
-"""Which examples each step of a warm-up learns."""
+"""Choose the examples of each step of a warm-up."""
 
 from __future__ import annotations
 

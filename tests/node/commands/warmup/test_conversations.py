@@ -1,4 +1,4 @@
-"""Rows of a file as examples: what is learnt of each, and rows that cannot be used."""
+"""Turn rows of a file into examples: the part that is learned, and rows that cannot be used."""
 
 from __future__ import annotations
 

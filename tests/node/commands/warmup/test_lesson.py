@@ -1,4 +1,4 @@
-"""The steps of a warm-up against a trainer that answers as it is told: blocks, bands, overshoots, going on."""
+"""The steps of a warm-up, with a scripted trainer: blocks, bands, overshoots, resuming."""
 
 from __future__ import annotations
 

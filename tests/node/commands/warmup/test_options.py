@@ -1,4 +1,4 @@
-"""What is asked of a warm-up on the command line."""
+"""Read the options of a warm-up from the command line."""
 
 from __future__ import annotations
 

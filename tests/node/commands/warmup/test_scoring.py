@@ -1,4 +1,4 @@
-"""How many held-out prompts are answered in the right form, and which score a band is about."""
+"""Score held-out prompts by right form or by reward, as a band asks for."""
 
 from __future__ import annotations
 

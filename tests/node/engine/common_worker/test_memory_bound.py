@@ -1,4 +1,4 @@
-"""How much memory there is, by the cgroups that a process is in."""
+"""Find how much memory there is, by the cgroups of a process."""
 
 from __future__ import annotations
 

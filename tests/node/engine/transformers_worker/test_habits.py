@@ -1,4 +1,4 @@
-"""What the transformers worker finds out about an architecture before it generates with it."""
+"""The transformers worker tests an architecture's properties before it generates with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of few bits: what each format promises, and that layers compute with them."""
+"""Weights of few bits: the promises of each format, and layers that compute with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vLLM worker takes a model directory for, before it loads anything from it."""
+"""The vLLM worker classifies a model directory before it loads anything from it."""
 
 from __future__ import annotations
 

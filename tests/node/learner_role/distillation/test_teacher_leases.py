@@ -1,4 +1,4 @@
-"""Teacher nodes at a learner: leased, delivered, acknowledged, audited; what fails is for others."""
+"""Teacher nodes at a learner: leased, delivered, acknowledged, audited; failed work goes to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model may be the teacher of a policy."""
+"""Decide which model may be the teacher of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learner whose groups wait for a teacher: scored beside training, of generated tokens alone, and what fails."""
+"""Score waiting groups beside training, for generated tokens alone; and handle failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape of a learner reads."""
+"""Read the metrics of a learner as a scrape does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups are kept, and that what is kept is what was trained on."""
+"""Choose the groups to keep; kept samples are what was trained on."""
 
 from __future__ import annotations
 

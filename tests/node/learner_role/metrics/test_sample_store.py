@@ -1,4 +1,4 @@
-"""Samples on disk: the surviving steps, within a bound, whoever reads meanwhile."""
+"""Samples on disk: the surviving steps, within a bound, with any reader meanwhile."""
 
 from __future__ import annotations
 

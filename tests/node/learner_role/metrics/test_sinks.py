@@ -1,4 +1,4 @@
-"""Outlets: whatever a sink does, the learner goes on, and is told once."""
+"""The learner goes on with any failure of a metrics sink, and reports it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that stands still says so, and what it waits for; what is measured of it stays true meanwhile."""
+"""A run that stands still reports what it waits for; its measurements stay right meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that is older than what members hold: noticed by the learner's own signature, and by nothing else."""
+"""A ledger older than the members' versions is detected by the learner's own signature, and by nothing else."""
 
 from __future__ import annotations
 

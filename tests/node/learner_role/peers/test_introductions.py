@@ -1,4 +1,4 @@
-"""At which addresses one peer is told of another, and whom it can meet."""
+"""Choose the addresses at which a peer is introduced to another, and the pairs that can connect."""
 
 from __future__ import annotations
 

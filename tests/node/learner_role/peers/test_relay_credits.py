@@ -1,4 +1,4 @@
-"""Relay receipts at the learner: credited once, by what the ledger and the manifests say, through restarts."""
+"""Relay receipts at the learner: credited once, by the ledger and the manifests, through restarts."""
 
 from __future__ import annotations
 

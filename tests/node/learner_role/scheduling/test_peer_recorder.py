@@ -1,4 +1,4 @@
-"""What a run writes down of itself and of its peers: read back, it tells what happened."""
+"""Record a run and its peers: read back, the recording gives what happened."""
 
 from __future__ import annotations
 

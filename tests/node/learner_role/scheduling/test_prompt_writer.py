@@ -1,4 +1,4 @@
-"""Prompts are written before they are leased: elsewhere, ahead, and without changing which of them comes."""
+"""Prompts are written before they are leased: elsewhere, ahead, in the same order."""
 
 from __future__ import annotations
 

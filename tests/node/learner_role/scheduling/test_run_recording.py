@@ -1,4 +1,4 @@
-"""A recording reads back whole, whatever happens; and the observatory hears all of it."""
+"""A recording can be read back whole after any failure; and the estimator gets all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volery why LEASE --replay`: what convicted a cheat is drawn again from what was kept, by another engine."""
+"""`volery why LEASE --replay`: another engine regenerates the kept records that convicted a cheat."""
 
 from __future__ import annotations
 

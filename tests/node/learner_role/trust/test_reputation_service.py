@@ -1,4 +1,4 @@
-"""Quarantine while a learner runs: who has soft strikes has a newcomer's quota until they pass, and no less pay."""
+"""Quarantine: a peer with soft strikes has a newcomer's quota until they expire, and the same pay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions stay to be looked at, and in which order they are given up."""
+"""Choose the versions that stay for audits, and the order in which they are given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost against the planned cost: the curves end at the sums that they are of."""
+"""Cost against the planned cost: the curves end at their totals."""
 
 from __future__ import annotations
 

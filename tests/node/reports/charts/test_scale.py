@@ -1,4 +1,4 @@
-"""Axes and curves: round numbers inside, and thinner curves that still say the same."""
+"""Axes and curves: round numbers inside, and thinned curves of the same shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`volery why`: what was decided of a record, a lease, a peer, what to do; and names that fit nothing, or too much."""
+"""`volery why`: decisions on a record, a lease or a peer, next steps; and names that fit none or several."""
 
 from __future__ import annotations
 

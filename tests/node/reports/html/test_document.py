@@ -1,4 +1,4 @@
-"""The page: whole, the same each time, bounded in size, and nobody's name can make it do anything."""
+"""The page is whole, the same each time, bounded in size, and safe for any name."""
 
 from __future__ import annotations
 

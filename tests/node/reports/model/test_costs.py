@@ -1,4 +1,4 @@
-"""Costs by version, start and day: what falls where, and that each table adds up to the run."""
+"""Costs by version, start and day: each cost is in the right row, and each table adds up to the run."""
 
 from __future__ import annotations
 

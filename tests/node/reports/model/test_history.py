@@ -1,4 +1,4 @@
-"""A run's history: what came when, why it was refused, and bounds that a long run does not pass."""
+"""A run's history: amounts over time, reasons of rejections, and bounds for a long run."""
 
 from __future__ import annotations
 

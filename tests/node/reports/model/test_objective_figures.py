@@ -1,4 +1,4 @@
-"""What a report says of the objective: figures of late, by lag, and the alarms that a running learner raised."""
+"""A report's figures of the objective: recent ones, by lag, and the alarms of a running learner."""
 
 from __future__ import annotations
 

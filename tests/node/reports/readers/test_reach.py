@@ -1,4 +1,4 @@
-"""Connections between nodes: a table, a page, programs and `volery status` tell the same of one ledger."""
+"""A table, a page, programs and `volery status` show the same connections between nodes for one ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns gathered into tables: all are there in order, none is alone that need not be, and as few tables as can be."""
+"""Gather columns into tables: all in order, in as few tables as possible, and none alone without need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The teacher of a node, loaded: once more after a crash, and with a word of what to do where it cannot be."""
+"""Load the teacher of a node: again after a crash, or with advice where it cannot be loaded."""
 
 from __future__ import annotations
 

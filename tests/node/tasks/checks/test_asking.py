@@ -1,4 +1,4 @@
-"""The kit for authors asks tasks with environments as the learner does: made anew, and told what was said."""
+"""The kit for authors asks tasks with environments as the learner does: made again, and told the earlier turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same task in another process: what follows from hashes or from the clock is another task there."""
+"""Open the same task in another process: one that depends on hashes or the clock differs there."""
 
 from __future__ import annotations
 

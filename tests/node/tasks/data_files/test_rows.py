@@ -1,4 +1,4 @@
-"""Fields are found by name, also inside others, and one that is missing is told with what is there."""
+"""Find fields by name, also inside others; name the existing fields when one is missing."""
 
 from __future__ import annotations
 

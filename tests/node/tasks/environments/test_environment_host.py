@@ -1,4 +1,4 @@
-"""Environments at work: several at a time, methods of either kind, and whatever they do it is told in a sentence."""
+"""Run several environments at a time, with methods of either kind; every fault is told in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environment answers: whatever the order of questions, and whatever is lost, nobody is told what is not so."""
+"""Choose the environment that answers: right answers in any order of questions, after any loss."""
 
 from __future__ import annotations
 

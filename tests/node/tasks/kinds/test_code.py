@@ -1,4 +1,4 @@
-"""Programs as completions: which part is the program, what passes, and what is worth nothing."""
+"""Programs as completions: find the program, and decide what passes and what earns nothing."""
 
 from __future__ import annotations
 

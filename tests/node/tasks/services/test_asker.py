@@ -1,4 +1,4 @@
-"""Questions to real servers on this machine that are down, slow, broken, busy, or say what cannot be read."""
+"""Ask real servers on this machine that are down, slow, broken or busy, or send unreadable answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a service is asked again, in virtual time."""
+"""Decide when to ask a service again, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format of calls a chat template teaches."""
+"""Find which format of calls a chat template teaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls in what a policy says: what was written is read, and whatever a policy says is a value."""
+"""Read tool calls in a policy's text: calls are read as written, and any text gives a value."""
 
 from __future__ import annotations
 

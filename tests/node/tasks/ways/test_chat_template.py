@@ -1,4 +1,4 @@
-"""Chat templates that fail, hide what they should show, or want more than was said."""
+"""Chat templates that fail, hide what they should show, or need more than they get."""
 
 from __future__ import annotations
 

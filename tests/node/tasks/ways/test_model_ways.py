@@ -1,4 +1,4 @@
-"""How an operator has a model spoken to: from the configuration to prompts, notes and stop ids of the tasks."""
+"""Apply the operator's settings for speaking to a model: prompts, notes and stop ids of the tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which token ids end a completion."""
+"""Find the token ids that end a completion."""
 
 from __future__ import annotations
 

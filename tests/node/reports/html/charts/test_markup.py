@@ -1,4 +1,4 @@
-"""Markup: whatever a stranger writes is text, and comes out as the one text that it is."""
+"""Markup: a stranger's text stays text, and comes out unchanged."""
 
 from __future__ import annotations
 

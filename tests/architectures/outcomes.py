@@ -3,7 +3,7 @@
 Invariants:
 - Anything else is an exception of `outcome_of`: there is no fourth outcome.
 - A refusal comes from where a run's start finds it: the trainer's load, the engine's install, or the comparison of
-  one completion's log probabilities (`learner.trial.logprob_agreement`), short and as long as the model reaches;
+  one completion's log probabilities (`learner.trial.logprob_agreement`), short and as long as the model reaches.
 - Batches, exports and swaps, which come later, must agree.
 """
 

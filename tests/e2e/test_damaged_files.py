@@ -75,7 +75,7 @@ class Ran:
 
     @property
     def files(self) -> list[Path]:
-        """Return every file of the run. Of each store's versions only one is included, since they are alike."""
+        """Return every file of the run, with only one version of each store, since its versions are alike."""
         roots = [self.learner, self.node, self.given, self.config]
         found = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
         kept, seen = [], set()

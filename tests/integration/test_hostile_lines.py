@@ -1,7 +1,7 @@
 """Send wrong messages over whole connections, through reception, services and ledger of a learner that goes on.
 
-A peer with a key of its own sends what hypothesis draws, in any order, on one connection after the other: messages at
-the bounds of the protocol, distorted messages, and frames that are no messages.
+A peer with a key of its own sends what hypothesis draws, in any order, on one connection after the other. It draws
+messages at the bounds of the protocol, distorted messages, and frames that are no messages.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-r"""Answers in mathematics: what a reference is, what is worth as much, and that every comparison ends."""
+r"""Compare answers in mathematics: references, equal forms, and that every comparison ends."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def add_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return the cells in columns, as Markdown that fits into docs/benchmarks.md."""
+    """Return the cells in columns, as Markdown that fits into docs/explain/benchmarks.md."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]

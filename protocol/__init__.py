@@ -1,7 +1,7 @@
 """Define the messages that nodes exchange, and the rules that both ends must compute alike.
 
 Nothing here opens a file or a socket, reads a clock, or knows trio, torch or libp2p. Each result depends on the
-arguments alone, so two implementations that agree on `docs/protocol.md` agree on every result.
+arguments alone, so two implementations that agree on `docs/reference/protocol.md` agree on every result.
 
 - `work`: leases, records, verdicts and receipts, between a rollout node and the learner
 - `experts`: which experts of a mixture processed each token, as a record carries them

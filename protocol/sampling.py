@@ -3,9 +3,9 @@
 The draw is the Gumbel-max trick in two levels. The vocabulary is cut into blocks of about sqrt(V) tokens. Gumbel noise
 on the logsumexp of the blocks picks the block; Gumbel noise inside the block picks the token. The result follows
 softmax(logits / T) exactly, with about 2 sqrt(V) noise values instead of V. Scores are floats, so a verifier measures
-gaps and compares them with a tolerance (`verify_tokens`). docs/sampling.md has the normative text, test vectors and the
-proof of the tolerance. Auditing by a shared seed is the idea of Token-DiFR (arXiv 2511.20621); the mixer is that of
-splitmix64 (Steele, Lea, Flood 2014).
+gaps and compares them with a tolerance (`verify_tokens`). docs/reference/sampling.md has the normative text, test
+vectors and the proof of the tolerance. Auditing by a shared seed is the idea of Token-DiFR (arXiv 2511.20621); the
+mixer is that of splitmix64 (Steele, Lea, Flood 2014).
 
 This module imports the standard library only, so it can be loaded by path in any virtual environment. Functions take
 the array namespace `xp`, numpy or torch, and arrays of that namespace, on any device with int64 and float64. No
@@ -192,8 +192,8 @@ def verify_tokens(
     """Measure claimed `tokens` (N,) int64 against the verifier's `logits` (N, V); other arguments as in `sample`.
 
     If the peer's scores differ from the verifier's by at most d anywhere in a row, an honest token has `worst <= 2 d`
-    plus rounding (docs/sampling.md, "Tolerance"). Level two is measured inside the claimed block, even if the verifier
-    would have picked another.
+    plus rounding (docs/reference/sampling.md, "Tolerance"). Level two is measured inside the claimed block, even if the
+    verifier would have picked another.
     """
     vocab_size = logits.shape[-1]
     drawn = noise(xp, position_keys(xp, seeds, positions), vocab_size)

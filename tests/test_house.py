@@ -25,7 +25,7 @@ def rooms() -> list[str]:
 
 
 def test_the_architecture_names_every_room() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explain" / "architecture.md").read_text(encoding="utf-8")
     assert [room for room in rooms() if f"`{room}/`" not in page] == []
 
 

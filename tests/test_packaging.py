@@ -112,7 +112,7 @@ def test_everything_imported_is_declared() -> None:
 
 
 def test_every_direct_dependency_has_its_line_in_the_documents() -> None:
-    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explain" / "dependencies.md").read_text(encoding="utf-8")
     explained = {normalised(name) for name in re.findall(r"^\| `([A-Za-z0-9._-]+)` \|", page, re.MULTILINE)}
     assert explained == direct_dependencies(without_extras=set())
 

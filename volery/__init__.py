@@ -17,7 +17,8 @@
 - A `Tool` of a problem is shown to the policy, which calls it with a `ToolCall`.
 - A `TaskKind` is what a `swarm.toml` names: it builds the task from `TaskArguments`, and declares each `Option`.
 - `TaskError` is for problems that a person can correct. Say what failed, why, and what to do next.
-- An objective consists of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see docs/objectives.md.
+- An objective consists of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see
+  docs/explain/objectives.md.
 - `volery.testing` checks whether a task keeps its promises.
 
 Nothing is defined here. Each name is loaded from its module when it is first used, so `import volery` is quick and

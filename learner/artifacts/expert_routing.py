@@ -33,8 +33,9 @@ COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exper
 AUDITED_SHARE = 0.95
 """An audit follows a choice of experts if the live router gives the least likely chosen expert at least this share of
 the probability of the least likely expert in its own choice. Where honest engines chose differently, in bfloat16 and
-float32, 1 % of the choices had a share below 0.93 (`docs/threats.md`). The trainer's limit may be lower, because its
-bounds limit what a stranger's claim can do. In an audit a forger would try routes until one draws the wanted token."""
+float32, 1 % of the choices had a share below 0.93 (`docs/explain/threats.md`). The trainer's limit may be lower,
+because its bounds limit what a stranger's claim can do. In an audit a forger would try routes until one draws the
+wanted token."""
 
 MOST_EXPERTS = 65_535
 """Maximum number of experts in one layer: an expert's id takes at most two bytes."""

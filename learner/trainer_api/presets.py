@@ -1,6 +1,6 @@
 """Define the objectives by name: which advantage, importance correction, aggregation and bounds each consists of.
 
-Formulas, papers and how to add one: docs/objectives.md. No torch: the node shows what the trainer will do.
+Formulas, papers and how to add one: docs/explain/objectives.md. No torch: the node shows what the trainer will do.
 
 Invariants:
 

@@ -19,7 +19,9 @@ Engines = Annotated[
     Literal["transformers", "vllm", "mixed"],
     typer.Option(help="Engine of the rollout nodes; mixed: vLLM on the first, then transformers."),
 ]
-Objective = Annotated[str, typer.Option(metavar="NAME", help="Objective to train with: docs/objectives.md lists them.")]
+Objective = Annotated[
+    str, typer.Option(metavar="NAME", help="Objective to train with; docs/explain/objectives.md lists them.")
+]
 Steps = Annotated[int | None, typer.Option(min=1, help="Training steps. Fewer make a shorter demo.")]
 Lesson = Annotated[
     Literal["reverse", "tools"], typer.Option("--task", help="Task to learn: reverse words, or call a tool.")

@@ -51,7 +51,7 @@ class PriceSection(Section, frozen=True, kw_only=True):
 
 
 class EnergySection(Section, frozen=True, kw_only=True):
-    """Energy that this machine draws from the mains. See [energy](volunteer.md#energy)."""
+    """Energy that this machine draws from the mains. See [energy](../lend/limits-and-hours.md#energy)."""
 
     report: bool = True
     """Whether the ledger records the joules that the learner's machine uses, if they can be read."""

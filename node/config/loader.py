@@ -87,7 +87,7 @@ def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
     """Return `[trainer]` with a learning rate that falls over the whole run, unless the file says otherwise.
 
     The gradients of old rollouts come late, and the error of a late correction grows with the learning rate. If the
-    rate falls, runs with S = 6 and S = 11 end where S = 0 does (docs/objectives.md).
+    rate falls, runs with S = 6 and S = 11 end where S = 0 does (docs/explain/objectives.md).
     """
     return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
 

@@ -43,7 +43,7 @@ ProgramName = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[^/]+$
 
 
 class NodeEnergySection(EnergySection, frozen=True, kw_only=True):
-    """Energy that this machine draws from the mains. See [energy](#energy)."""
+    """Energy that this machine draws from the mains. See [energy](../lend/limits-and-hours.md#energy)."""
 
     report: bool = True
     """Whether to tell the learner the joules that the machine used; else only your report has them."""
@@ -114,7 +114,7 @@ class NodeNetworkSection(Section, frozen=True, kw_only=True):
 
 
 class NodeStoreSection(Section, frozen=True, kw_only=True):
-    """Disk space for versions of the model. See [line and disk](#line-and-disk)."""
+    """Disk space for versions of the model. See [line and disk](../lend/limits-and-hours.md#bandwidth-and-disk)."""
 
     quota_gb: Gigabytes = 64.0
     """Maximum GB (10^9 bytes) of versions: three of an 8B model in bfloat16, and patches. `--quota-gb` overrides it."""
@@ -124,7 +124,8 @@ class LimitsSection(Section, frozen=True, kw_only=True):
     """Limits of the memory that the engine uses, and programs for which it pauses."""
 
     ram_gb: Gigabytes | None = None
-    """Maximum GB (10^9 bytes) that the engine's processes hold together; unset: no limit. See [memory](#memory)."""
+    """Maximum GB (10^9 bytes) that the engine's processes hold together; unset: no limit. See
+    [memory](../lend/limits-and-hours.md#memory)."""
     ram_share: Annotated[PositiveShare, Meta(examples=[0.5])] | None = None
     """The same limit as a fraction of the machine's memory (up to 1); the smaller one counts."""
     vram_share: Annotated[PositiveShare, Meta(examples=[0.5])] | None = None
@@ -140,14 +141,16 @@ class LimitsSection(Section, frozen=True, kw_only=True):
 
 
 class TeacherSection(Section, frozen=True, kw_only=True):
-    """A larger model with which the node scores, instead of generating. See [distillation.md](distillation.md)."""
+    """A larger model with which the node scores, instead of generating. See
+    [distillation.md](../operate/distillation.md)."""
 
     directory: Annotated[str, Meta(examples=["teacher"])] = ""
     """Hugging Face directory of the teacher, the same as the operator's; `--teacher` overrides it."""
 
 
 class DrillSection(Section, frozen=True, kw_only=True):
-    """For [drills](operator.md#drills) and tests in a swarm of your own. Never join another swarm with these keys."""
+    """For [drills](../operate/trust-and-bans.md#drills) and tests in a swarm of your own. Never join another swarm with
+    these keys."""
 
     cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
     """Way in which the node cheats: "greedy", "cold", "claims", "parrot". Its key gets banned."""

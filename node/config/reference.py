@@ -1,7 +1,7 @@
 """Write the keys of a configuration for people: a TOML file that explains itself.
 
 The only description of a key stands below it in its section's class, as pydantic's `use_attribute_docstrings` reads it.
-`tests/support/config_tables.py` makes the tables of the guides from the same descriptions.
+`tests/support/config_tables.py` makes the tables of docs/reference from the same descriptions.
 """
 
 from __future__ import annotations

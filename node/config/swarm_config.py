@@ -83,7 +83,8 @@ class SwarmSection(Section, frozen=True, kw_only=True):
     certificate_days: Annotated[float, Meta(gt=0, le=36_500)] = 90.0
     """Days that a new certificate of the learner's key is valid (up to 36,500); renewed in time."""
     keep_days: Annotated[float, Meta(ge=0, le=36_500)] = KEEP_DAYS
-    """Days from the end of a lease until its receipt is packed to an eighth of its size. See [ledger](#the-ledger)."""
+    """Days from the end of a lease until its receipt is packed to an eighth of its size. See
+    [ledger](../operate/keys-and-backup.md#the-ledger-and-its-size)."""
 
 
 class NetworkSection(Section, frozen=True, kw_only=True):
@@ -94,7 +95,8 @@ class NetworkSection(Section, frozen=True, kw_only=True):
     announce: AddressList = []
     """Addresses to announce to volunteers, if behind a router: ["/ip4/203.0.113.7/tcp/4001"]."""
     upload_mbit: Mbit | None = None
-    """Maximum upload in million bits per second, at least 0.1; unset: no limit. See [caps](#caps)."""
+    """Maximum upload in million bits per second, at least 0.1; unset: no limit. See
+    [caps](../operate/network-and-invites.md#bandwidth-limits)."""
     download_mbit: Mbit | None = None
     """Maximum download in million bits per second, at least 0.1; unset: no limit."""
     relay_mbit: Mbit | None = None
@@ -108,7 +110,8 @@ class NetworkSection(Section, frozen=True, kw_only=True):
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
-    """The policy to train. Its prompt format and tokens are explained under [the model's ways](#the-models-ways)."""
+    """The policy to train. Its prompt format and tokens are explained under [the model's
+    ways](../operate/models.md#how-prompts-are-written)."""
 
     directory: Annotated[str, Meta(examples=["model"])]
     """Hugging Face directory of a causal LM: config.json, *.safetensors, tokenizer.json. Fixed for the run."""
@@ -167,7 +170,7 @@ class VerifierMachine(Section, frozen=True, kw_only=True):
 class VerifiersSection(Section, frozen=True, kw_only=True):
     """Processes that compute rewards. Only rewards that take time need them. The node itself computes rewards that are
     always cheap: those of generated tasks, and of data files unless `match` is `math`, `judge` or `service`. See
-    [who computes rewards](tasks.md#who-computes-rewards)."""
+    [who computes rewards](../operate/rewards.md#verifiers)."""
 
     workers: Annotated[int, Meta(ge=0, le=256, examples=[4])] | None = None
     """Verifier processes on this machine (0 to 256); unset: half the cores, at most 8; 0: none."""
@@ -191,7 +194,8 @@ Address = Annotated[str, Meta(max_length=4096)]
 
 
 class JudgeSection(Section, frozen=True, kw_only=True):
-    """A language model that scores completions, for tasks with `match=judge`. See [judges](tasks.md#judges)."""
+    """A language model that scores completions, for tasks with `match=judge`. See
+    [judges](../operate/rewards.md#judges)."""
 
     url: Address = ""
     """Base URL of an OpenAI-compatible server: "http://127.0.0.1:8000/v1"; empty: no judge."""
@@ -219,7 +223,7 @@ class JudgeSection(Section, frozen=True, kw_only=True):
 
 class RewardServiceSection(Section, frozen=True, kw_only=True):
     """A service of yours that rewards completions, for tasks with `match=service`. See
-    [reward services](tasks.md#reward-services)."""
+    [reward services](../operate/rewards.md#reward-services)."""
 
     url: Address = ""
     """URL to which completions are posted: "http://127.0.0.1:9000/rewards"; empty: no service."""
@@ -245,7 +249,7 @@ class RewardServiceSection(Section, frozen=True, kw_only=True):
 
 class CurriculumSection(Section, frozen=True, kw_only=True):
     """Order of the problems, and groups that are left out of training. See
-    [which problem next](tasks.md#which-problem-next)."""
+    [which problem next](../operate/tasks.md#which-problem-comes-next)."""
 
     order: Literal["shuffled", "easy_first"] = "shuffled"
     """Order of a finite task's problems in each pass; "easy_first": by descending pass rate."""
@@ -293,7 +297,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Maximum tokens of an episode: prompt, answers and turns; unset: as many as the model takes."""
     overlong: OverlongMode = "task"
     """Treatment of completions that were cut off: the "task" decides, or "zero", "mask", "soft". See
-    [overlong completions](#overlong-completions)."""
+    [overlong completions](../operate/training-settings.md#completions-that-were-cut-off)."""
     overlong_buffer: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS, examples=[4096])] | None = None
     """Last tokens of max_new_tokens, in which the penalty of "soft" grows; unset: a fifth."""
     overlong_penalty: PositiveFloat = 1.0
@@ -333,7 +337,8 @@ class LearnSection(Section, frozen=True, kw_only=True):
 
 
 class OfflineSection(Section, frozen=True, kw_only=True):
-    """Logged completions and preference pairs, besides the swarm's rollouts. See [logs](tasks.md#logs)."""
+    """Logged completions and preference pairs, besides the swarm's rollouts. See
+    [logs](../operate/tasks.md#logs-of-completions-and-preference-pairs)."""
 
     path: Annotated[str, Meta(min_length=1, examples=["logs.jsonl"])] | None = None
     """File of logged completions with rewards, or of preference pairs; unset: none."""
@@ -354,7 +359,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     """The objective, the optimizer, and the machines that train."""
 
     objective: PresetName = "topr"
-    """Loss that a step minimises, such as "grpo", "dapo", "gspo", "ppo", "dpo": docs/objectives.md."""
+    """Loss that a step minimises, such as "grpo", "dapo", "ppo": docs/explain/objectives.md."""
     advantage: Annotated[AdvantageName, Meta(examples=["group_mean_std"])] | None = None
     """Advantage; unset: the objective's."""
     correction: Annotated[CorrectionName, Meta(examples=["masked_weight"])] | None = None
@@ -418,15 +423,17 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     compile: bool = False
     """Whether torch compiles the layers: a minute at the start, then faster steps on a GPU."""
     ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Processes on each machine that share the model (FSDP2), one per GPU. See [several GPUs](#several-gpus)."""
+    """Processes on each machine that share the model (FSDP2), one per GPU. See [several
+    GPUs](../operate/scaling.md#several-gpus)."""
     machines: Annotated[int, Meta(ge=1, le=4096)] = 1
-    """Machines that share the model (1 to 4096). See [several machines](#several-machines)."""
+    """Machines that share the model (1 to 4096). See [several machines](../operate/scaling.md#several-machines)."""
     rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""
     """Address of this machine for the others, as "HOST:PORT", if machines > 1. The port must be free."""
     router_replay: bool = False
-    """Whether a mixture of experts trains with the experts that engines used: docs/objectives.md."""
+    """Whether a mixture of experts trains with its engines' experts: docs/explain/objectives.md."""
     lora_rank: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Rank of a low-rank adapter, the only part that is then trained; 0: no adapter. See [adapters](#adapters)."""
+    """Rank of a low-rank adapter, the only part that is then trained; 0: no adapter. See
+    [adapters](../operate/models.md#adapters)."""
     lora_alpha: Annotated[int, Meta(ge=0, le=65_536)] = 0
     """Numerator of the adapter's scale, lora_alpha / lora_rank; 0: twice the rank."""
     lora_targets: Annotated[list[Text], Meta(max_length=64)] = []
@@ -452,7 +459,8 @@ class TrainerSection(Section, frozen=True, kw_only=True):
 
 
 class DistillSection(Section, frozen=True, kw_only=True):
-    """A larger model that scores the policy's completions, token by token. See [distillation.md](distillation.md)."""
+    """A larger model that scores the policy's completions, token by token. See
+    [distillation.md](../operate/distillation.md)."""
 
     teacher: Annotated[str, Meta(min_length=1, examples=["teacher"])] | None = None
     """Hugging Face directory of the teacher, with the policy's vocabulary; unset: no teacher."""
@@ -467,7 +475,7 @@ class DistillSection(Section, frozen=True, kw_only=True):
 
 
 class ProvisioningSection(Section, frozen=True, kw_only=True):
-    """Choice of the active peers. See [planning again](provisioning.md#planning-again)."""
+    """Choice of the active peers. See [planning again](../explain/provisioning.md#planning-again)."""
 
     select_peers: bool = True
     """Whether to activate only the cheapest peers that keep the learner busy; else all."""
@@ -511,7 +519,8 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
-    """Destinations of the metrics. See [watching a run](#watching-a-run) and [metrics.md](metrics.md)."""
+    """Destinations of the metrics. See [watching a run](../operate/watching.md#which-figures-to-watch) and
+    [metrics.md](../reference/metrics.md)."""
 
     sqlite: bool = True
     """Whether to write every step's metrics to metrics.sqlite in the state directory."""
@@ -528,7 +537,8 @@ class MetricsSection(Section, frozen=True, kw_only=True):
 
 
 class CostSection(Section, frozen=True, kw_only=True):
-    """Prices with which the report compares, in the currency of `[price]`. See [costs](#costs)."""
+    """Prices with which the report compares, in the currency of `[price]`. See
+    [costs](../operate/costs-and-planning.md#what-things-cost)."""
 
     per_kwh: Annotated[float, Meta(ge=0, le=1e6, examples=[0.3])] | None = None
     """Price of a kWh; with it the report shows what the energy of all machines costs."""
@@ -541,7 +551,8 @@ class CostSection(Section, frozen=True, kw_only=True):
 
 
 class StoreSection(Section, frozen=True, kw_only=True):
-    """Disk space for published versions. See [the state directory](#the-state-directory)."""
+    """Disk space for published versions. See [the state
+    directory](../operate/keys-and-backup.md#the-state-directory)."""
 
     quota_gb: Annotated[Gigabytes, Meta(examples=[100.0])] | None = None
     """Maximum GB (10^9 bytes) of versions and their patches; unset: as much as the disk holds."""

@@ -71,7 +71,7 @@ LEARNER_EVENTS: Mapping[str, str] = {
     ),
     "evaluated_reward": (
         "`version`, `name`, `greedy`, `sampled`: the scores of a version by one [reward with a "
-        "name](../operate/rewards.md#rewards-with-names)."
+        "name](../operate/rewards.md#several-named-rewards)."
     ),
     "evaluation_skipped": "`version`, `reason`: this version was due for an evaluation and was not evaluated.",
     "evaluation_failed": "`version`, `reason`: the evaluation of this version failed. Training goes on.",

@@ -101,7 +101,7 @@ class Gate:
         self._task = task
         self.name = str(getattr(type(task), "__name__", "task"))
         if lacking := lacking_of(task):
-            raise TaskError(f"task {self.name!r} lacks {', '.join(lacking)}; see docs/tasks.md.")
+            raise TaskError(f"task {self.name!r} lacks {', '.join(lacking)}; see docs/operate/write-a-task.md.")
         self.name = self._said("name", _text, "text")
         self.levels = self._said("levels", _whole(1), "a whole number, at least 1")
         self.has_environments = has_environments(task)

@@ -46,7 +46,9 @@ def _build(arguments: TaskArguments) -> Task:
             "with one TaskArguments, whose options are those of the spec, as text."
         ) from error
     if lacking := lacking_of(task):
-        raise TaskError(f"task 'python': {name} of {module_name} lacks {', '.join(lacking)}; see docs/tasks.md.")
+        raise TaskError(
+            f"task 'python': {name} of {module_name} lacks {', '.join(lacking)}; see docs/operate/write-a-task.md."
+        )
     built: Task = task
     return built
 

@@ -1,6 +1,6 @@
 """Write and read one stream of bytes of a patch: left out, raw, or compressed with zstd, whichever is smallest.
 
-docs/protocol.md, "Patches", specifies the bytes.
+docs/reference/protocol.md, "Patches", specifies the bytes.
 
 Invariants:
 

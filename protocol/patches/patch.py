@@ -4,7 +4,7 @@ A patch goes through the target's files in order of name, and through each from 
 at a time. It encodes a tensor as the difference from the base's tensor of the same name, dtype and shape. That tensor
 may lie in any file, so sharding and the order of tensors may change. A tensor without such a counterpart is encoded as
 the difference from zeros. Bytes outside tensors (a weight file's header, all of any other file) are treated as a tensor
-named after the file. Nothing here opens a file. docs/protocol.md, "Patches", specifies the bytes.
+named after the file. Nothing here opens a file. docs/reference/protocol.md, "Patches", specifies the bytes.
 
 Invariants:
 

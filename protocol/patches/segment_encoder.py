@@ -3,7 +3,7 @@
 Training moves few of the bf16 values of a model from one version to the next, and most of those to a neighbouring
 value. So the bits of a float are read as an integer in the order of the floats, and the patch says which elements moved
 and by how many steps. A step of a small value is shorter than that of a large one, so small values move more often.
-Both ends know from the base which values are small; encoding them separately saves a fifth. docs/protocol.md,
+Both ends know from the base which values are small; encoding them separately saves a fifth. docs/reference/protocol.md,
 "Patches", specifies the bytes. PULSE (arXiv 2602.03839) first published that RL moves about one bf16 value in a
 hundred; it sends the new values raw.
 

@@ -1,7 +1,7 @@
 """Define what encoders and decoders of segments share: the encodings, and the elements of a dtype as integers.
 
 The bits of a float are read as an integer in the order of the floats, so a move to a neighbouring value is a step of
-one. docs/protocol.md, "Patches", specifies the bytes.
+one. docs/reference/protocol.md, "Patches", specifies the bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Name the number format in which an engine holds a policy's weights, in records, greetings and terms.
 
-docs/quantised.md defines each format exactly.
+docs/explain/quantised.md defines each format exactly.
 
 Invariants:
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - The model is torch's own forward pass in float32 over prompt and completion, so no result of an engine is trusted.
-- A token's gap is how far it lies below the token that its seed draws, in nats (docs/sampling.md).
+- A token's gap is how far it lies below the token that its seed draws, in nats (docs/reference/sampling.md).
 - Records that cannot be audited, because their version is gone, are counted.
 """
 

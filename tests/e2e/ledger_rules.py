@@ -1,7 +1,7 @@
 """Check what must hold in every ledger, whatever was killed on the way, by reading the SQLite file as an auditor would.
 
-The rules are written against `docs/protocol.md` and the schema, and use none of the learner's own code: lag and chain
-are computed again.
+The rules are written against `docs/reference/protocol.md` and the schema, and use none of the learner's own code: lag
+and chain are computed again.
 """
 
 from __future__ import annotations

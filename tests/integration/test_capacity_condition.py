@@ -1,4 +1,5 @@
-"""Check the theorem of docs/provisioning.md, "Ours", against rollouts counted one slice of time after the other.
+"""Check the theorem of docs/explain/provisioning.md, "Ours", against rollouts counted one slice of time after the
+other.
 
 The count shares nothing with the model. Rollouts come in whole numbers per slice, and delays and training steps last
 whole numbers of slices, so every answer is exact. A peer delivers version m from its delay after m's publication until

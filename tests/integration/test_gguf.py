@@ -99,7 +99,7 @@ def write_tokenizer(directory: Path, rules: str) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    text = (ROOT / "docs" / "operator.md").read_text()
+    text = (ROOT / "docs" / "explain" / "threats.md").read_text()
     tokenizer.train_from_iterator([text, *TEXTS], trainer)
     tokenizer.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in SPECIAL[:3]])
     tokenizer.add_tokens([AddedToken(SPECIAL[3], special=False, normalized=False)])
@@ -169,7 +169,7 @@ def test_llama_cpp_reads_text_as_the_tokenizer_does(tmp_path: Path, rules: str) 
     model = write_model(tmp_path / "m", "qwen3", rules=rules)
     theirs = llama(written(model, tmp_path / "m.gguf"), vocab_only=True)
     ours = AutoTokenizer.from_pretrained(model)
-    docs = [*TEXTS, *(ROOT / "docs" / "threats.md").read_text().split("\n\n")[:40]]
+    docs = [*TEXTS, *(ROOT / "docs" / "explain" / "threats.md").read_text().split("\n\n")[:40]]
     for text in docs:
         wanted = ours.encode(text)
         assert theirs.tokenize(text.encode(), add_bos=True, special=True) == wanted, text

@@ -1,7 +1,7 @@
 """Check golden bytes: every message that travels, field by field.
 
-An author of another implementation of `docs/protocol.md` can check it against this table. If a change alters a line
-below, old nodes cannot read new ones: that is a new protocol version, not an edit.
+An author of another implementation of `docs/reference/protocol.md` can check it against this table. If a change alters
+a line below, old nodes cannot read new ones: that is a new protocol version, not an edit.
 
 Invariants:
 
@@ -1513,7 +1513,7 @@ def test_message_is_written_and_read_as_shown(message: msgspec.Struct, text: str
 def test_every_message_has_an_entry() -> None:
     shown = {type(message).__name__ for message, _ in GOLDEN}
     missing = {cls.__name__ for cls in struct_classes()} - shown
-    assert not missing, f"no golden bytes for {sorted(missing)}: add them, and a section to docs/protocol.md"
+    assert not missing, f"no golden bytes for {sorted(missing)}: add them, and a section to docs/reference/protocol.md"
 
 
 def test_every_field_is_seen_in_some_entry() -> None:

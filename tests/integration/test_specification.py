@@ -1,4 +1,4 @@
-"""Check `docs/protocol.md`: its tables, limits, tags, rules and worked bytes are those of the code.
+"""Check `docs/reference/protocol.md`: its tables, limits, tags, rules and worked bytes are those of the code.
 
 Write the row of a new message or field there first; this file says which one is missing, or no longer right.
 """
@@ -31,7 +31,7 @@ from tests.protocol.patches import test_patch
 from tests.support.paths import ROOT
 from tests.support.protocol_modules import protocol_modules
 
-TEXT = (ROOT / "docs" / "protocol.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "protocol.md").read_text()
 MODULES = protocol_modules()
 NUMBERS = {"2^40": 2**40, "2^40-1": 2**40 - 1, "2^53-1": 2**53 - 1, "2^31-1": 2**31 - 1}
 

@@ -1,4 +1,5 @@
-"""Verify a statement without our code, as docs/protocol.md says: JSON, base64, MessagePack, sha2-256 and Ed25519.
+"""Verify a statement without our code, as docs/reference/protocol.md says: JSON, base64, MessagePack, sha2-256 and
+Ed25519.
 
 Authors of another verifier can begin here. It takes every file for one that holds, and fails on the first that does
 not.

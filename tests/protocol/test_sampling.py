@@ -170,7 +170,7 @@ def test_numpy_and_torch_agree(logits: Floats, seed: int, temperature: float) ->
 
 
 def test_noise_is_finite_at_the_ends_of_the_uniform() -> None:
-    """The least and the largest uniform give the range of the noise that docs/sampling.md states."""
+    """The least and the largest uniform give the range of the noise that docs/reference/sampling.md states."""
 
     def unmix(
         word: int,
@@ -467,7 +467,7 @@ def test_what_was_drawn_has_no_gap(xp: ModuleType) -> None:
 @given(bound=st.floats(1e-4, 2.0), rng=st.integers(0, 2**32 - 1), temperature=st.sampled_from([0.5, 1.0, 1.7]))
 @settings(max_examples=examples(25), deadline=None, derandomize=True)
 def test_an_honest_gap_is_at_most_twice_the_numerical_error(bound: float, rng: int, temperature: float) -> None:
-    """docs/sampling.md, "Tolerance": scores off by at most d give gaps of at most 2 d, at both levels."""
+    """docs/reference/sampling.md, "Tolerance": scores off by at most d give gaps of at most 2 d, at both levels."""
     error = np.random.default_rng(rng).uniform(-bound, bound, (300, 512)) * temperature
     theirs = (LOGITS[:300] + error).astype(np.float32)
     tokens, _ = sample(np, theirs, SEEDS[:300], POSITIONS[:300], temperature)
@@ -482,7 +482,7 @@ def test_an_honest_gap_is_at_most_twice_the_numerical_error(bound: float, rng: i
 def test_a_draw_that_leads_by_more_than_twice_the_error_is_everybodys(
     bound: float, rng: int, temperature: float
 ) -> None:
-    """docs/sampling.md, "Tolerance"; and who draws another falls short of it by the lead at least."""
+    """docs/reference/sampling.md, "Tolerance"; and who draws another falls short of it by the lead at least."""
     error = np.random.default_rng(rng).uniform(-bound, bound, (300, 512)) * temperature
     theirs = (LOGITS[:300] + error).astype(np.float32)
     rows = (LOGITS[:300], SEEDS[:300], POSITIONS[:300])

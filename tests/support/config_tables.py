@@ -1,14 +1,9 @@
-"""Write the tables of configuration keys in the guides from the program's own texts on each key.
-
-To renew them: `python -m tests.support.config_tables`.
-"""
+"""Make the tables of configuration keys from the texts under the keys."""
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,18 +11,8 @@ from msgspec.structs import FieldInfo, fields
 
 from node.config.common import Section, default_of
 from node.config.error_messages import choices_of
-from node.config.node_config import NodeConfig
 from node.config.reference import descriptions, toml_value
 from node.config.renamed_keys import RENAMED
-from node.config.swarm_config import SwarmConfig
-from tests.support.paths import ROOT
-
-PAGES: dict[Path, type[Section]] = {
-    ROOT / "docs" / "operator.md": SwarmConfig,
-    ROOT / "docs" / "volunteer.md": NodeConfig,
-}
-
-BEGIN, END = "<!-- keys, by python -m tests.support.config_tables -->", "<!-- end of the keys -->"
 
 
 def key_tables(kind: type[Section], mark: str = "##") -> str:
@@ -59,15 +44,3 @@ def _rows(kind: type[Section], keys: Sequence[FieldInfo]) -> str:
         one_of = f" One of {', '.join(choices)}." if untold and value not in untold else ""
         lines.append(f"| `{key.name}` | {shown} | {about}{one_of} |")
     return "\n".join(lines)
-
-
-def renewed(page: Path) -> str:
-    """Return the text of a page with its tables as they should be."""
-    text = page.read_text(encoding="utf-8")
-    new = key_tables(PAGES[page], "###")
-    return re.sub(rf"(?s)(?<={BEGIN}\n\n).*(?=\n\n{END})", lambda _: new, text)
-
-
-if __name__ == "__main__":
-    for path in PAGES:
-        path.write_text(renewed(path), encoding="utf-8")

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from learner.provisioning.model.capacity import QUORUM
 
 OVER_BOUND = 1.16
-"""The largest ratio of what real nodes took to the bound: they took 1.05 to 1.16 (docs/benchmarks.md, relay)."""
+"""The largest ratio of what real nodes took to the bound: they took 1.05 to 1.16 (docs/explain/benchmarks.md,
+relay)."""
 
 _BITS_PER_MBIT = 1e6
 

@@ -19,7 +19,7 @@ line, which pacing adds, the learner never waits exactly when
 The left side is how much of each version, which the next one ends after kappa T_train, has come when the k-th batch
 that needs it is due. For equal peers F(t) = mu (t - T_bcast - T_gen), and the condition is that for k = 1 and mu
 T_train >= R. If rollouts are made in batches (`Supplier.lump_s`), `period_s` also counts what that does to waits
-(`Lumps`). `docs/provisioning.md` derives all this and says where it is wrong.
+(`Lumps`). `docs/explain/provisioning.md` derives all this and says where it is wrong.
 
 Invariants:
 

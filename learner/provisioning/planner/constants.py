@@ -1,6 +1,6 @@
 """Define how soon a plan follows what changes, and how little changes it: the numbers of `planner`, with their reasons.
 
-Pure. The reaction times that follow from them are in `docs/provisioning.md`.
+Pure. The reaction times that follow from them are in `docs/explain/provisioning.md`.
 
 Invariants:
 

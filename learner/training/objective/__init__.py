@@ -3,7 +3,7 @@
     loss = aggregation over tokens of (importance correction x advantage term), and added terms
 
 A mask over sequences may stand between the correction and the aggregation. A new objective is a function, a line in a
-table, and its name in `learner.trainer_api.presets`; docs/objectives.md says more.
+table, and its name in `learner.trainer_api.presets`; docs/explain/objectives.md says more.
 
 Invariants:
 

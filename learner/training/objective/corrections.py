@@ -106,8 +106,8 @@ def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
     This is TOPR (arXiv 2503.14286, section 2), by token instead of by sequence, and with some of r left where A > 0.
 
     Tokens that the policy has moved away from push it no further if they were bad, but pull it back if they were good.
-    A weight that vanished with r on both sides would leave nothing to end a slide. docs/objectives.md shows the effect.
-    No bound acts on a bad token whose weight vanishes with r.
+    A weight that vanished with r on both sides would leave nothing to end a slide. docs/explain/objectives.md shows the
+    effect. No bound acts on a bad token whose weight vanishes with r.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)

@@ -62,7 +62,7 @@ per_hour = 0.40
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How much the demo trains. docs/demo.md gives the measurements behind these values."""
+    """How much the demo trains. docs/start/demo.md gives the measurements behind these values."""
 
     steps: int = 340
     prompts: int = 64

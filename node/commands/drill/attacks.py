@@ -1,6 +1,6 @@
 """List the attacks of a drill: each one's name, what it does in one sentence, and what it is after.
 
-Pure. The list is that of docs/threats.md.
+Pure. The list is that of docs/explain/threats.md.
 
 Invariants:
 

@@ -48,7 +48,7 @@ class Band:
 
 
 FORM_BAND, SCORE_BAND = Band(low=0.5, high=0.95), Band(low=0.3, high=0.6)
-"""Default bands for answers in the right form and for right answers; docs/warmup.md explains them."""
+"""Default bands for answers in the right form and for right answers; docs/operate/warm-start.md explains them."""
 
 
 def read_band(text: str) -> Band:

@@ -1,6 +1,6 @@
 """Hold weights in eight and four bits: quantise a version's weights, and compute with them.
 
-docs/quantised.md defines the formats; their arithmetic is here. A weight acts as a tensor with a shape and two
+docs/explain/quantised.md defines the formats; their arithmetic is here. A weight acts as a tensor with a shape and two
 operations, those of linear layers and of embeddings. Every other operation is refused.
 
 Invariants:

@@ -6,7 +6,7 @@ Invariants:
 
 - Only metrics that are declared here are measured (`node.learner_role.metrics.board` rejects others).
 - A running learner measures each metric that is declared here.
-- `docs/metrics.md` has the same texts.
+- `docs/reference/metrics.md` has the same texts.
 """
 
 from __future__ import annotations
@@ -284,22 +284,3 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
 METRICS: Mapping[str, Metric] = {metric.name: metric for metrics in TOPICS.values() for metric in metrics}
 
 TOPIC_OF: Mapping[str, str] = {metric.name: topic for topic, metrics in TOPICS.items() for metric in metrics}
-
-
-def table() -> str:
-    """Return the metrics as the tables of docs/metrics.md.
-
-    To update the page: `python -m node.learner_role.metrics.catalogue`.
-    """
-    parts = []
-    for topic, metrics in TOPICS.items():
-        lines = [f"### {topic}", "", "| metric | kind | unit | labels | meaning |", "|---|---|---|---|---|"]
-        for one in metrics:
-            labels = ", ".join(f"`{label}`" for label in one.labels)
-            lines.append(f"| `{one.name}` | {one.kind.value} | {one.unit} | {labels} | {one.words} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-if __name__ == "__main__":
-    print(table(), end="")

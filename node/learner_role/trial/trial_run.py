@@ -56,7 +56,7 @@ from protocol.experts import experts_bytes
 TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
 """The version that the engine installs, with a manifest hash that no version has."""
 
-LOOK = "docs/operator.md#the-trial"
+LOOK = "docs/operate/models.md#the-trial"
 
 NODES_FAIL_ALIKE = frozenset({"bad_model", "bad_request", "diverged"})
 """Kinds of a trainer's refusal that come from the model or the settings. All others come from this machine."""

@@ -225,7 +225,7 @@ def _as_text(gymnasium: Any, world: Any, observe: str) -> bool:
     raise TaskError(
         f"it cannot be read as text with observe={observe}. Its observations are {world.observation_space}, and it "
         f"renders as {', '.join(map(str, modes)) or 'nothing'}. Only a spaces.Text, or what "
-        'render_mode="ansi" shows, can be read; for other spaces write an environment (docs/tasks.md).'
+        'render_mode="ansi" shows, can be read; for other spaces write an environment (docs/operate/write-a-task.md).'
     )
 
 
@@ -240,7 +240,7 @@ def _actions(gymnasium: Any, world: Any, words: str) -> Actions:
         return Text(space=space)
     raise TaskError(
         f"its actions are {space}. Only actions of spaces.Text and spaces.Discrete can be written as text; for other "
-        "spaces write an environment (docs/tasks.md)."
+        "spaces write an environment (docs/operate/write-a-task.md)."
     )
 
 

@@ -120,7 +120,7 @@ def reference_of(text: str) -> str:
 
 
 def marks_answer(said: str) -> bool:
-    """Return whether `said` marks a readable answer, as \\boxed{...} or after ####; see docs/tasks.md."""
+    """Return whether `said` marks a readable answer, as \\boxed{...} or after ####; see docs/operate/rewards.md."""
     marked = answer_in(said, _can_be)
     return marked is not None and bool(wording(marked[-MAX_ANSWER_CHARS:])) and _depth(marked) <= MAX_DEPTH
 

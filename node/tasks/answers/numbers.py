@@ -1,6 +1,6 @@
 r"""Read the number that a text gives as its answer, as people write numbers.
 
-The rule, which docs/tasks.md gives to operators:
+The rule, which docs/operate/rewards.md gives to operators:
 
 1. A marked answer (`node.tasks.answers.extraction`) is read as a whole. It may be one number, perhaps with a sign, a
    currency, a unit or words around it, and after the last "=". Anything else is no number: "\sqrt{12}", "2\pi",

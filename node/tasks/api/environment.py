@@ -1,7 +1,7 @@
 """Define environments: objects that keep the state of one episode while it runs.
 
 Use one where the state of an episode cannot be computed from the policy's replies, for example a shell, a browser or a
-game. It lives in a verifier, a child process on the learner's side (docs/tasks.md, "Environments").
+game. It lives in a verifier, a child process on the learner's side (docs/operate/write-a-task.md, "Environments").
 
 Invariants:
 

@@ -11,7 +11,7 @@ Invariants:
 - Everything that a task returns is checked in one place, `node.tasks.gate`. No module asks `isinstance` of the
   protocols here, because on Python 3.11 that runs the task's properties.
 
-A package offers its tasks as `TaskKind`s under the entry point group "volery.tasks"; see docs/tasks.md.
+A package offers its tasks as `TaskKind`s under the entry point group "volery.tasks"; see docs/operate/write-a-task.md.
 """
 
 from __future__ import annotations

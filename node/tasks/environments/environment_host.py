@@ -154,7 +154,8 @@ class EnvironmentHost:
         for part in ("step", "reward"):
             if not callable(getattr(made, part, None)):
                 raise TaskError(
-                    f"task {gate.name!r} gave an environment at {place} without `{part}`; see docs/tasks.md."
+                    f"task {gate.name!r} gave an environment at {place} without `{part}`; see "
+                    "docs/operate/write-a-task.md."
                 )
         return _Alive(gate=gate, place=place, environment=made, tools=gate.tools_of(place, problem, made))
 

@@ -410,6 +410,6 @@ def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> Non
 
 
 def test_the_example_is_in_step_with_its_page() -> None:
-    page = (ROOT / "docs" / "operator.md").read_text()
+    page = (ROOT / "docs" / "operate" / "scaling.md").read_text()
     assert EXAMPLE.name in page
     assert f"{PARAMETERS:,}" in page

@@ -165,7 +165,7 @@ def test_every_limit_is_named_in_words() -> None:
 
 
 def test_the_guides_table_has_every_limit_with_what_is_in_force_by_default() -> None:
-    text = (ROOT / "docs" / "volunteer.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "lend" / "limits-and-hours.md").read_text(encoding="utf-8")
     section = text.split("\n## Every limit\n")[1].split("\n## ")[0]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:3] == "| `"]
     default = in_force(NodeConfig()) | {"[engine] threads": "half the cores"}

@@ -145,7 +145,7 @@ async def test_evaluation_plays_them_on_held_out_problems(tmp_path: Path, task: 
 
 
 async def test_the_example_of_the_documents_plays(tmp_path: Path) -> None:
-    section = (ROOT / "docs/tasks.md").read_text("utf-8").split("## Environments")[1]
+    section = (ROOT / "docs/operate/write-a-task.md").read_text("utf-8").split("## Environments")[1]
     (tmp_path / "my_task.py").write_text(section.split("```python\n")[1].split("```")[0])
     verifiers = opened(tmp_path, "python:my_task:shelves")
     async with verifiers.open():

@@ -39,7 +39,7 @@ TAKES_S = 12.0
 """Each of two peers makes 16 rollouts in so long, and a training step takes 32."""
 
 PROMISED = 0.10
-"""Predicted and measured bubble differ by no more (`bubble_error_points` in docs/benchmarks.md) ..."""
+"""Predicted and measured bubble differ by no more (`bubble_error_points` in docs/explain/benchmarks.md) ..."""
 
 STEADY = 0.05
 """... where training steps vary by no more than in `benchmarks/capacity.py`: the model takes T_train for a constant."""

@@ -12,7 +12,7 @@ from learner.monitoring.thresholds import Alarm
 from learner.rollouts.environment import Ended, Reply, Said
 from learner.rollouts.reward_parts import RewardPart, total
 from node.learner_role.metrics.board import MAX_SERIES, Board, Series
-from node.learner_role.metrics.catalogue import METRICS, TOPICS, Kind, table
+from node.learner_role.metrics.catalogue import METRICS, TOPICS, Kind
 from node.learner_role.metrics.collect import follow_event, is_trainers
 from node.learner_role.metrics.sinks import SinkQueue
 from node.runtime.events import EventLog, Field
@@ -20,9 +20,6 @@ from protocol.core.errors import LocalProtocolError
 from protocol.core.pipe import Arrays, Header
 from tests.node.learner_role.metrics.test_sinks import ListSink
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Settings, fast_directory, open_learner
-from tests.support.paths import ROOT
-
-PAGE = ROOT / "docs" / "metrics.md"
 
 EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("delivery_judged", {"peer": "peer", "admitted": 4, "refused": 2, "reason": "stale", "tokens": 40}),
@@ -132,11 +129,6 @@ def test_every_declaration_is_whole() -> None:
         assert metric.unit
         assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM)
         assert list(metric.buckets) == sorted(metric.buckets)
-
-
-def test_the_page_is_the_declaration() -> None:
-    _, _, told = PAGE.read_text(encoding="utf-8").partition("## Every metric\n\n")
-    assert told == table(), "renew it with `python -m node.learner_role.metrics.catalogue`"
 
 
 def test_figures_of_the_trainer_go_by_their_own_names() -> None:

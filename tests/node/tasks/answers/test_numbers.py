@@ -308,8 +308,8 @@ def test_the_table_is_no_small_one() -> None:
 
 
 def documented() -> list[tuple[str, Fraction | None]]:
-    """The rows of the table in docs/tasks.md: what is written there, and what it says is read."""
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    """The rows of the table in docs/operate/rewards.md: what is written there, and what it says is read."""
+    page = (ROOT / "docs" / "operate" / "rewards.md").read_text(encoding="utf-8")
     found: list[tuple[str, Fraction | None]] = []
     for row in re.search(r"\| written \| read \|\n(?:.*\n)((?:\|.*\n)+)", page)[1].splitlines():  # type: ignore[index]
         written, read = re.fullmatch(r"\| (.*) \| (.*) \|", row).groups()  # type: ignore[union-attr]

@@ -103,7 +103,7 @@ def test_show_asks_the_judge_or_says_why_it_cannot(tmp_path: Path, monkeypatch: 
 
 
 def test_the_example_of_the_documents_asks_a_judge(tmp_path: Path) -> None:
-    section = (ROOT / "docs/tasks.md").read_text("utf-8").split("## When services fail")[1]
+    section = (ROOT / "docs/operate/write-a-task.md").read_text("utf-8").split("## Ask a judge yourself")[1]
     code = section.split("```python\n")[1].split("```")[0]
     with serving(lambda number, heard: chat('{"score": 10}')) as server:
         (tmp_path / "of_poems.py").write_text(code.replace("http://127.0.0.1:8000/v1", server.url))

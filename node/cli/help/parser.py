@@ -38,10 +38,8 @@ class HelpedCommand(TyperCommand):
         panels = [
             Panel("Arguments", [row_of(one) for one in parameters if isinstance(one, TyperArgument)]),
             Panel("Options", [row_of(one) for one in parameters if isinstance(one, TyperOption) and not one.hidden]),
-            Panel("Exit codes", _exits(ctx)),
         ]
-        page = Page(_usage(ctx, self.collect_usage_pieces(ctx)), _paragraphs(self.help), _filled(panels))
-        formatter.write(lay_out(page, terminal_width(), colours=has_colours()))
+        formatter.write(_page_of(self, ctx, panels))
 
 
 class HelpedGroup(TyperGroup):
@@ -54,9 +52,8 @@ class HelpedGroup(TyperGroup):
         commands = [self.commands[name] for name in self.list_commands(ctx)]
         rows = [(str(one.name), one.get_short_help_str(1000)) for one in commands if not one.hidden]
         options = [row_of(one) for one in self.get_params(ctx) if isinstance(one, TyperOption)]
-        panels = [Panel("Commands", rows), Panel("Options", options), Panel("Exit codes", _exits(ctx))]
-        page = Page(_usage(ctx, self.collect_usage_pieces(ctx)), _paragraphs(self.help), _filled(panels))
-        formatter.write(lay_out(page, terminal_width(), colours=has_colours()))
+        panels = [Panel("Commands", rows), Panel("Options", options)]
+        formatter.write(_page_of(self, ctx, panels))
 
 
 def group(name: str, *, about: str, alone: bool = False) -> typer.Typer:
@@ -81,8 +78,11 @@ class App(typer.Typer):
         return super().command(name, **{"cls": HelpedCommand, **settings})
 
 
-def _usage(ctx: Any, pieces: Sequence[str]) -> str:
-    return " ".join([ctx.command_path, *pieces])
+def _page_of(command: Any, ctx: Any, panels: Sequence[Panel]) -> str:
+    """Return the page of a command or a group: its panels, and then its exit codes."""
+    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    filled = [panel for panel in [*panels, Panel("Exit codes", _exits(ctx))] if panel.rows]
+    return lay_out(Page(usage, _paragraphs(command.help), filled), terminal_width(), colours=has_colours())
 
 
 def _usage_pieces(parameters: Iterable[Any]) -> list[str]:
@@ -97,10 +97,6 @@ def _in_usage(argument: TyperArgument) -> str:
 
 def _paragraphs(text: str | None) -> list[str]:
     return [" ".join(part.split()) for part in (text or "").split("\n\n")]
-
-
-def _filled(panels: Iterable[Panel]) -> list[Panel]:
-    return [panel for panel in panels if panel.rows]
 
 
 def exits_of(words: Sequence[str]) -> dict[int, str]:

@@ -14,7 +14,7 @@ remember()
 import sys
 from typing import NoReturn
 
-from node.runtime.errors import NodeError, RunError, UsageError, of_file
+from node.runtime.errors import NodeError, UsageError, of_file, unwritable_output
 
 HELP: tuple[list[str], ...] = ([], ["-h"], ["--help"])
 """Arguments that ask for the program's own help."""
@@ -57,7 +57,7 @@ def _help() -> NoReturn:
         raise SystemExit(1) from None
     except OSError as error:
         sys.stdout = None
-        _fail(RunError(f"standard output cannot be written: {error.strerror}. Free disk space, or redirect it."))
+        _fail(unwritable_output(error))
     raise SystemExit(0 if sys.argv[1:] else UsageError.exit_code)
 
 

@@ -43,6 +43,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
+def unwritable_output(error: OSError) -> RunError:
+    """Return what to report if standard output cannot be written."""
+    return RunError(f"standard output cannot be written: {error.strerror}. Free disk space, or redirect it.")
+
+
 def of_file(error: OSError) -> NodeError | None:
     """Return the error that says that a path of the user's cannot be used; None if `error` names no file."""
     from protocol.core.invite import holds_invite

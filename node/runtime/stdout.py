@@ -29,7 +29,7 @@ from typing import Any
 
 import typer
 
-from node.runtime.errors import RunError
+from node.runtime.errors import unwritable_output
 from protocol.core.visible import visible
 
 WIDTHS = (80, 200)
@@ -135,6 +135,4 @@ class _Outlet(io.FileIO):
             self._failed = True
             if self._is_terminal and error.errno == errno.EIO:
                 return memoryview(data).nbytes
-            raise RunError(
-                f"standard output cannot be written: {error.strerror}. Free disk space, or redirect it."
-            ) from None
+            raise unwritable_output(error) from None

@@ -186,7 +186,7 @@ def lags(report: SwarmReport) -> Plot:
         )
     return Plot(
         key="lags",
-        title="Lag of trained rollouts, by share",
+        title="Rollouts by lag",
         unit="share of trained rollouts",
         said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none may have a lag "
         "above the window S.",

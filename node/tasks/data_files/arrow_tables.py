@@ -30,6 +30,7 @@ from node.tasks.data_files.rows import (
     heads,
     too_much,
 )
+from protocol.core.visible import one_line
 
 ROWS_AT_ONCE = 64
 """Rows of Parquet to read at once. They are decoded together, so the longest possible rows take a GiB. Larger batches
@@ -57,7 +58,8 @@ def load_pyarrow(path: object) -> Any:
 
 def told(error: BaseException) -> str:
     """Return an error of Arrow as one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(". ")
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return one_line(first, 200).rstrip(". ")
 
 
 class ArrowRows:

@@ -6,7 +6,8 @@ A name is that of a field, or a path into nested ones. `extra.final` is the fiel
 Invariants:
 
 - In every format, a value is None, a bool, a number, text, a list, or a mapping with text keys.
-- Every error about a row is a TaskError with the file, the row's number, the reason and the next step.
+- Every error about a row is a TaskError with the file, the row's number, the reason and the next step. It is one line,
+  whatever the file holds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from node.tasks.api.interface import TaskError
+from protocol.core.visible import one_line, visible
 
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 """Maximum characters in the fields of a row that a task reads. No prompt that fits into a lease needs more. A file
@@ -30,6 +32,9 @@ MAX_TOTAL_CHARACTERS = 1 << 30
 
 MAX_NAMES_TOLD = 20
 """Fields that a message lists. A message should fit on a line, and few data sets have more columns."""
+
+MAX_NAME_TOLD = 40
+"""Characters of a name that a message shows."""
 
 USUAL_NAMES = {
     "prompt": ("question", "problem", "query", "instruction", "input"),
@@ -102,8 +107,13 @@ def _find(fields: Mapping[str, Any], name: str) -> Any:
 
 def told_names(names: Sequence[str]) -> str:
     """Return the names as text for a message, or the first ones if there are many."""
-    shown = ", ".join(f"`{name[:40]}`" for name in names[:MAX_NAMES_TOLD])
+    shown = ", ".join(f"`{told_name(name)}`" for name in names[:MAX_NAMES_TOLD])
     return shown + (f" and {len(names) - MAX_NAMES_TOLD} more" if len(names) > MAX_NAMES_TOLD else "")
+
+
+def told_name(name: str) -> str:
+    """Return a name that a file holds, or the start of a long one, as text for a message."""
+    return one_line(name, MAX_NAME_TOLD)
 
 
 def kind_of(value: Any) -> str:
@@ -150,7 +160,8 @@ class DataFile(ABC):
     def reject(self, number: int, error: ValueError) -> TaskError:
         """Return the error for a row that cannot be used."""
         fix = error.fix if isinstance(error, BadRow) else ""
-        return TaskError(f"{self.place(number)}: {error}. {fix or f'Correct the {self.unit}, or remove it'}.")
+        told = visible(f"{error}. {fix or f'Correct the {self.unit}, or remove it'}.").replace("\n", "\\n")
+        return TaskError(f"{self.place(number)}: {told}")
 
 
 def heads(wanted: Collection[str]) -> frozenset[str]:

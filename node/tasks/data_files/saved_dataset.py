@@ -25,7 +25,7 @@ from node.tasks.api.options import suggestion
 from node.tasks.data_files.arrow_tables import ArrowRows, load_pyarrow, told
 from node.tasks.data_files.formats import SAVED, advice
 from node.tasks.data_files.parquet import PIECE_BYTES
-from node.tasks.data_files.rows import DataFile, Row
+from node.tasks.data_files.rows import DataFile, Row, told_name
 from protocol.core.codec import ready
 
 STATE, SPLITS = SAVED
@@ -76,10 +76,11 @@ class SavedDataset(DataFile):
                 raise TaskError(f"{self.path}: has no splits, only rows. Leave split= out.")
             return self.path
         splits = self._read_json(self.path / SPLITS, _Splits).splits
-        shown = ", ".join(splits) or "none"
+        shown = ", ".join(map(told_name, splits)) or "none"
         if not self._split and len(splits) != 1:
             raise TaskError(
-                f"{self.path}: has several splits: {shown}. Name one, as in split={(splits or ['train'])[0]}."
+                f"{self.path}: has several splits: {shown}. "
+                f"Name one, as in split={told_name((splits or ['train'])[0])}."
             )
         chosen = self._split or splits[0]
         if chosen not in splits or not _is_inside(chosen):

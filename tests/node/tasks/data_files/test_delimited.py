@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.delimited import Delimited
+from protocol.core.visible import HIDDEN
 
 
 def read(path: Path, delimiter: str = ",") -> list[tuple[int, dict[str, Any]]]:
@@ -101,6 +103,7 @@ def test_what_python_writes_is_read(tmp_path_factory: pytest.TempPathFactory, ro
     st.binary()
     | st.lists(st.sampled_from([b"prompt", b"answer", b",", b'"', b"\n", b"\r", b"a", b"\xff"])).map(b"".join)
 )
+@example(data=b'"\x01\n\x01"')
 def test_whatever_a_file_holds_it_is_rows_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_bytes(data)
@@ -111,4 +114,4 @@ def test_whatever_a_file_holds_it_is_rows_or_one_error(tmp_path_factory: pytest.
     else:
         told = str(path)
     assert told.startswith(str(path))
-    assert "\n" not in told
+    assert not {character for character in told if unicodedata.category(character) in HIDDEN}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.json_lines import JsonLines
 from node.tasks.data_files.rows import MAX_ROW_CHARACTERS
+from protocol.core.visible import HIDDEN
 
 
 def read(path: Path, *wanted: str) -> list[tuple[int, dict[str, Any]]]:
@@ -125,6 +127,7 @@ PIECES = [b'{"prompt"', b'"answer"', b":", b",", b"}", b"[", b"]", b'"a"', b"\\u
 
 
 @given(st.binary() | st.lists(st.sampled_from(PIECES)).map(b"".join))
+@example(data=b'{"a\\n\\u202eb": 1, "a\\n\\u202eb": 1}')
 def test_whatever_a_file_holds_it_is_rows_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(data)
@@ -135,4 +138,4 @@ def test_whatever_a_file_holds_it_is_rows_or_one_error(tmp_path_factory: pytest.
     else:
         told = str(path)
     assert told.startswith(str(path))
-    assert "\n" not in told
+    assert not {character for character in told if unicodedata.category(character) in HIDDEN}

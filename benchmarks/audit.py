@@ -35,7 +35,7 @@ import torch
 import trio
 
 from benchmarks.audits.picture import draw
-from benchmarks.audits.policies import FAST, LAGS, LATER_STEPS, SLOW, School, large, tiny
+from benchmarks.audits.policies import FAST, LAGS, LATER_STEPS, SLOW, PolicySet, large, tiny
 from benchmarks.audits.recording import (
     BARRED,
     HONEST,
@@ -97,7 +97,7 @@ class Size:
 
 TINY, LATER, LARGE = "tiny", "tiny, later", "50 M"
 
-SCHOOLS: Mapping[str, tuple[str, Callable[[Path, int, int], School]]] = {
+POLICY_SETS: Mapping[str, tuple[str, Callable[[Path, int, int], PolicySet]]] = {
     TINY: ("tiny", tiny),
     LATER: ("tiny", partial(tiny, steps=LATER_STEPS)),
     LARGE: ("large", large),
@@ -125,11 +125,11 @@ class Model:
     toploc: Toploc | None
 
 
-def measured(school: School, size: Size, vllm: Path | None, seed: int) -> Model:
-    recorded = trio.run(record, school, size.amounts, vllm, seed)
+def measured(policy_set: PolicySet, size: Size, vllm: Path | None, seed: int) -> Model:
+    recorded = trio.run(record, policy_set, size.amounts, vllm, seed)
     torch.set_num_threads(1)  # its seconds are compared with those of engines with one thread
     toploc = None if missing() else prove_all(recorded, PROVEN, size.proven)
-    parameters = read_contents(school.current).parameters
+    parameters = read_contents(policy_set.current).parameters
     margins, strict = margins_of(parameters), margins_of(parameters, Arithmetic.FLOAT32)
     return Model(judged=judge(recorded, toploc, margins, strict, seed), recorded=recorded, toploc=toploc)
 
@@ -294,12 +294,12 @@ def claim() -> int:
     models: dict[str, Model] = {}
     with scratch(asked.keep) as root:
         for name in asked.only or FULL:
-            size, (directory, school_of) = QUICK if asked.quick else FULL[name], SCHOOLS[name]
+            size, (directory, policies_of) = QUICK if asked.quick else FULL[name], POLICY_SETS[name]
             began = time.monotonic()
             torch.set_num_threads(os.cpu_count() or 1)
-            school = school_of(root / directory, asked.seed, size.amounts.honest)
+            policy_set = policies_of(root / directory, asked.seed, size.amounts.honest)
             say(f"\n{name}: policies made in {time.monotonic() - began:.0f} s")
-            models[name] = measured(school, size, vllm, asked.seed)
+            models[name] = measured(policy_set, size, vllm, asked.seed)
             say(f"{name}: recorded, audited and judged in {time.monotonic() - began:.0f} s, {SETS} sets of each size")
             for shown in (shown_detection, shown_tests, shown_honest):
                 say("\n" + shown(models[name]))

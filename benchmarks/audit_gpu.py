@@ -43,7 +43,7 @@ from benchmarks.audits.cards import (
     cards,
     engines_of,
     passed_round,
-    schooled,
+    teach_and_train,
 )
 from benchmarks.audits.evidence import Pool, detected, lower_bound, tokens_until, upper_bound
 from benchmarks.audits.recording import HONEST
@@ -243,7 +243,7 @@ async def measured(root: Path, names: Sequence[str], quick: bool, device: str, s
         for name in names:
             shape: Shape = SHAPES[name]
             began = time.monotonic()
-            deeds, loss = await schooled(root / name.replace(" ", "-"), shape, device, engines[wanted[0]], seed)  # type: ignore[arg-type]
+            deeds, loss = await teach_and_train(root / name.replace(" ", "-"), shape, device, engines[wanted[0]], seed)  # type: ignore[arg-type]
             parameters = read_contents(deeds[0].claimed).parameters
             say(f"{name}: {parameters} parameters, taught in {time.monotonic() - began:.0f} s to {loss:.3f} nats")
             able = {card: engine for card, engine in engines.items() if by_processor(name) or card.engine != "CPU"}

@@ -223,12 +223,12 @@ def baseline(out: Path, seed: int, name: str, *options: str) -> tuple[dict[str, 
 
 async def evaluate_all(config: SwarmConfig, directories: Sequence[Path]) -> list[Scores]:
     """Return the scores of model directories, with the learner's own evaluation: the same engine, prompts and seeds."""
-    schooling = open_task_suite(config, Path(config.model.directory).parent)
+    suite = open_task_suite(config, Path(config.model.directory).parent)
     terms = EvaluationTerms(
         every_versions=0,
         temperature=config.learn.temperature,
         max_new_tokens=config.learn.max_new_tokens,
-        stop_ids=frozenset(schooling.stop_ids),
+        stop_ids=frozenset(suite.stop_ids),
     )
     scores = []
     with first_cause():
@@ -238,7 +238,7 @@ async def evaluate_all(config: SwarmConfig, directories: Sequence[Path]) -> list
             for place, directory in enumerate(directories):
                 name, manifest = PolicyVersion(1, place), ManifestHash(place.to_bytes(32, "big"))
                 await engine.install(InstalledVersion(name=name, manifest=manifest), directory)
-                scores.append(await evaluate(engine, schooling.held_out, terms))
+                scores.append(await evaluate(engine, suite.held_out, terms))
     return scores
 
 

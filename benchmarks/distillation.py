@@ -158,7 +158,7 @@ class Classroom(Laboratory):
 
 
 @dataclass(kw_only=True)
-class School:
+class Models:
     """Models that are made when they are first needed: one teacher, and a student for each seed."""
 
     directory: Path
@@ -221,7 +221,7 @@ class Record:
 
 
 def compare(
-    seed: int, school: School, ways: Mapping[str, tuple[Way, ...]], record: Record
+    seed: int, models: Models, ways: Mapping[str, tuple[Way, ...]], record: Record
 ) -> dict[str, dict[Way, Run]]:
     """Return every run of one seed, by objective and way; run those that the record lacks."""
     found: dict[str, dict[Way, Run]] = {}
@@ -230,8 +230,8 @@ def compare(
         for way in tried:
             run = done.get((seed, objective, way))
             if run is None:
-                student = student or school.student(seed)
-                teacher = school.teacher if objective == "distill" else None
+                student = student or models.student(seed)
+                teacher = models.teacher if objective == "distill" else None
                 began = time.monotonic()
                 recipe = replace(RECIPE, prompts=way.prompts, group=way.group)
                 run = Classroom(cell(objective, way.rate, seed), recipe, student, teacher).to_target()
@@ -272,9 +272,9 @@ def claim() -> int:
     shares, rows = list[float](), list[list[str]]()
     figures: dict[str, float | None] = {}
     with scratch(asked.keep) as directory:
-        school = School(directory=directory, quick=asked.quick)
+        models = Models(directory=directory, quick=asked.quick)
         for seed in range(asked.seed, asked.seed + seeds):
-            found = compare(seed, school, ways, Record(path=None if asked.quick else asked.record))
+            found = compare(seed, models, ways, Record(path=None if asked.quick else asked.record))
             grpo, distill = best(found["grpo"]), best(found["distill"])
             if grpo and distill:
                 shares.append(distill / grpo)

@@ -164,7 +164,7 @@ async def play(
     )
     path.write_text(text, encoding="utf-8")
     config = read_swarm_config(path)
-    schooling = check_config(config, path)
+    suite = check_config(config, path)
     poison = TextCodec.load(directory / MODEL).encode_answer(f" {POISON}")[:-1]
     cheats = round(scene.cheats * peers)
     cast = DrillSetup(
@@ -173,7 +173,7 @@ async def play(
     events = EventLog(directory / "events.jsonl")
     began = time.monotonic()
     try:
-        done = await perform(config, schooling, cast, events)
+        done = await perform(config, suite, cast, events)
     finally:
         events.close()
     outcome = outcome_of(directory / STATE / "ledger.sqlite", done.played, done.relayed)

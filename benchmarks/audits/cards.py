@@ -187,7 +187,7 @@ def examples(spoken: Language, chance: np.random.Generator) -> Arrays:
     }
 
 
-async def schooled(
+async def teach_and_train(
     root: Path, shape: Shape, device: Device, engine: WorkerEngine, seed: int
 ) -> tuple[list[Deed], float]:
     """Teach and train a policy; return the deeds with its last version, and the last loss of its examples (nats a

@@ -48,7 +48,7 @@ GROUP = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class School:
+class PolicySet:
     """The policies made of one model, as model directories, and their prompts.
 
     `current` is the learner's last version; `older` are those of so many steps before, at FAST. `slow` and `slow_older`
@@ -91,7 +91,7 @@ def quantisations(source: Path, root: Path) -> dict[str, Path]:
 # The tiny model.
 
 
-def tiny(root: Path, seed: int, prompts: int, steps: int = TINY_STEPS) -> School:
+def tiny(root: Path, seed: int, prompts: int, steps: int = TINY_STEPS) -> PolicySet:
     """Make the policies of 0.2 M parameters, with heads as wide as vLLM requires and completions of 7 tokens.
 
     Models taught before the run are taken from `root` if they are there.
@@ -115,7 +115,7 @@ def tiny(root: Path, seed: int, prompts: int, steps: int = TINY_STEPS) -> School
         **quantisations(current, own / "quantised"),
     }
     encoded = fast.encoded
-    return School(
+    return PolicySet(
         current=current,
         older=older,
         slow=slowest,
@@ -246,7 +246,7 @@ class Run:
         self._training.step(rollout_batch(arrays, self.policy.vocab_size))
 
 
-def large(root: Path, seed: int, prompts: int) -> School:
+def large(root: Path, seed: int, prompts: int) -> PolicySet:
     """Make the policies of 50 M parameters, with completions of LINE tokens."""
     spoken = language(seed, int(LARGE["vocab_size"]))
     taught = _taught(root / "taught", LARGE, spoken, seed)
@@ -261,7 +261,7 @@ def large(root: Path, seed: int, prompts: int) -> School:
         **quantisations(current, root / "quantised"),
     }
     asked = spoken.lines(prompts, PROMPT, np.random.default_rng(2000 + seed)).tolist()
-    return School(
+    return PolicySet(
         current=current,
         older=older,
         slow=slowest,

@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.audits.evidence import Pool, pool_of
-from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
+from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, PolicySet
 from learner.trust.audit_queue import Passage
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, Verified
 from node.engine.transformers import TransformersConfig
@@ -71,11 +71,11 @@ class Deed:
     greedy: bool = False
 
 
-def deeds_of(school: School) -> list[Deed]:
+def deeds_of(policy_set: PolicySet) -> list[Deed]:
     """Return honest work and every cheat."""
-    current = school.current
-    cheats = [Deed(name=name, weights=weights, claimed=current) for name, weights in school.others.items()]
-    for rate, claimed, older in ((FAST, current, school.older), (SLOW, school.slow, school.slow_older)):
+    current = policy_set.current
+    cheats = [Deed(name=name, weights=weights, claimed=current) for name, weights in policy_set.others.items()]
+    for rate, claimed, older in ((FAST, current, policy_set.older), (SLOW, policy_set.slow, policy_set.slow_older)):
         cheats += [Deed(name=lag_name(lag, rate), weights=older[lag], claimed=claimed) for lag in LAGS]
     return [
         Deed(name=HONEST, weights=current, claimed=current),
@@ -143,14 +143,14 @@ async def opened(peer: Peer, vllm: Path | None) -> AsyncIterator[WorkerEngine]:
         yield engine
 
 
-async def record(school: School, amounts: Amounts, vllm: Path | None, seed: int) -> Recorded:
+async def record(policy_set: PolicySet, amounts: Amounts, vllm: Path | None, seed: int) -> Recorded:
     """Record everything for one model."""
     recorded = Recorded()
     cores = trio.CapacityLimiter(2)
     async with trio.open_nursery() as nursery:
         for peer in PEERS:
             if peer.engine != "vLLM" or vllm is not None:
-                nursery.start_soon(_generate_all, school, amounts, peer, vllm, seed, recorded, cores)
+                nursery.start_soon(_generate_all, policy_set, amounts, peer, vllm, seed, recorded, cores)
     recorded.made.sort(key=lambda made: (made.peer, made.deed.name))
     async with trio.open_nursery() as nursery:
         for dtype in VERIFIERS:
@@ -159,7 +159,7 @@ async def record(school: School, amounts: Amounts, vllm: Path | None, seed: int)
 
 
 async def _generate_all(
-    school: School,
+    policy_set: PolicySet,
     amounts: Amounts,
     peer: Peer,
     vllm: Path | None,
@@ -167,7 +167,7 @@ async def _generate_all(
     recorded: Recorded,
     cores: trio.CapacityLimiter,
 ) -> None:
-    deeds = [deed for deed in deeds_of(school) if peer == PLAIN or deed.name in (HONEST, *BARRED)]
+    deeds = [deed for deed in deeds_of(policy_set) if peer == PLAIN or deed.name in (HONEST, *BARRED)]
     async with cores, opened(peer, vllm) as engine:
         for number, deed in enumerate(sorted(deeds, key=lambda deed: str(deed.weights))):
             if engine.installed is None or engine.installed != version_of(deed.weights):
@@ -175,7 +175,7 @@ async def _generate_all(
             groups = amounts.honest if deed.name == HONEST else amounts.cheat
             # Prompts of cheats differ from each other's; seeds differ from those of all others.
             first = (seed << 40) + (number << 24)
-            prompts = [prompt for prompt in school.prompts[:groups] for _ in range(GROUP)]
+            prompts = [prompt for prompt in policy_set.prompts[:groups] for _ in range(GROUP)]
             seeds = [first + place for place in range(len(prompts))]
             recorded.made.append(
                 Made(
@@ -187,8 +187,8 @@ async def _generate_all(
                         engine,
                         prompts,
                         seeds,
-                        max_new_tokens=school.max_new_tokens,
-                        stop_ids=school.stop_ids,
+                        max_new_tokens=policy_set.max_new_tokens,
+                        stop_ids=policy_set.stop_ids,
                         greedy=deed.greedy,
                     ),
                 )

@@ -145,7 +145,7 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
     """
     directory = config.model.directory
     h: Hyperparameters = options.hyperparameters
-    schooling = open_task_suite(config, options.swarm.parent)
+    suite = open_task_suite(config, options.swarm.parent)
     tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(
@@ -154,9 +154,9 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_at(step, h) / h.learning_rate)
     return GRPOTrainer(
         model=model,
-        reward_funcs=reward_function(schooling),
+        reward_funcs=reward_function(suite),
         args=arguments(config, h, options.out / "trl", steps),
-        train_dataset=prompts(schooling, tokenizer, steps * config.learn.prompts_per_step),
+        train_dataset=prompts(suite, tokenizer, steps * config.learn.prompts_per_step),
         processing_class=tokenizer,
         optimizers=(optimizer, schedule),
         callbacks=[callback],
@@ -204,24 +204,24 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
     )
 
 
-def prompts(schooling: TaskSuite, tokenizer: Any, count: int) -> Dataset:
+def prompts(suite: TaskSuite, tokenizer: Any, count: int) -> Dataset:
     """Return the first `count` training prompts, in the order in which the learner leases them."""
     rows = []
     for _ in range(count):
-        prompt = schooling.next_prompt()
-        index, name = schooling.place(prompt.index)
-        text = schooling.tasks[name].task.problem(index).prompt
+        prompt = suite.next_prompt()
+        index, name = suite.place(prompt.index)
+        text = suite.tasks[name].task.problem(index).prompt
         if not isinstance(text, str) or tuple(tokenizer(text)["input_ids"]) != prompt.tokens:
             sys.exit(f"TRL would not read prompt {prompt.index} of {name!r} as the learner does")
         rows.append({"prompt": text, "index": prompt.index})
     return Dataset.from_list(rows)
 
 
-def reward_function(schooling: TaskSuite) -> Any:
+def reward_function(suite: TaskSuite) -> Any:
     """Return the task's reward as TRL calls it: by completion ids, a stop id included."""
 
     def task_reward(*, completion_ids: list[list[int]], index: list[int], **_rest: Any) -> list[float]:
-        return [schooling.reward(i, tuple(tokens)) for i, tokens in zip(index, completion_ids, strict=True)]
+        return [suite.reward(i, tuple(tokens)) for i, tokens in zip(index, completion_ids, strict=True)]
 
     return task_reward
 

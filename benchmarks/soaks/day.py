@@ -151,7 +151,7 @@ class Day:
             with trio.move_on_after(HOUR_S):
                 await run_learner(
                     start.config,
-                    start.schooling,
+                    start.suite,
                     events,
                     lambda invite, services: self._ready(invite),
                     trainer=trainer,

@@ -86,7 +86,7 @@ class LearnerOutcome:
 
 async def run_learner(
     config: SwarmConfig,
-    schooling: TaskSuite,
+    suite: TaskSuite,
     events: EventLog,
     on_ready: OnReady,
     *,
@@ -128,7 +128,7 @@ async def run_learner(
                     ledger=ledger,
                     store=store,
                     transport=await stack.enter_async_context(transport(home.learner.seed, config.network, events)),
-                    schooling=schooling,
+                    suite=suite,
                     events=events,
                     loop=loop,
                     trainer_argv=tuple(trainer),
@@ -178,9 +178,9 @@ class _Learner:
 
     def __init__(self, services: LearnerServices, board: StatusFile, on_ready: OnReady, *, trial: bool) -> None:
         self._services, self._board, self._on_ready, self._trial = services, board, on_ready, trial
-        for name, note in services.schooling.notes:
+        for name, note in services.suite.notes:
             services.events.emit("task_opened", task=name, note=note)
-        services.schooling.troubles.subscribe(services.events.trouble)
+        services.suite.troubles.subscribe(services.events.trouble)
 
     @asynccontextmanager
     async def feed_sinks(self) -> AsyncIterator[None]:
@@ -310,7 +310,7 @@ class _Learner:
             await stack.enter_async_context(services.trainer.open())
             engine = None
             is_audited = services.audits is not None and services.audits.audits
-            if services.schooling.held_out or is_audited:
+            if services.suite.held_out or is_audited:
                 state.waits = "The engine that evaluates and audits is being started."
                 engine = await stack.enter_async_context(self._open_engine())
             state.waits = ""
@@ -327,7 +327,7 @@ class _Learner:
     ) -> None:
         """Make the trial, then write the invite, so that peers may join. Raises what `try_out` does."""
         services = self._services
-        if self._trial and (terms := trial_terms(services.config, services.schooling)) is not None:
+        if self._trial and (terms := trial_terms(services.config, services.suite)) is not None:
             async with AsyncExitStack() as stack:
                 if engine is None:  # only the trial needs one
                     engine = await stack.enter_async_context(self._open_engine())
@@ -341,7 +341,7 @@ class _Learner:
 
     def _note_published(self, evaluation: Evaluation | None, nursery: trio.Nursery, signed: SignedManifest) -> None:
         services, version = self._services, signed.version
-        for task, figures in services.schooling.curriculum.standing().items():
+        for task, figures in services.suite.curriculum.standing().items():
             services.events.emit("curriculum", task=task, **figures)
         last = version.version >= services.config.learn.steps
         if evaluation is not None and evaluation.is_due(version, last=last):

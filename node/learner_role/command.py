@@ -39,9 +39,9 @@ async def learn(
     With `resume`, the command refuses to begin a new run. `fork_from` names the run to fork, as RUN or RUN@STEP.
     """
     start = look_at(path, resume=resume, fork_from=fork_from)
-    config, schooling, state_directory = start.config, start.schooling, Path(start.config.swarm.state)
+    config, suite, state_directory = start.config, start.suite, Path(start.config.swarm.state)
     if fork_from:
-        fork(fork_from, config, schooling.restore, Clock.now_ms())
+        fork(fork_from, config, suite.restore, Clock.now_ms())
     events = EventLog(state_directory / EVENTS_FILE)
     learn = config.learn
     state = ViewState(
@@ -71,7 +71,7 @@ async def learn(
                 outcome = await run_session(
                     terminal,
                     events,
-                    lambda: run_learner(config, schooling, events, ready, trainer=trainer, trial=trial),
+                    lambda: run_learner(config, suite, events, ready, trainer=trainer, trial=trial),
                     leave,
                 )
         except NodeError:

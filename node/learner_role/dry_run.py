@@ -112,7 +112,7 @@ async def _try(start: Start, trainer: Sequence[str]) -> Tried:
         print("Making a trial of the run (--quick skips it)...", file=sys.stderr)
     spec = child_spec(trainer, start.config)
     with about_keys_of(start.path):
-        return await _stoppable(partial(try_aside, start.config, start.schooling, start.rows, start.checkpoints, spec))
+        return await _stoppable(partial(try_aside, start.config, start.suite, start.rows, start.checkpoints, spec))
 
 
 async def _stoppable(look: Callable[[], Awaitable[T]]) -> T:
@@ -151,14 +151,14 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
 
     `outside`: lines about how others reach the learner. Raises UsageError.
     """
-    config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
+    config, suite, state = start.config, start.suite, Path(start.config.swarm.state)
     with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))
     recipe = recipe_in(config)
     computed = compute_dtype(config.trainer, gpu=has_gpu()) if tried is None else tried.compute_dtype
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype, computed=computed)
     told = [
-        *_story(config, schooling, _beginning(start, fork_from), start.rows[0].step if start.rows else 0),
+        *_story(config, suite, _beginning(start, fork_from), start.rows[0].step if start.rows else 0),
         *([start.note] if start.note else []),
         QUICK if tried is None else tried.told,
         "",
@@ -166,7 +166,7 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
         "",
         *_memory(footprint, config),
         "",
-        *_disk(footprint, config, state, evaluates=bool(schooling.held_out)),
+        *_disk(footprint, config, state, evaluates=bool(suite.held_out)),
         "",
         *_line(footprint, config),
         *(["", *outside] if outside else []),
@@ -194,7 +194,7 @@ def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
     return f"{computed} here, where there is {'a GPU' if has_gpu() else 'no GPU'}"
 
 
-def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int) -> Iterator[str]:
+def _story(config: SwarmConfig, suite: TaskSuite, beginning: str, begun: int) -> Iterator[str]:
     learn, batch = config.learn, config.swarm_rollouts
     yield f"The run {beginning}, and ends after step {learn.steps}."
     if begun >= learn.steps:
@@ -223,7 +223,7 @@ def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int
     if batch:
         lasts = f"A lease lasts {learn.lease_timeout_s:g} s"
         yield f"At most {round(most * batch)} rollouts are leased or wait{said}. {lasts}."
-    yield from _data(config, schooling)
+    yield from _data(config, suite)
 
 
 def _rates(config: SwarmConfig) -> Iterator[str]:
@@ -244,25 +244,25 @@ def _rates(config: SwarmConfig) -> Iterator[str]:
         )
 
 
-def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
+def _data(config: SwarmConfig, suite: TaskSuite) -> Iterator[str]:
     """Yield what the run trains and evaluates on, and what was left out."""
     total = sum(one.weight for one in config.task.tasks)
     for one in config.task.tasks:
         share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
-        tokens = words.counted(len(schooling.tasks[one.title].prompt(0)), "token")
+        tokens = words.counted(len(suite.tasks[one.title].prompt(0)), "token")
         yield f"Task {one.title}: its first prompt has {tokens}{share}."
-    for name, note in schooling.notes:
+    for name, note in suite.notes:
         yield f"{name}: {note}."
     if config.curriculum.dynamic_sampling:
         yield "Groups whose rewards are all equal are credited, but not trained on: others are leased in their place."
     evaluate = config.evaluate
     asked = f", each sampled {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
-    if not schooling.held_out:
+    if not suite.held_out:
         yield "Evaluation: none; there are no held-out prompts."
     else:
-        prompts = words.counted(len(schooling.held_out), "held-out prompt")
+        prompts = words.counted(len(suite.held_out), "held-out prompt")
         yield f"Evaluation: {prompts}{asked}, by an engine process of its own."
-    if schooling.held_out:
+    if suite.held_out:
         most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
         where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
         yield f"That engine runs on {where}. Beside the weights, a batch uses at most {most} for keys and values."

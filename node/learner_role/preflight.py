@@ -47,10 +47,10 @@ def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
-        schooling = open_task_suite(config, path.resolve().parent)
-        require_here(schooling, config.verifiers, config.curriculum.decided_by)
-        require_teacher(config, schooling)
-        return schooling
+        suite = open_task_suite(config, path.resolve().parent)
+        require_here(suite, config.verifiers, config.curriculum.decided_by)
+        require_teacher(config, suite)
+        return suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Start:
 
     path: Path
     config: SwarmConfig
-    schooling: TaskSuite
+    suite: TaskSuite
     rows: Sequence[CheckpointRow]
     checkpoints: Path
     origin: Origin | None
@@ -79,7 +79,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     """
     config = read_swarm_config(path)
     require_clock(Clock.now_ms())
-    schooling = check_config(config, path)
+    suite = check_config(config, path)
     state = Path(config.swarm.state)
     authority = require_home(state, now_ms=Clock.now_ms())
     require_one(resume=resume, fork_from=fork_from)
@@ -89,14 +89,14 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
         require_ledger(state, authority)
     origin = None
     if fork_from:
-        origin = find_origin(fork_from, config, schooling.restore)
+        origin = find_origin(fork_from, config, suite.restore)
     with about_keys_of(path):
-        rows = [origin.row] if origin else rows_to_resume(config, schooling, state)
+        rows = [origin.row] if origin else rows_to_resume(config, suite, state)
         note = base_note(config, state / LEDGER)
     return Start(
         path=path,
         config=config,
-        schooling=schooling,
+        suite=suite,
         rows=rows,
         checkpoints=(origin.state if origin else state) / CHECKPOINTS,
         origin=origin,
@@ -104,14 +104,14 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     )
 
 
-def rows_to_resume(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
+def rows_to_resume(config: SwarmConfig, suite: TaskSuite, state: Path) -> list[CheckpointRow]:
     """Return the run's own durable checkpoints. Raises UsageError if they are of other tasks or settings."""
     require_fixed(config, state / LEDGER, (SEED, WAYS))
     require_groups(config, state / LEDGER)
     rows = checkpoints_in(state)
     if rows:
-        before = schooling.state()
-        schooling.restore(rows[0].state)  # raises for other tasks
-        schooling.restore(before)  # a start that can read no checkpoint begins with this state
+        before = suite.state()
+        suite.restore(rows[0].state)  # raises for other tasks
+        suite.restore(before)  # a start that can read no checkpoint begins with this state
     require_fixed(config, state / LEDGER, (TASKS,))
     return rows

@@ -99,7 +99,7 @@ class LearnerServices:
     ledger: Ledger
     store: ChunkStore
     transport: Transport
-    schooling: TaskSuite
+    suite: TaskSuite
     events: EventLog
     loop: LoopWatch
     trainer_argv: tuple[str, ...]
@@ -107,7 +107,7 @@ class LearnerServices:
 
     def __post_init__(self) -> None:
         self.signals = LearnerSignals()
-        self.verifiers = Verifiers(schooling=self.schooling, section=self.config.verifiers, events=self.events)
+        self.verifiers = Verifiers(suite=self.suite, section=self.config.verifiers, events=self.events)
         self._build_state()
         self._build_context()
         self._build_recorders()
@@ -128,7 +128,7 @@ class LearnerServices:
     def _build_state(self) -> None:
         config, learn = self.config, self.config.learn
         self.prompts = PromptWriter(
-            schooling=self.schooling,
+            suite=self.suite,
             write=self.verifiers.prompts,
             alone=self.verifiers.is_pooled,
             writers=self.verifiers.writers,
@@ -138,7 +138,7 @@ class LearnerServices:
             group_size=learn.group_size,
             temperature=learn.temperature,
             max_new_tokens=learn.max_new_tokens,
-            stop_ids=self.schooling.stop_ids,
+            stop_ids=self.suite.stop_ids,
             deadline_s=learn.lease_timeout_s,
             routing=replayed_routing(config),
         )
@@ -155,7 +155,7 @@ class LearnerServices:
             ),
             leasing=Leasing(terms=terms, secret=self.home.secret, new_id=partial(secrets.token_bytes, 16)),
         )
-        alike = self.schooling.curriculum.alike
+        alike = self.suite.curriculum.alike
         self.state = RunState(
             scheduler=LeaseScheduler(
                 capacity=capacity,
@@ -209,7 +209,7 @@ class LearnerServices:
         self.monitor = LearnerMonitor(
             context=self.context,
             recorder=self.recorder,
-            task_of=lambda index: self.schooling.place(index)[1],
+            task_of=lambda index: self.suite.place(index)[1],
             samples=config.metrics.samples,
             advantage=recipe_in(config).advantage,
             overlong=learn.overlong_in_force,
@@ -274,7 +274,7 @@ class LearnerServices:
             witness=witness,
             leases=self.leases,
             ask=self.verifiers.replies,
-            problems=self.schooling,
+            problems=self.suite,
             trust=self.audits,
             formats=config.engines.formats,
         )
@@ -284,7 +284,7 @@ class LearnerServices:
         self.operator: OperatorService | None = None
         if (audits := self.audits) is not None:
             bans = Bans(context=self.context, audits=audits)
-            looks = audits.audits and not self.schooling.has_turns
+            looks = audits.audits and not self.suite.has_turns
             self.selection = SelectionService(context=self.context, kept=audits.kept, bans=bans, looks=looks)
             orders = OperatorDecisions(self.home.root)
             self.operator = OperatorService(
@@ -299,7 +299,7 @@ class LearnerServices:
             )
 
     def _build_swarm(self) -> None:
-        max_turns = self.config.learn.max_turns if self.schooling.has_turns else 1
+        max_turns = self.config.learn.max_turns if self.suite.has_turns else 1
         terms = LearnerTerms(
             context=self.context, config=self.config, max_turns=max_turns, teacher_digest=self.teacher_digest
         )
@@ -360,7 +360,7 @@ class LearnerServices:
             checkpoints=self.home.checkpoints,
             exports=self.home.exports,
             ask_one=self.verifiers.ask_one,
-            curriculum=self.schooling,
+            curriculum=self.suite,
             overlong=learn.overlong_in_force,
             open_incarnation=self._open_incarnation,
             recorder=self.recorder,
@@ -386,7 +386,7 @@ class JudgingServices:
 
 def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> JudgingServices:
     """Build the services that use `engine`; none of them if it is None."""
-    context, held_out, lock = services.context, services.schooling.held_out, trio.Lock()
+    context, held_out, lock = services.context, services.suite.held_out, trio.Lock()
     if engine is None:
         return JudgingServices(lock=lock)
     audits = selection = evaluation = None
@@ -412,7 +412,7 @@ def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> Jud
                 every_versions=evaluate.every_versions,
                 temperature=learn.temperature,
                 max_new_tokens=learn.max_new_tokens,
-                stop_ids=frozenset(services.schooling.stop_ids),
+                stop_ids=frozenset(services.suite.stop_ids),
                 samples=evaluate.samples,
                 ks=tuple(sorted(set(evaluate.pass_at_k))),
                 decides=services.config.curriculum.decided_by,

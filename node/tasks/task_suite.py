@@ -287,7 +287,7 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
         any_awaited=any(gate.has_async_reward for gate in gates),
     ):
         raise TaskError(idle)
-    schooling = TaskSuite(
+    suite = TaskSuite(
         codec=codec,
         tasks=tasks,
         curriculum=Curriculum(parts=parts),
@@ -307,14 +307,14 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
                 vocabulary=vocabulary_of(directory),
             )
             _require_pairs(config, logs)
-        schooling.logs = logs
-        schooling.offline = OfflineStream(
+        suite.logs = logs
+        suite.offline = OfflineStream(
             groups=logs.groups,
             rollouts=config.offline_rollouts,
             fingerprint=logs.digest,
             seed=f"offline/{config.learn.seed}",
         )
-    return schooling
+    return suite
 
 
 @contextmanager

@@ -119,7 +119,7 @@ _Answer = Callable[[Sequence[_Spot]], Awaitable[list[Reply | Failure]]]
 class Verifiers:
     """Answers questions about tasks. Cheap tasks can be asked at once, others once `open` is entered."""
 
-    schooling: TaskSuite
+    suite: TaskSuite
     section: VerifiersSection
     events: EventLog
     failures: int = 0
@@ -151,7 +151,7 @@ class Verifiers:
         """Return the titles of the tasks that run in verifiers."""
         if not _commands(self.section):
             return []
-        return [title for title, encoded in self.schooling.tasks.items() if not encoded.gate.is_cheap]
+        return [title for title, encoded in self.suite.tasks.items() if not encoded.gate.is_cheap]
 
     @property
     def writers(self) -> int:
@@ -161,8 +161,8 @@ class Verifiers:
 
     def is_pooled(self, index: int) -> bool:
         """Return whether the task of the training problem `index` runs in verifiers."""
-        _, title = self.schooling.place(index)
-        return not self.schooling.tasks[title].gate.is_cheap and bool(_commands(self.section))
+        _, title = self.suite.place(index)
+        return not self.suite.tasks[title].gate.is_cheap and bool(_commands(self.section))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -172,14 +172,14 @@ class Verifiers:
             yield
             return
         terms = PoolTerms(
-            tasks={title: self.schooling.origins[title] for title in self.pooled},
+            tasks={title: self.suite.origins[title] for title in self.pooled},
             fingerprints={
-                part.name: part.fingerprint for part in self.schooling.curriculum.parts if part.name in self.pooled
+                part.name: part.fingerprint for part in self.suite.curriculum.parts if part.name in self.pooled
             },
             timeout_s=self.section.timeout_s,
             memory_gb=self.section.memory_gb,
-            awaited=frozenset(title for title in self.pooled if self.schooling.tasks[title].gate.has_async_reward),
-            played=frozenset(title for title in self.pooled if self.schooling.tasks[title].gate.has_environments),
+            awaited=frozenset(title for title in self.pooled if self.suite.tasks[title].gate.has_async_reward),
+            played=frozenset(title for title in self.pooled if self.suite.tasks[title].gate.has_environments),
             environments=self.section.environments,
             idle_s=self.section.environment_idle_s,
             at_once=self.section.episodes_at_once,
@@ -197,7 +197,7 @@ class Verifiers:
         """
         places = []
         for one in questions:
-            index, title = self.schooling.place(one.index)
+            index, title = self.suite.place(one.index)
             places.append(
                 _Spot(
                     title=title,
@@ -238,8 +238,8 @@ class Verifiers:
         """
         pooled = set(self.pooled)
         found: dict[int, Written] = {}
-        if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
-            written = self.schooling.write_prompt
+        if here := [index for index in indexes if self.suite.place(index)[1] not in pooled]:
+            written = self.suite.write_prompt
             said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._desk)
             found.update(zip(here, said, strict=True))
         for index in indexes:
@@ -248,7 +248,7 @@ class Verifiers:
         return [found[index] for index in indexes]
 
     async def _prompt(self, index: int) -> Written:
-        inner, title = self.schooling.place(index)
+        inner, title = self.suite.place(index)
         problem = await self._problem(title, Place(index=inner))
         if isinstance(problem, Failure):
             self._unwritten += 1
@@ -256,7 +256,7 @@ class Verifiers:
                 raise _broken("prompts could not be written", problem)
             return f"task {title}: {problem.detail}"
         self._unwritten = 0
-        encoded = self.schooling.tasks[title]
+        encoded = self.suite.tasks[title]
         try:
             return await trio.to_thread.run_sync(encoded.encode_prompt, problem, limiter=self._desk)
         except TaskError as error:
@@ -271,7 +271,7 @@ class Verifiers:
             if isinstance(found, Failure):
                 return found
             known = found
-        if self.schooling.tasks[title].gate.has_turns:  # else it is never needed again
+        if self.suite.tasks[title].gate.has_turns:  # else it is never needed again
             self._posed[title, place] = known  # the newest is forgotten last
         if len(self._posed) > MAX_POSED:
             del self._posed[next(iter(self._posed))]
@@ -335,7 +335,7 @@ class Verifiers:
             self.events.emit("trouble", text=trouble)
 
     def _one_answer(self, place: _Spot) -> Reply | Failure:
-        encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
+        encoded, limits = self.suite.tasks[place.title], self.suite.limits
         try:
             return encoded.reply(
                 place.index,
@@ -351,17 +351,17 @@ class Verifiers:
 
     async def _asked(self, place: _Spot) -> Reply | Failure:
         assert self._pool is not None
-        replying = self.schooling.tasks[place.title].replying(
+        replying = self.suite.tasks[place.title].replying(
             place.index,
             place.said,
             place.transcript,
-            self.schooling.limits,
+            self.suite.limits,
             held_out=place.held_out,
             digests=place.digests,
             read=place.read,
         )
         problem: Problem | None = None
-        if self.schooling.tasks[place.title].gate.has_environments:  # they must know how to read what was said
+        if self.suite.tasks[place.title].gate.has_environments:  # they must know how to read what was said
             found = await self._problem(place.title, Place(index=place.index, held_out=place.held_out))
             if isinstance(found, Failure):
                 return found
@@ -442,7 +442,7 @@ class Verifiers:
             )
 
 
-def require_here(schooling: TaskSuite, section: VerifiersSection, decides: str = "") -> None:
+def require_here(suite: TaskSuite, section: VerifiersSection, decides: str = "") -> None:
     """Check that tasks can compute their rewards here, unless only other machines compute them.
 
     Raises TaskError when something that a task needs is missing, when it gives no reward, and when no task gives the
@@ -451,7 +451,7 @@ def require_here(schooling: TaskSuite, section: VerifiersSection, decides: str =
     if section.workers == 0 and section.machine:
         return
     named: list[frozenset[str] | None] = []
-    for title, encoded in schooling.tasks.items():
+    for title, encoded in suite.tasks.items():
         encoded.gate.require()
         with naming(f"[task] {title}"):
             require_services(encoded.gate)

@@ -23,7 +23,7 @@ from benchmarks.audits.cards import (
     engines_of,
     passed_round,
     rounding,
-    schooled,
+    teach_and_train,
 )
 from benchmarks.audits.evidence import Pool
 from benchmarks.audits.policies import GROUP, LINE
@@ -122,7 +122,7 @@ def test_it_runs_on_a_processor(tmp_path: Path) -> None:
 
     async def run() -> Passed:
         async with engines_of(wanted) as engines:
-            deeds, loss = await schooled(tmp_path, shape, "cpu", engines[wanted[0]], 0)
+            deeds, loss = await teach_and_train(tmp_path, shape, "cpu", engines[wanted[0]], 0)
             assert 0 < loss < 8
             assert [deed.name for deed in deeds] == [HONEST, OTHER, FOUR_BITS, LAG]
             assert {deed.claimed for deed in deeds} == {deeds[0].weights}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import distillation
-from benchmarks.distillation import STUDENT, TARGET, TEACHER, Classroom, Record, Run, School, Way, best, cell, compare
+from benchmarks.distillation import STUDENT, TARGET, TEACHER, Classroom, Models, Record, Run, Way, best, cell, compare
 from benchmarks.harness import crossing
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from tests.benchmarks.test_staleness import SMALL
@@ -34,9 +34,9 @@ def test_a_run_that_is_recorded_is_not_run_again(tmp_path: Path) -> None:
     assert record.read() == {}
     record.add(3, "distill", way, run)
 
-    school = School(directory=tmp_path / "nothing is made here", quick=True)
-    assert compare(3, school, {"distill": (way,)}, record) == {"distill": {way: run}}
-    assert not school.directory.exists()
+    models = Models(directory=tmp_path / "nothing is made here", quick=True)
+    assert compare(3, models, {"distill": (way,)}, record) == {"distill": {way: run}}
+    assert not models.directory.exists()
     Record(path=None).add(3, "distill", way, run)
     assert Record(path=None).read() == {}
 

@@ -55,7 +55,7 @@ def ran(swarm: Swarm, worked: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
     swarm.configure()
     home = open_learner_home(swarm.state, name="swarm", certificate_days=90, now_ms=Clock.now_ms())
     home.close()
-    curriculum = json.dumps(look_at(swarm.config).schooling.state())
+    curriculum = json.dumps(look_at(swarm.config).suite.state())
     of_its_tasks = f"UPDATE checkpoints SET state = json_set(state, '$.curriculum', json('{curriculum}'))"
     of_its_swarm = f"UPDATE meta SET value = X'{home.authority.swarm.hex()}' WHERE key = 'swarm'"
     shutil.copyfile(worked, swarm.ledger_file)

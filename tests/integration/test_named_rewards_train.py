@@ -75,13 +75,13 @@ def suite_config(root: Path) -> SwarmConfig:
 
 
 async def test_six_steps_with_rewards_that_have_names(tmp_path: Path) -> None:
-    schooling = open_task_suite(suite_config(tmp_path), tmp_path)
+    suite = open_task_suite(suite_config(tmp_path), tmp_path)
     section = VerifiersSection(workers=1)
-    require_here(schooling, section, "right")
+    require_here(suite, section, "right")
     async with open_learner(tmp_path, Settings(steps=STEPS, prompts=2, group_size=2)) as learner:
-        verifiers = Verifiers(schooling=schooling, section=section, events=learner.sessions.events)
+        verifiers = Verifiers(suite=suite, section=section, events=learner.sessions.events)
         assert verifiers.pooled == ["named"]
-        learner.scheduler.next_prompt = schooling.next_prompt
+        learner.scheduler.next_prompt = suite.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)
         learner.training.ask_one = verifiers.ask_one
         async with verifiers.open():
@@ -112,7 +112,7 @@ async def test_six_steps_with_rewards_that_have_names(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_task_gives_is_refused_at_the_start(tmp_path: Path) -> None:
-    schooling = open_task_suite(suite_config(tmp_path), tmp_path)
+    suite = open_task_suite(suite_config(tmp_path), tmp_path)
     says = "no task has a reward of that name; the tasks give length, right, style"
     with pytest.raises(TaskError, match=says):
-        require_here(schooling, VerifiersSection(workers=1), "correct")
+        require_here(suite, VerifiersSection(workers=1), "correct")

@@ -48,14 +48,14 @@ async def test_five_steps_with_a_service_that_fails_now_and_then(tmp_path: Path)
             reward_service=RewardServiceSection(url=server.url),
             learn=LearnSection(steps=STEPS, max_new_tokens=4),
         )
-        schooling = open_task_suite(config, tmp_path)
-        require_here(schooling, VerifiersSection(workers=1))
+        suite = open_task_suite(config, tmp_path)
+        require_here(suite, VerifiersSection(workers=1))
         settings = Settings(steps=STEPS, prompts=2, group_size=2)
         async with open_learner(tmp_path, settings) as learner:
             events = learner.sessions.events
-            verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=events)
+            verifiers = Verifiers(suite=suite, section=VerifiersSection(workers=1), events=events)
             assert verifiers.pooled == ["jsonl"]
-            learner.scheduler.next_prompt = schooling.next_prompt
+            learner.scheduler.next_prompt = suite.next_prompt
             object.__setattr__(learner.intake, "ask", verifiers.replies)
             learner.training.ask_one = verifiers.ask_one
             async with verifiers.open():

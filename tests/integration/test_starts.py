@@ -117,7 +117,7 @@ def make_run(path: Path, state: Path) -> None:
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
         ledger.training.begin_incarnation(0, 0)
         ledger.training.begun_under(fixed_settings(start.config))
-        row = CheckpointRow(step=STEP, incarnation=1, directory=f"1.{STEP}", state=start.schooling.state())
+        row = CheckpointRow(step=STEP, incarnation=1, directory=f"1.{STEP}", state=start.suite.state())
         ledger.training.checkpointed(row, 0)
 
 
@@ -369,7 +369,7 @@ def test_settings_are_held_before_the_first_checkpoint_once_work_was_leased(plac
 def test_a_fork_may_speak_to_its_model_otherwise(place: Place) -> None:
     place.options = {"fork_from": str(other_run(place))}
     place.change('directory = "model"', 'directory = "model"\nstop = ["<pad>"]')
-    assert look_at(place.path, fork_from=place.options["fork_from"]).schooling.stop_ids == (0, 2)
+    assert look_at(place.path, fork_from=place.options["fork_from"]).suite.stop_ids == (0, 2)
 
 
 def test_a_run_of_before_ways_were_kept_had_none(place: Place) -> None:
@@ -405,12 +405,12 @@ def test_a_quick_dry_run_says_in_what_this_machine_computes(place: Place, monkey
 
 def test_a_run_is_tried_on_the_first_prompt_of_each_task_and_its_curriculum_does_not_move(place: Place) -> None:
     start = look_at(place.path)
-    before = start.schooling.state()
-    terms = trial_terms(start.config, start.schooling)
+    before = start.suite.state()
+    terms = trial_terms(start.config, start.suite)
     assert terms is not None
-    assert terms.prompts == [encoded.prompt(0) for encoded in start.schooling.tasks.values()]
+    assert terms.prompts == [encoded.prompt(0) for encoded in start.suite.tasks.values()]
     assert (terms.reach.turn_tokens, terms.reach.tokens, terms.reach.has_turns) == (8, 64, False)
-    assert start.schooling.state() == before
+    assert start.suite.state() == before
 
 
 def test_a_first_prompt_that_leaves_no_room_is_passed_over(place: Place) -> None:
@@ -419,8 +419,8 @@ def test_a_first_prompt_that_leaves_no_room_is_passed_over(place: Place) -> None
     (place.root / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in long) + before)
     shutil.rmtree(place.state)
     start = look_at(place.path)
-    prompts = [start.schooling.tasks["sums"].prompt(index) for index in range(20)]
-    found = trial_terms(start.config, start.schooling)
+    prompts = [start.suite.tasks["sums"].prompt(index) for index in range(20)]
+    found = trial_terms(start.config, start.suite)
     assert found is not None
     assert len(prompts[0]) + 8 > 64
     assert found.prompts[0] == next(prompt for prompt in prompts if len(prompt) + 8 <= 64)
@@ -431,7 +431,7 @@ def test_a_run_that_no_engine_takes_part_in_has_no_trial(place: Place) -> None:
     shutil.rmtree(place.state)
     place.change("[trust]", '[offline]\npath = "logs.jsonl"\nshare = 1.0\n\n[trust]')
     start = look_at(place.path)
-    assert trial_terms(start.config, start.schooling) is None
+    assert trial_terms(start.config, start.suite) is None
     place.change("held_out = 0", "held_out = 2")
     start = look_at(place.path)
-    assert trial_terms(start.config, start.schooling) is not None, "an engine evaluates"
+    assert trial_terms(start.config, start.suite) is not None, "an engine evaluates"

@@ -52,12 +52,12 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         task=TaskSection(mixture=[MixtureTask(spec=spec, name=name) for name, spec in SPECS.items()], held_out=1),
         learn=LearnSection(steps=STEPS, max_new_tokens=4),
     )
-    schooling = open_task_suite(config, tmp_path)
+    suite = open_task_suite(config, tmp_path)
     settings = Settings(steps=STEPS, prompts=2, group_size=2)
     async with open_learner(tmp_path, settings) as learner:
-        verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=learner.sessions.events)
+        verifiers = Verifiers(suite=suite, section=VerifiersSection(workers=1), events=learner.sessions.events)
         assert set(verifiers.pooled) == {"legs", "sums", "code", "math"}
-        learner.scheduler.next_prompt = schooling.next_prompt
+        learner.scheduler.next_prompt = suite.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)
         learner.training.ask_one = verifiers.ask_one
         async with verifiers.open():
@@ -65,6 +65,6 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         steps, judged = learner.logged("step"), learner.logged("delivery_judged")
         assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
         assert learner.logged("reward_failed") == []
-        leased = Counter(schooling.place(int(prompt))[1] for prompt in learner.ledger.work.since(0, 0)[0])
+        leased = Counter(suite.place(int(prompt))[1] for prompt in learner.ledger.work.since(0, 0)[0])
         assert set(leased) == set(SPECS)
         assert all(one["admitted"] == 2 for one in judged)

@@ -175,7 +175,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
         path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
         config = read_swarm_config(path)
     config = adapt_config(config, terms.out / STATE, terms.steps)
-    schooling = check_config(config, path)
+    suite = check_config(config, path)
     terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
     follow(terminal.state, events)
     poison = await trio.to_thread.run_sync(lambda: TextCodec.load(Path(config.model.directory)).encode_answer(POISON))
@@ -189,7 +189,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
     terminal.say(
         f"{cast.honest} honest peers and {cast.cheats} cheats for {terms.steps} steps. The cheats' attacks take turns."
     )
-    done = await perform(config, schooling, cast, events)
+    done = await perform(config, suite, cast, events)
     ledger = terms.out / STATE / "ledger.sqlite"
     return await trio.to_thread.run_sync(outcome_of, ledger, done.played, done.relayed)
 

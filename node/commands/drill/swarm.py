@@ -68,7 +68,7 @@ class DrillRun:
     relayed: Relayed
 
 
-async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, events: EventLog) -> DrillRun:
+async def perform(config: SwarmConfig, suite: TaskSuite, cast: DrillSetup, events: EventLog) -> DrillRun:
     """Run the swarm of `config` with these peers to its last step.
 
     Raises UsageError, RunError and EngineError.
@@ -78,7 +78,7 @@ async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, e
     async with open_verifying_engine(section, events, name="engine of the players", state=state) as engine:
         scratch = state / "players"
         scratch.mkdir(parents=True, exist_ok=True)
-        drill = _Drill(config, schooling, cast, events, SharedEngine(engine=engine, scratch=scratch))
+        drill = _Drill(config, suite, cast, events, SharedEngine(engine=engine, scratch=scratch))
         await drill.run()
     return drill.collect()
 
@@ -88,7 +88,7 @@ class _Drill:
     """A learner and its peers while they run, and the results afterwards."""
 
     config: SwarmConfig
-    schooling: TaskSuite
+    suite: TaskSuite
     cast: DrillSetup
     events: EventLog
     foundry: SharedEngine
@@ -125,7 +125,7 @@ class _Drill:
     async def _learn(self, ready: trio.MemorySendChannel[tuple[str, RunState]], scope: trio.CancelScope) -> None:
         self._outcome = await run_learner(
             self.config,
-            self.schooling,
+            self.suite,
             self.events,
             lambda invite, services: ready.send_nowait((invite, services.state)),
             transport=self._move_in,
@@ -144,8 +144,8 @@ class _Drill:
             common=Common(
                 foundry=self.foundry,
                 swarm=invite.authority.swarm,
-                worth=partial(_worth, run, self.schooling),
-                answer=partial(_answer, run, self.schooling),
+                worth=partial(_worth, run, self.suite),
+                answer=partial(_answer, run, self.suite),
                 poison=cast.poison,
                 vocabulary=run.vocab_size,
             ),
@@ -180,17 +180,17 @@ async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
         await run.wait_changed()
 
 
-def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
+def _worth(run: RunState, suite: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
     """Return the reward of these tokens as the answer to an open lease; 0 if the lease is no longer open."""
     if (granted := run.capacity.leasing.open.get(lease)) is None:
         return 0.0
-    reply = schooling.environment(granted.prompt_index, (tuple(tokens),), len(tokens))
+    reply = suite.environment(granted.prompt_index, (tuple(tokens),), len(tokens))
     return reply.reward if isinstance(reply, EpisodeEnded) else 0.0
 
 
-def _answer(run: RunState, schooling: TaskSuite, lease: LeaseId) -> tuple[int, ...]:
+def _answer(run: RunState, suite: TaskSuite, lease: LeaseId) -> tuple[int, ...]:
     """Return the right answer to an open lease without its stop id; () if the lease is no longer open."""
     if (granted := run.capacity.leasing.open.get(lease)) is None:
         return ()
-    inner, name = schooling.place(granted.prompt_index)
-    return schooling.tasks[name].answer(inner)[:-1]
+    inner, name = suite.place(granted.prompt_index)
+    return suite.tasks[name].answer(inner)[:-1]

@@ -293,7 +293,7 @@ async def _scoring(wanted: Wanted, planned: Planned, kept: Kept, events: EventLo
         yield None
         return
     section = msgspec.structs.replace(learners_engine(config), threads=0, nice=0)  # nothing else runs meanwhile
-    verifiers = Verifiers(schooling=suite, section=config.verifiers, events=events)
+    verifiers = Verifiers(suite=suite, section=config.verifiers, events=events)
     async with (
         verifiers.open(),
         open_verifying_engine(section, events, name="evaluation", state=kept.place) as engine,

@@ -28,14 +28,14 @@ TOKENIZER, CONFIG = "tokenizer.json", "config.json"
 SAME_FAMILY = "Use a teacher of the policy's own family, or start the policy from a model of the teacher's family."
 
 
-def require_teacher(config: SwarmConfig, schooling: TaskSuite) -> None:
+def require_teacher(config: SwarmConfig, suite: TaskSuite) -> None:
     """Raise UsageError if the teacher cannot score the policy's completions. Does nothing without a teacher."""
     if config.distill.teacher is None:
         return
     teacher, policy = Path(config.distill.teacher), Path(config.model.directory)
     require_model(teacher, KEY)
     require_vocabulary(teacher, policy)
-    longest = schooling.limits.tokens if schooling.has_turns else schooling.longest_prompt + config.learn.max_new_tokens
+    longest = suite.limits.tokens if suite.has_turns else suite.longest_prompt + config.learn.max_new_tokens
     require_positions(teacher, longest)
 
 

@@ -41,14 +41,14 @@ class PromptWriter:
     """Keeps the next prompts written.
 
     Args:
-        schooling: the tasks, whose curriculum chooses the prompts.
+        suite: the tasks, whose curriculum chooses the prompts.
         write: writes prompts, in order: `node.verifiers.dispatch.Verifiers.prompts`.
         alone: whether the prompt of an index should be written alone, because a process needs its time for it.
         writers: the number of simultaneous calls of `write`.
         signals: carries the news that prompts are available again.
     """
 
-    schooling: TaskSuite
+    suite: TaskSuite
     write: Callable[[Sequence[int]], Awaitable[list[Written]]]
     alone: Callable[[int], bool]
     writers: int
@@ -62,11 +62,11 @@ class PromptWriter:
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.schooling.progressed.subscribe(lambda _: self._look_again())
+        self.suite.progressed.subscribe(lambda _: self._look_again())
 
     def next_prompt(self) -> Prompt | None:
         """Return the next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
-        prompt = self.schooling.draw(lambda index: self._shelf.pop(index, None))
+        prompt = self.suite.draw(lambda index: self._shelf.pop(index, None))
         self._is_missed = prompt is None
         return prompt
 
@@ -87,7 +87,7 @@ class PromptWriter:
             finally:
                 self._writing.difference_update(some)
             self._shelf.update(zip(some, written, strict=True))
-            if self._is_missed and self.schooling.upcoming(1)[0] in self._shelf:
+            if self._is_missed and self.suite.upcoming(1)[0] in self._shelf:
                 self._is_missed = False
                 self.signals.prompts_ready.emit(None)
 
@@ -98,11 +98,11 @@ class PromptWriter:
 
     def _claim(self) -> list[int]:
         """Return the indexes to write now, and mark them as being written; empty while enough are written."""
-        [first] = self.schooling.upcoming(1)
+        [first] = self.suite.upcoming(1)
         is_there = first in self._shelf or first in self._writing
         if self._is_full and is_there and len(self._shelf) + len(self._writing) > AHEAD // 2:
             return []
-        upcoming = self.schooling.upcoming(AHEAD)
+        upcoming = self.suite.upcoming(AHEAD)
         self._shelf = {index: self._shelf[index] for index in upcoming if index in self._shelf}
         missing = [index for index in upcoming if index not in self._shelf and index not in self._writing]
         has_enough = sum(map(len, self._shelf.values())) >= AHEAD_TOKENS and is_there

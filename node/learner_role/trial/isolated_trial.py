@@ -45,7 +45,7 @@ class Tried:
 
 async def try_aside(
     config: SwarmConfig,
-    schooling: TaskSuite,
+    suite: TaskSuite,
     rows: Sequence[CheckpointRow],
     checkpoints: Path,
     trainer: ChildSpec,
@@ -80,7 +80,7 @@ async def try_aside(
                     place = f" Check the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
                     raise RunError(f"The first version cannot be published: {refused.error}.{place}") from None
                 told = NO_ENGINE
-                if (terms := trial_terms(config, schooling)) is not None:
+                if (terms := trial_terms(config, suite)) is not None:
                     async with open_verifying_engine(
                         learners_engine(config), events, name="evaluation", state=Path(folder)
                     ) as engine:

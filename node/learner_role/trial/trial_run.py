@@ -83,22 +83,22 @@ class TrialTerms:
     replays: bool = False
 
 
-def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
+def trial_terms(config: SwarmConfig, suite: TaskSuite) -> TrialTerms | None:
     """Return the terms of a run's trial; None if the run needs no engine, because it trains only on logs and evaluates
     nothing."""
-    if not config.swarm_rollouts and not schooling.held_out:
+    if not config.swarm_rollouts and not suite.held_out:
         return None
-    limits = schooling.limits
+    limits = suite.limits
     return TrialTerms(
-        prompts=schooling.first_prompts(),
+        prompts=suite.first_prompts(),
         reach=Reach(
             turn_tokens=limits.turn_tokens,
             tokens=limits.tokens,
-            prompt_tokens=schooling.longest_prompt,
-            has_turns=schooling.has_turns,
+            prompt_tokens=suite.longest_prompt,
+            has_turns=suite.has_turns,
         ),
         temperature=config.learn.temperature,
-        stop_ids=frozenset(schooling.stop_ids),
+        stop_ids=frozenset(suite.stop_ids),
         weights_dtype=config.model.weights_dtype,
         arithmetic=Arithmetic(config.trust.required_compute_dtype),
         replays=config.trainer.router_replay,

@@ -140,16 +140,16 @@ def config(base: Path, share: float, objective: Any = "dpo", spec: str | None = 
     )
 
 
-def test_a_school_of_logs_alone_has_no_task_and_goes_on_where_it_was(base: Path) -> None:
+def test_a_suite_of_logs_alone_has_no_task_and_goes_on_where_it_was(base: Path) -> None:
     write(base, *[{**PAIR, "prompt": f"{letter}="} for letter in "abcdefg"])
-    schooling = open_task_suite(config(base, 1.0), base)
-    assert schooling.held_out == []
-    assert schooling.stop_ids
-    assert schooling.offline is not None
-    assert [name for name, _ in schooling.notes] == ["offline"]
-    assert len(schooling.offline.draw()) == 3
-    state = json.loads(json.dumps(schooling.state()))
-    following = [schooling.offline.draw() for _ in range(5)]
+    suite = open_task_suite(config(base, 1.0), base)
+    assert suite.held_out == []
+    assert suite.stop_ids
+    assert suite.offline is not None
+    assert [name for name, _ in suite.notes] == ["offline"]
+    assert len(suite.offline.draw()) == 3
+    state = json.loads(json.dumps(suite.state()))
+    following = [suite.offline.draw() for _ in range(5)]
     again = open_task_suite(config(base, 1.0), base)
     again.restore(state)
     assert again.offline is not None
@@ -160,10 +160,10 @@ def test_a_share_beside_a_task(base: Path) -> None:
     write(base, PAIR, GROUP)
     chosen = config(base, 0.3, spec="reverse:letters=2")
     assert (chosen.offline_rollouts, chosen.swarm_rollouts) == (2, 4)
-    schooling = open_task_suite(chosen, base)
-    assert schooling.next_prompt().task == "reverse"
-    assert schooling.offline is not None
-    assert len(schooling.held_out) == 2
+    suite = open_task_suite(chosen, base)
+    assert suite.next_prompt().task == "reverse"
+    assert suite.offline is not None
+    assert len(suite.held_out) == 2
 
 
 def test_a_token_that_the_model_does_not_have_is_refused(base: Path) -> None:

@@ -34,7 +34,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def school(
+def open_suite(
     base: Path,
     spec: str | list[MixtureTask] = "reverse:letters=4",
     *,
@@ -70,22 +70,22 @@ def write_config(base: Path, **config: object) -> None:
 
 def test_a_run_that_goes_beyond_gpt2s_positions_is_refused(base: Path) -> None:
     write_config(base, model_type="gpt2", n_positions=24, vocab_size=64)
-    school(base, max_new_tokens=4)
+    open_suite(base, max_new_tokens=4)
     with pytest.raises(TaskError, match=r"max_new_tokens = 40 are more than the 24 that the model"):
-        school(base, max_new_tokens=40)
+        open_suite(base, max_new_tokens=40)
 
 
 def test_a_run_that_goes_beyond_longropes_first_factors_is_told_why(base: Path) -> None:
     rope = {"type": "longrope", "short_factor": [1.0], "long_factor": [4.0]}
     sizes = {"max_position_embeddings": 4096, "original_max_position_embeddings": 24, "vocab_size": 64}
     write_config(base, model_type="phi3", rope_scaling=rope, **sizes)
-    school(base, max_new_tokens=4)
+    open_suite(base, max_new_tokens=4)
     with pytest.raises(
         TaskError, match=r"more than the 24 .*Beyond 24 tokens .*LongRoPE.*write the values of long_factor"
     ):
-        school(base, max_new_tokens=30)
+        open_suite(base, max_new_tokens=30)
     write_config(base, model_type="phi3", rope_scaling={**rope, "short_factor": [4.0]}, **sizes)
-    school(base, max_new_tokens=30)
+    open_suite(base, max_new_tokens=30)
 
 
 def test_a_template_beyond_the_embedding_is_refused_at_the_start(base: Path) -> None:
@@ -99,11 +99,11 @@ def test_a_template_beyond_the_embedding_is_refused_at_the_start(base: Path) -> 
         "".join(json.dumps({"prompt": f"say {n}", "answer": str(n)}) + "\n" for n in range(9))
     )
     write_config(base, vocab_size=65)
-    school(base, "jsonl:t.jsonl:chat=always", held_out=0)
+    open_suite(base, "jsonl:t.jsonl:chat=always", held_out=0)
     write_config(base, vocab_size=64)
-    school(base, "jsonl:t.jsonl:chat=never", held_out=0)
+    open_suite(base, "jsonl:t.jsonl:chat=never", held_out=0)
     with pytest.raises(TaskError, match="as token id 64, and the model's embedding has 64 rows") as caught:
-        school(base, "jsonl:t.jsonl:chat=always", held_out=0)
+        open_suite(base, "jsonl:t.jsonl:chat=always", held_out=0)
     assert "[task] spec" in str(caught.value)
 
 
@@ -123,7 +123,7 @@ def test_more_than_the_model_takes_is_refused() -> None:
 )
 def test_a_mistake_in_a_task_is_told_with_its_key(base: Path, spec: str | list[MixtureTask], says: str) -> None:
     with pytest.raises(TaskError, match=says):
-        school(base, spec)
+        open_suite(base, spec)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None
     lines = [{"prompt": "a" * (4 + 60 * (number % 3 == 0)) + str(number), "answer": "b"} for number in range(90)]
     (base / "long.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
-    schooling = school(base, "jsonl:long.jsonl:held_out=0.3", max_new_tokens=8)
+    suite = open_suite(base, "jsonl:long.jsonl:held_out=0.3", max_new_tokens=8)
     told: list[str] = []
-    schooling.troubles.subscribe(told.append)
-    assert max(len(schooling.next_prompt().tokens) for _ in range(40)) < 10
-    assert 0 < len(schooling.held_out) < 27
-    assert max(len(one.prompt) for one in schooling.held_out) < 10
+    suite.troubles.subscribe(told.append)
+    assert max(len(suite.next_prompt().tokens) for _ in range(40)) < 10
+    assert 0 < len(suite.held_out) < 27
+    assert max(len(one.prompt) for one in suite.held_out) < 10
     assert told == [
         "task jsonl: a prompt of 66 tokens and [learn] max_new_tokens = 8 are more than the 64 that the model, or "
         "max_episode_tokens, allows; such prompts are passed over"
@@ -174,10 +174,10 @@ def test_prompts_that_cannot_be_asked_are_passed_over(base: Path, bad: int) -> N
     lines = [{"prompt": f"{number}=", "answer": "b"} for number in range(90)]
     lines[bad]["prompt"] = lines[bad + 1]["prompt"] = "\N{SNOWMAN}="
     (base / "one.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    schooling = school(base, "jsonl:one.jsonl:held_out=0")
+    suite = open_suite(base, "jsonl:one.jsonl:held_out=0")
     told: list[str] = []
-    schooling.troubles.subscribe(told.append)
-    assert len({schooling.next_prompt().tokens for _ in range(88)}) == 88
+    suite.troubles.subscribe(told.append)
+    assert len({suite.next_prompt().tokens for _ in range(88)}) == 88
     [said] = told
     assert said.startswith("task jsonl: ")
     assert said.endswith("has no token for a character of '\N{SNOWMAN}='; such prompts are passed over")
@@ -186,126 +186,126 @@ def test_prompts_that_cannot_be_asked_are_passed_over(base: Path, bad: int) -> N
 def test_a_task_of_which_no_prompt_can_be_asked_is_refused(base: Path) -> None:
     (base / "none.jsonl").write_text("\n".join(json.dumps({"prompt": "\N{SNOWMAN}", "answer": "b"}) for _ in range(9)))
     with pytest.raises(TaskError, match="no token for a character"):
-        school(base, "jsonl:none.jsonl:held_out=0")
+        open_suite(base, "jsonl:none.jsonl:held_out=0")
 
 
 def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:
     (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
     with pytest.raises(TaskError, match=r"max_new_tokens = 60 are more than the 64 .* Lower \[learn\] max_new_tokens"):
-        school(base, "reverse:letters=4", max_new_tokens=60)
+        open_suite(base, "reverse:letters=4", max_new_tokens=60)
 
 
 def test_a_search_for_a_prompt_that_fits_ends(base: Path) -> None:
-    schooling = school(base)
-    schooling.limits = EpisodeLimits(tokens=8, turn_tokens=8)
+    suite = open_suite(base)
+    suite.limits = EpisodeLimits(tokens=8, turn_tokens=8)
     with pytest.raises(TaskError, match="none of the 4096 prompts before it can be used either"):
-        schooling.next_prompt()
+        suite.next_prompt()
 
 
 def test_an_environment_answers_for_the_task_of_its_index(base: Path) -> None:
-    schooling = school(base, [MixtureTask(spec="reverse:letters=4"), MixtureTask(spec="guess")])
-    codec = schooling.tasks["guess"].codec
-    for prompt in (schooling.next_prompt() for _ in range(8)):
+    suite = open_suite(base, [MixtureTask(spec="reverse:letters=4"), MixtureTask(spec="guess")])
+    codec = suite.tasks["guess"].codec
+    for prompt in (suite.next_prompt() for _ in range(8)):
         said = (codec.encode_answer("x"),)
-        reply = schooling.environment(prompt.index, said, len(prompt.tokens) + 2)
+        reply = suite.environment(prompt.index, said, len(prompt.tokens) + 2)
         if prompt.task == "reverse":
             assert reply == Ended(reward=0.0)
         else:
             assert reply == Answered(tokens=codec.encode_answer("?")[:-1])
-    assert {one.task for one in schooling.held_out} == {"reverse", "guess"}
-    assert all(isinstance(one.answer(((2,),), 9), Ended | Answered) for one in schooling.held_out)
+    assert {one.task for one in suite.held_out} == {"reverse", "guess"}
+    assert all(isinstance(one.answer(((2,),), 9), Ended | Answered) for one in suite.held_out)
 
 
 def test_prompts_are_what_the_task_asks_and_answers_what_it_wants(base: Path) -> None:
-    schooling = school(base)
-    prompt = schooling.next_prompt()
+    suite = open_suite(base)
+    prompt = suite.next_prompt()
     word = text(base, prompt.tokens)
     assert prompt.task == "reverse"
-    answer = schooling.tasks["reverse"].answer(prompt.index)
-    assert answer[-1] in schooling.stop_ids
+    answer = suite.tasks["reverse"].answer(prompt.index)
+    assert answer[-1] in suite.stop_ids
     assert text(base, answer[:-1])[::-1] in word
-    assert schooling.reward(prompt.index, answer) == 1.0
-    assert schooling.reward(prompt.index, answer[::-1]) < 1.0
+    assert suite.reward(prompt.index, answer) == 1.0
+    assert suite.reward(prompt.index, answer[::-1]) < 1.0
 
 
 def test_held_out_prompts_are_fixed_and_never_leased(base: Path) -> None:
-    one, other = school(base, held_out=50, seed=1), school(base, held_out=50, seed=2)
+    one, other = open_suite(base, held_out=50, seed=1), open_suite(base, held_out=50, seed=2)
     held = [item.prompt for item in one.held_out]
     assert len(set(held)) > 40
     assert [item.prompt for item in other.held_out] == held
-    leased = {schooling.next_prompt().tokens for schooling in (one, other) for _ in range(100)}
+    leased = {suite.next_prompt().tokens for suite in (one, other) for _ in range(100)}
     assert not leased & set(held)
     rewards = [item.reward((one.tasks["reverse"].codec.eos_id,)) for item in one.held_out]
     assert max(rewards) < 1.0
-    assert school(base, held_out=0).held_out == []
+    assert open_suite(base, held_out=0).held_out == []
 
 
 def test_the_curriculum_goes_on_where_its_state_was_taken(base: Path) -> None:
     spec = "arithmetic:levels=3"
-    schooling = school(base, spec)
+    suite = open_suite(base, spec)
     for _ in range(WINDOW):
-        schooling.observe(schooling.next_prompt().index, MASTERED + 0.1)
-    state: dict[str, Any] = json.loads(json.dumps(schooling.state()))
-    following = [schooling.next_prompt() for _ in range(20)]
-    again = school(base, spec)
+        suite.observe(suite.next_prompt().index, MASTERED + 0.1)
+    state: dict[str, Any] = json.loads(json.dumps(suite.state()))
+    following = [suite.next_prompt() for _ in range(20)]
+    again = open_suite(base, spec)
     again.restore(state)
     assert [again.next_prompt() for _ in range(20)] == following
-    assert following != [school(base, spec).next_prompt() for _ in range(20)]
+    assert following != [open_suite(base, spec).next_prompt() for _ in range(20)]
 
 
 def test_what_was_drawn_and_not_leased_is_drawn_again(base: Path) -> None:
-    schooling = school(base)
-    drawn = [schooling.next_prompt() for _ in range(6)]
-    again = school(base)
-    again.restore(json.loads(json.dumps(schooling.state([prompt.index for prompt in drawn[2:]]))))
+    suite = open_suite(base)
+    drawn = [suite.next_prompt() for _ in range(6)]
+    again = open_suite(base)
+    again.restore(json.loads(json.dumps(suite.state([prompt.index for prompt in drawn[2:]]))))
     assert [again.next_prompt() for _ in range(2)] == drawn[2:4]
-    once_more = school(base)
+    once_more = open_suite(base)
     once_more.restore(again.state([99]))
     assert [once_more.next_prompt().index for _ in range(3)] == [99, drawn[4].index, drawn[5].index]
 
 
 def test_a_state_of_another_task_is_refused(base: Path) -> None:
-    state = school(base, "reverse:letters=5").state()
+    state = open_suite(base, "reverse:letters=5").state()
     with pytest.raises(TaskError, match=r"not the one this run began with.*start a new run"):
-        school(base).restore(state)
+        open_suite(base).restore(state)
 
 
 def test_a_mixture_leases_by_weight_and_rewards_by_task(base: Path) -> None:
     mixture = [MixtureTask(spec="reverse:letters=4", weight=3), MixtureTask(spec="sort:digits=3", name="digits")]
-    schooling = school(base, mixture, held_out=3)
-    prompts = [schooling.next_prompt() for _ in range(40)]
+    suite = open_suite(base, mixture, held_out=3)
+    prompts = [suite.next_prompt() for _ in range(40)]
     assert Counter(prompt.task for prompt in prompts) == {"reverse": 30, "digits": 10}
     assert len({prompt.index for prompt in prompts}) == 40
     for prompt in prompts:
-        inner, name = schooling.place(prompt.index)
-        assert (name, schooling.tasks[name].prompt(inner)) == (prompt.task, prompt.tokens)
-        assert schooling.reward(prompt.index, schooling.tasks[name].answer(inner)) == 1.0
-    assert Counter(held.task for held in schooling.held_out) == {"reverse": 3, "digits": 3}
+        inner, name = suite.place(prompt.index)
+        assert (name, suite.tasks[name].prompt(inner)) == (prompt.task, prompt.tokens)
+        assert suite.reward(prompt.index, suite.tasks[name].answer(inner)) == 1.0
+    assert Counter(held.task for held in suite.held_out) == {"reverse": 3, "digits": 3}
 
 
 def test_a_mixture_goes_on_where_its_state_was_taken_and_is_refused_in_another_order(base: Path) -> None:
     mixture = [MixtureTask(spec="arithmetic"), MixtureTask(spec="sort", weight=2.5)]
-    schooling = school(base, mixture)
+    suite = open_suite(base, mixture)
     for _ in range(17):
-        schooling.next_prompt()
-    state = json.loads(json.dumps(schooling.state()))
-    following = [schooling.next_prompt() for _ in range(20)]
-    again = school(base, mixture)
+        suite.next_prompt()
+    state = json.loads(json.dumps(suite.state()))
+    following = [suite.next_prompt() for _ in range(20)]
+    again = open_suite(base, mixture)
     again.restore(state)
     assert [again.next_prompt() for _ in range(20)] == following
     with pytest.raises(TaskError, match="tasks of the mixture did"):
-        school(base, mixture[::-1]).restore(state)
+        open_suite(base, mixture[::-1]).restore(state)
 
 
 def test_files_of_a_task_are_relative_to_the_configuration(base: Path) -> None:
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
     (base / "data").mkdir()
     (base / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    schooling = school(base, "jsonl:data/train.jsonl:held_out=0", held_out=2)
-    assert schooling.held_out == []
-    schooling = school(base, "jsonl:data/train.jsonl", held_out=128)
-    assert len(schooling.held_out) == len({held.prompt for held in schooling.held_out}) == 4, "a tenth, and none twice"
-    assert text(base, schooling.next_prompt().tokens).endswith("=")
+    suite = open_suite(base, "jsonl:data/train.jsonl:held_out=0", held_out=2)
+    assert suite.held_out == []
+    suite = open_suite(base, "jsonl:data/train.jsonl", held_out=128)
+    assert len(suite.held_out) == len({held.prompt for held in suite.held_out}) == 4, "a tenth, and none twice"
+    assert text(base, suite.next_prompt().tokens).endswith("=")
 
 
 @pytest.mark.parametrize(
@@ -313,13 +313,13 @@ def test_files_of_a_task_are_relative_to_the_configuration(base: Path) -> None:
 )
 def test_a_task_that_cannot_be_opened(base: Path, spec: str, says: str) -> None:
     with pytest.raises(TaskError, match=says):
-        school(base, spec)
+        open_suite(base, spec)
 
 
 def test_a_model_without_a_tokenizer(base: Path) -> None:
     (base / "model" / "tokenizer.json").unlink()
     with pytest.raises(TaskError, match=r"no tokenizer\.json"):
-        school(base)
+        open_suite(base)
 
 
 @pytest.mark.parametrize(

@@ -365,11 +365,11 @@ def opened(beside: Path, log: list[tuple[str, dict[str, Field]]], spec: str, **s
     events = EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))))
     verifiers = msgspec.convert({"workers": 1, **section}, VerifiersSection)
-    return Verifiers(schooling=open_task_suite(config, beside), section=verifiers, events=events)
+    return Verifiers(suite=open_task_suite(config, beside), section=verifiers, events=events)
 
 
 def question(verifiers: Verifiers, *texts: str) -> Question:
-    codec = verifiers.schooling.codec
+    codec = verifiers.suite.codec
     spoken = tuple(codec.encode_answer(text) for text in texts)
     return Question(index=7, said=spoken, transcript=sum(map(len, spoken)) + 1)
 
@@ -388,7 +388,7 @@ async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path
         assert (second.reward, second.void) == (0.0, False)
         assert second.failure.startswith("raised: task 'nasty' failed at index 7")
         [held_out] = await verifiers.held_out_replies(
-            [(verifiers.schooling.held_out[1], question(verifiers, "four").said, 9, ())]
+            [(verifiers.suite.held_out[1], question(verifiers, "four").said, 9, ())]
         )
         assert held_out == Ended(reward=4.1)
         assert await trio.to_thread.run_sync(verifiers.ask_one, question(verifiers, "four")) == first
@@ -421,7 +421,7 @@ async def test_a_task_that_fails_at_everything_ends_the_run(beside: Path) -> Non
 async def test_several_turns_with_the_task_elsewhere_and_the_tokens_here(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:NastyTurns")
     async with verifiers.open():
-        codec = verifiers.schooling.codec
+        codec = verifiers.suite.codec
         [reply] = await verifiers.replies([question(verifiers, "p", "q")])
         assert isinstance(reply, Answered)
         assert codec.decode(reply.tokens) == "bq"
@@ -433,7 +433,7 @@ async def test_a_cheap_task_needs_no_process(beside: Path) -> None:
     assert verifiers.pooled == []
     children = len(psutil.Process().children())
     async with verifiers.open():
-        answer = verifiers.schooling.tasks["reverse"].task.problem(7).answer
+        answer = verifiers.suite.tasks["reverse"].task.problem(7).answer
         assert await replies(verifiers, str(answer)) == [Ended(reward=1.0)]
         assert len(psutil.Process().children()) == children
 
@@ -555,13 +555,13 @@ async def test_a_task_that_has_judged_one_completion_is_not_told_to_judge_none(b
 async def test_a_task_that_is_asked_elsewhere_is_asked_for_its_problem_there_once(beside: Path) -> None:
     """Between two turns the answer goes through the template after the prompt: nobody makes the problem here."""
     verifiers = opened(beside, [], "python:nasty:NastyTurns")
-    task = verifiers.schooling.tasks["python"].task
+    task = verifiers.suite.tasks["python"].task
     made: list[int] = []
     task.problem = lambda index: made.append(index)  # type: ignore[assignment]
     async with verifiers.open():
         found = await verifiers.replies([question(verifiers, "p", "q"), question(verifiers, "q")])
-        assert await verifiers.prompts([7]) == [verifiers.schooling.codec.encode_answer("7")[:-1]]
-    assert [verifiers.schooling.codec.decode(reply.tokens) for reply in found if isinstance(reply, Answered)] == [
+        assert await verifiers.prompts([7]) == [verifiers.suite.codec.encode_answer("7")[:-1]]
+    assert [verifiers.suite.codec.decode(reply.tokens) for reply in found if isinstance(reply, Answered)] == [
         "bq",
         "aq",
     ]
@@ -573,18 +573,18 @@ async def test_a_fingerprint_is_computed_once_whoever_asks(beside: Path) -> None
     """It may draw problems for seconds; `isinstance` with a Protocol would run it each time, on Python 3.11."""
     (beside / "dear.py").write_text(DEAR)
     verifiers = opened(beside, [], "python:dear:Dear")
-    task = verifiers.schooling.tasks["python"].task
+    task = verifiers.suite.tasks["python"].task
     async with verifiers.open():
         for _ in range(3):
             await replies(verifiers, "four")
             assert verifiers.pooled == ["python"]
-        assert (verifiers.schooling.has_turns, len(verifiers.schooling.notes)) == (True, 1)
+        assert (verifiers.suite.has_turns, len(verifiers.suite.notes)) == (True, 1)
     assert task.asked == 1  # type: ignore[attr-defined]
 
 
 def test_a_task_without_a_reward_is_refused_before_the_run_unless_others_compute_it(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:Never")
     with pytest.raises(TaskError, match="'nasty' gave no reward at index 0, but None"):
-        require_here(verifiers.schooling, VerifiersSection())
+        require_here(verifiers.suite, VerifiersSection())
     elsewhere = VerifiersSection(workers=0, machine=[VerifierMachine(command=["ssh", "there"])])
-    require_here(verifiers.schooling, elsewhere)
+    require_here(verifiers.suite, elsewhere)

@@ -50,7 +50,7 @@ def opened(
     events = EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))) if log is not None else None)
     verifiers = msgspec.convert({"workers": 2, **section}, VerifiersSection)
-    return Verifiers(schooling=open_task_suite(config, root), section=verifiers, events=events)
+    return Verifiers(suite=open_task_suite(config, root), section=verifiers, events=events)
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class Talk:
     read: list[Answered] = field(default_factory=list)
 
     async def say(self, word: str, *, finished: bool = True) -> Reply:
-        codec = self.verifiers.schooling.codec
+        codec = self.verifiers.suite.codec
         tokens = codec.encode_answer(word)
         self.said.append(tokens if finished else tokens[:-1])
         [reply] = await self.verifiers.replies([self.question()])
@@ -92,7 +92,7 @@ async def test_wrapped_as_an_environment_a_pure_task_answers_the_same_tokens_and
     async with wrapped.open(), pure.open():
         for index in range(12):
             first, second = Talk(verifiers=pure, index=index), Talk(verifiers=wrapped, index=index)
-            answer = str(pure.schooling.tasks[task].task.problem(index).answer)
+            answer = str(pure.suite.tasks[task].task.problem(index).answer)
             while True:
                 word, finished = luck.choice([*WORDS[task], answer, answer]), luck.random() < 0.9
                 wanted = await first.say(word, finished=finished)
@@ -132,7 +132,7 @@ async def test_evaluation_plays_them_on_held_out_problems(tmp_path: Path, task: 
     for spec in (PURE[task], f"python:tests.support.turn_environments:{task}"):
         verifiers = opened(tmp_path, spec)
         async with verifiers.open():
-            codec, held_out = verifiers.schooling.codec, verifiers.schooling.held_out
+            codec, held_out = verifiers.suite.codec, verifiers.suite.held_out
             terms: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 4, "stop_ids": frozenset()}
             requests = [
                 (GenerationRequest(prompt=held.prompt, seed=seed, **terms), held)
@@ -153,8 +153,8 @@ async def test_the_example_of_the_documents_plays(tmp_path: Path) -> None:
         for name in "ab":
             reply = await talk.say(f"open {name}")
             assert isinstance(reply, Answered)
-            boxes.append(int(verifiers.schooling.codec.decode(reply.tokens)))
-        gate = verifiers.schooling.tasks["python"].gate
+            boxes.append(int(verifiers.suite.codec.decode(reply.tokens)))
+        gate = verifiers.suite.tasks["python"].gate
         total: int = gate.maker(gate.problem(Place(index=3)), gate.seed(Place(index=3))).total  # type: ignore[attr-defined]
         assert await talk.say(f"sum {total}") == Ended(reward=1.0)
 
@@ -220,4 +220,4 @@ def test_a_task_whose_environment_gives_no_reward_is_refused_before_the_run(besi
     )
     verifiers = opened(beside, "python:odd:Worlds")
     with pytest.raises(TaskError, match="gave no reward at index 0, but 'much'"):
-        require_here(verifiers.schooling, VerifiersSection())
+        require_here(verifiers.suite, VerifiersSection())

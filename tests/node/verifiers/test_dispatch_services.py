@@ -81,11 +81,11 @@ def opened(root: Path, spec: str, log: Log | None = None, *, workers: int = 1, *
     events = EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))) if log is not None else None)
     section = msgspec.convert({"workers": workers, **more}, VerifiersSection)
-    return Verifiers(schooling=open_task_suite(config, root), section=section, events=events)
+    return Verifiers(suite=open_task_suite(config, root), section=section, events=events)
 
 
 async def asked(verifiers: Verifiers, words: list[tuple[str, ...]]) -> list[Reply]:
-    codec = verifiers.schooling.codec
+    codec = verifiers.suite.codec
     questions = [
         Question(index=number, said=tuple(codec.encode_answer(word) for word in said), transcript=40)
         for number, said in enumerate(words)
@@ -96,8 +96,8 @@ async def asked(verifiers: Verifiers, words: list[tuple[str, ...]]) -> list[Repl
 @pytest.mark.parametrize("workers", [0, 1])
 async def test_a_reward_may_be_async(tmp_path: Path, workers: int) -> None:
     verifiers = opened(tmp_path, "python:awaited_task:make", workers=workers)
-    assert verifiers.schooling.tasks["python"].gate.has_async_reward
-    require_here(verifiers.schooling, verifiers.section)
+    assert verifiers.suite.tasks["python"].gate.has_async_reward
+    require_here(verifiers.suite, verifiers.section)
     async with verifiers.open():
         found = await asked(verifiers, [("abc",), ("turn", "ab"), ("turn", "turn", "a")])
     assert found == [Ended(reward=0.3), Ended(reward=1.2), Ended(reward=2.1)]
@@ -176,7 +176,7 @@ def service(server: Server | str, **more: Any) -> dict[str, Any]:
 async def test_a_file_without_answers_is_judged_by_a_service(tmp_path: Path, workers: int) -> None:
     with serving(length) as server:
         verifiers = opened(tmp_path, data(tmp_path) + "service", workers=workers, **service(server, batch=4))
-        require_here(verifiers.schooling, verifiers.section)
+        require_here(verifiers.suite, verifiers.section)
         async with verifiers.open():
             found = await asked(verifiers, [("abc",), ("ab",), ("a",)])
         assert found == [Ended(reward=0.3), Ended(reward=0.2), Ended(reward=0.1)]
@@ -204,7 +204,7 @@ async def test_a_judge_is_asked_with_its_key_at_the_verifiers(tmp_path: Path, mo
         [heard] = server.heard
     assert heard.headers["authorization"] == "Bearer sk-secret"
     assert heard.value["messages"][1]["content"].startswith("Grade <response ")
-    assert "sk-secret" not in json.dumps(log) + json.dumps(verifiers.schooling.origins)
+    assert "sk-secret" not in json.dumps(log) + json.dumps(verifiers.suite.origins)
 
 
 async def test_what_does_not_end_is_not_shown_to_a_judge(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_what_does_not_end_is_not_shown_to_a_judge(tmp_path: Path) -> None
         judge = JudgeSection(url=server.url, model="m")
         verifiers = opened(tmp_path, data(tmp_path) + "judge", judge=judge)
         async with verifiers.open():
-            cut_off = verifiers.schooling.codec.encode_answer("abc")[:-1]
+            cut_off = verifiers.suite.codec.encode_answer("abc")[:-1]
             [reply] = await verifiers.replies([Question(index=0, said=(cut_off,), transcript=40)])
         assert reply == Ended(reward=0.0, cut_off=True)
         assert server.heard == []
@@ -261,7 +261,7 @@ def test_a_start_is_refused_where_nobody_answers(tmp_path: Path, match: str) -> 
     judge = JudgeSection(url=nobody(), model="m", timeout_s=3.0)
     verifiers = opened(tmp_path, data(tmp_path) + match, judge=judge, **service(nobody(), timeout_s=3.0))
     with pytest.raises(TaskError, match=r"\[task\] jsonl: \[(judge|reward_service)\] http.*gave no reward.*Connect"):
-        require_here(verifiers.schooling, verifiers.section)
+        require_here(verifiers.suite, verifiers.section)
 
 
 @pytest.mark.parametrize("match", ["judge", "service"])
@@ -278,7 +278,7 @@ async def test_names_have_weights_and_one_that_is_not_said_counts_as_nothing(tmp
     with serving(answer) as server:
         terms = service(server, weights={"format": 0.2})
         verifiers = opened(tmp_path, data(tmp_path) + "service", **terms)
-        require_here(verifiers.schooling, verifiers.section)
+        require_here(verifiers.suite, verifiers.section)
         async with verifiers.open():
             both, one, none = await asked(verifiers, [("ab",), ("cd",), ("ef",)])
     assert isinstance(both, Ended)

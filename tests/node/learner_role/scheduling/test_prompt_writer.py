@@ -86,7 +86,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def school(base: Path, *specs: str) -> TaskSuite:
+def open_suite(base: Path, *specs: str) -> TaskSuite:
     mixture = [MixtureTask(spec=spec, name=f"task{number}") for number, spec in enumerate(specs)]
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
@@ -104,17 +104,17 @@ def own(base: Path, spec: str) -> str:
     return f"python:{name}:{spec}"
 
 
-async def at_once(schooling: TaskSuite, indexes: Sequence[int]) -> list[Written]:
+async def at_once(suite: TaskSuite, indexes: Sequence[int]) -> list[Written]:
     await trio.lowlevel.checkpoint()
-    return [schooling.write_prompt(index) for index in indexes]
+    return [suite.write_prompt(index) for index in indexes]
 
 
-def desk_of(schooling: TaskSuite, **parts: object) -> PromptWriter:
+def desk_of(suite: TaskSuite, **parts: object) -> PromptWriter:
     async def write(indexes: Sequence[int]) -> list[Written]:
-        return await at_once(schooling, indexes)
+        return await at_once(suite, indexes)
 
     settings = {"write": write, "alone": lambda index: False, "writers": 2, "signals": LearnerSignals()}
-    return PromptWriter(schooling=schooling, **{**settings, **parts})  # type: ignore[arg-type]
+    return PromptWriter(suite=suite, **{**settings, **parts})  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ def test_what_comes_is_what_would_come_without_the_desk(
     base = tmp_path_factory.mktemp("same")
     (base / "model").mkdir()
     write_character_tokenizer(base / "model")
-    plain, other = school(few(base), *MIXED), school(base, *MIXED)
+    plain, other = open_suite(few(base), *MIXED), open_suite(base, *MIXED)
 
     async def play() -> None:
         async with working(desk_of(other)) as desk:
@@ -159,22 +159,22 @@ def test_what_comes_is_what_would_come_without_the_desk(
                     assert await take(desk) == prompt
                     last = prompt.index
                 else:
-                    for schooling in (plain, other):
-                        schooling.observe(last, reward)
+                    for suite in (plain, other):
+                        suite.observe(last, reward)
                 assert other.state() == plain.state()
 
     trio.run(play)
 
 
 async def test_a_checkpoint_goes_on_with_the_very_same_prompts_whatever_was_written_ahead(base: Path) -> None:
-    schooling = school(few(base), *MIXED)
-    async with working(desk_of(schooling)) as desk:
+    suite = open_suite(few(base), *MIXED)
+    async with working(desk_of(suite)) as desk:
         for _ in range(11):
-            schooling.observe((await take(desk)).index, 1.0)
+            suite.observe((await take(desk)).index, 1.0)
         await trio.testing.wait_all_tasks_blocked()
-        state = json.loads(json.dumps(schooling.state()))
+        state = json.loads(json.dumps(suite.state()))
         following = [await take(desk) for _ in range(30)]
-    again = school(base, *MIXED)
+    again = open_suite(base, *MIXED)
     async with working(desk_of(again)) as desk:
         await take(desk)
         again.restore(state)
@@ -182,13 +182,13 @@ async def test_a_checkpoint_goes_on_with_the_very_same_prompts_whatever_was_writ
 
 
 async def test_enough_is_written_ahead_and_no_more(base: Path) -> None:
-    schooling, written = school(base, "reverse:letters=4"), list[int]()
+    suite, written = open_suite(base, "reverse:letters=4"), list[int]()
 
     async def write(indexes: Sequence[int]) -> list[Written]:
         written.extend(indexes)
-        return await at_once(schooling, indexes)
+        return await at_once(suite, indexes)
 
-    async with working(desk_of(schooling, write=write)) as desk:
+    async with working(desk_of(suite, write=write)) as desk:
         await trio.testing.wait_all_tasks_blocked()
         assert written == list(range(AHEAD))
         for _ in range(AHEAD // 2 - 1):
@@ -202,31 +202,31 @@ async def test_enough_is_written_ahead_and_no_more(base: Path) -> None:
 
 async def test_very_long_prompts_are_written_ahead_by_their_tokens(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.learner_role.scheduling.prompt_writer.AHEAD_TOKENS", 300)
-    schooling, written = school(base, "reverse:letters=95"), list[int]()
+    suite, written = open_suite(base, "reverse:letters=95"), list[int]()
 
     async def write(indexes: Sequence[int]) -> list[Written]:
         written.extend(indexes)
-        return await at_once(schooling, indexes)
+        return await at_once(suite, indexes)
 
-    async with working(desk_of(schooling, write=write, alone=lambda index: True, writers=1)):
+    async with working(desk_of(suite, write=write, alone=lambda index: True, writers=1)):
         await trio.testing.wait_all_tasks_blocked()
     assert written == [0, 1, 2], "100 tokens each"
 
 
 async def test_who_has_waited_for_a_prompt_is_told_when_it_is_there(base: Path) -> None:
-    schooling, told, may = school(base, "reverse:letters=4"), list[bool](), trio.Event()
+    suite, told, may = open_suite(base, "reverse:letters=4"), list[bool](), trio.Event()
 
     async def write(indexes: Sequence[int]) -> list[Written]:
         await may.wait()
-        return await at_once(schooling, indexes)
+        return await at_once(suite, indexes)
 
     signals = LearnerSignals()
     signals.prompts_ready.subscribe(lambda _: told.append(True))
-    async with working(desk_of(schooling, write=write, signals=signals)) as desk:
+    async with working(desk_of(suite, write=write, signals=signals)) as desk:
         assert desk.next_prompt() is None
-        before = schooling.state()
+        before = suite.state()
         assert desk.next_prompt() is None
-        assert schooling.state() == before, "nothing is drawn before it is there"
+        assert suite.state() == before, "nothing is drawn before it is there"
         await trio.testing.wait_all_tasks_blocked()
         assert told == []
         may.set()
@@ -238,14 +238,14 @@ async def test_who_has_waited_for_a_prompt_is_told_when_it_is_there(base: Path) 
 # With tasks of an operator's own
 
 
-def verifiers_of(schooling: TaskSuite, **section: object) -> Verifiers:
+def verifiers_of(suite: TaskSuite, **section: object) -> Verifiers:
     settings = msgspec.convert({"workers": 1, **section}, VerifiersSection)
-    return Verifiers(schooling=schooling, section=settings, events=EventLog())
+    return Verifiers(suite=suite, section=settings, events=EventLog())
 
 
 def desk_with(verifiers: Verifiers) -> PromptWriter:
     return PromptWriter(
-        schooling=verifiers.schooling,
+        suite=verifiers.suite,
         write=verifiers.prompts,
         alone=verifiers.is_pooled,
         writers=verifiers.writers,
@@ -253,14 +253,14 @@ def desk_with(verifiers: Verifiers) -> PromptWriter:
     )
 
 
-def said(schooling: TaskSuite, prompt: Prompt) -> list[str]:
-    return schooling.codec.decode(prompt.tokens).split()
+def said(suite: TaskSuite, prompt: Prompt) -> list[str]:
+    return suite.codec.decode(prompt.tokens).split()
 
 
 async def test_prompts_are_written_in_a_verifiers_process(base: Path) -> None:
-    verifiers = verifiers_of(school(base, own(base, "Own")))
+    verifiers = verifiers_of(open_suite(base, own(base, "Own")))
     async with verifiers.open(), working(desk_with(verifiers)) as desk:
-        found = [said(verifiers.schooling, await take(desk)) for _ in range(20)]
+        found = [said(verifiers.suite, await take(desk)) for _ in range(20)]
     assert [int(index) for index, _ in found] == list(range(20))
     [pid] = {int(pid) for _, pid in found}
     assert pid != os.getpid()
@@ -268,29 +268,29 @@ async def test_prompts_are_written_in_a_verifiers_process(base: Path) -> None:
 
 async def test_a_cheap_task_writes_them_on_a_thread_and_a_slow_one_holds_up_nobody(base: Path) -> None:
     spec = own(base, "Cheap:slow=")
-    schooling = school(base, spec)
-    task = schooling.tasks["task0"].task
+    suite = open_suite(base, spec)
+    task = suite.tasks["task0"].task
     module = __import__(type(task).__module__)
     module.SEEN.clear()
     task.options["slow"] = "yes"  # type: ignore[attr-defined]
-    verifiers = verifiers_of(schooling)
+    verifiers = verifiers_of(suite)
     assert verifiers.pooled == []
     async with working(desk_with(verifiers)) as desk:
         assert desk.next_prompt() is None
         await until(lambda: bool(module.SEEN))  # it is at it, and we are not
         assert desk.next_prompt() is None
         module.GATE.set()
-        assert said(schooling, await take(desk)) == ["0", str(os.getpid())]
+        assert said(suite, await take(desk)) == ["0", str(os.getpid())]
     assert threading.get_ident() not in module.SEEN
 
 
 @pytest.mark.parametrize("odd", ["dict", "raise", "hang"])
 async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_once(base: Path, odd: str) -> None:
-    schooling = school(base, own(base, f"Own:odd={odd}"))
+    suite = open_suite(base, own(base, f"Own:odd={odd}"))
     told: list[str] = []
-    schooling.troubles.subscribe(told.append)
-    schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
-    verifiers = verifiers_of(schooling, timeout_s=3.0, workers=4)
+    suite.troubles.subscribe(told.append)
+    suite.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
+    verifiers = verifiers_of(suite, timeout_s=3.0, workers=4)
     async with verifiers.open(), working(desk_with(verifiers)) as desk:
         found = [(await take(desk)).index for _ in range(4)]
     assert found == [65, 66, 68, 69]
@@ -302,7 +302,7 @@ async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_onc
 
 
 async def test_a_task_that_writes_no_prompt_any_more_ends_the_run_with_a_sentence(base: Path) -> None:
-    verifiers = verifiers_of(school(base, own(base, "Own:odd=all")))
+    verifiers = verifiers_of(open_suite(base, own(base, "Own:odd=all")))
     async with verifiers.open():
         written = await verifiers.prompts(range(64, 64 + FAILED_IN_A_ROW - 1))
         assert all("gave no problem at index " in str(one) for one in written)
@@ -317,11 +317,11 @@ async def test_a_tokenizer_or_template_that_fails_on_a_prompt_is_no_end_either(b
     module = base / f"{spec.split(':')[1]}.py"
     templated = OWN.replace('prompt=f"{index} {os.getpid()}"', 'prompt=f"{index}", chat=Chat.ALWAYS')
     module.write_text(templated.replace("import Problem", "import Chat, Problem"))
-    schooling = school(base, spec)
+    suite = open_suite(base, spec)
     told: list[str] = []
-    schooling.troubles.subscribe(told.append)
-    schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
-    verifiers = verifiers_of(schooling)
+    suite.troubles.subscribe(told.append)
+    suite.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
+    verifiers = verifiers_of(suite)
     async with verifiers.open(), working(desk_with(verifiers)) as desk:
         assert [(await take(desk)).index for _ in range(2)] == [64, 66]
     [text] = told

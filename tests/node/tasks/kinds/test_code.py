@@ -222,9 +222,9 @@ def test_a_start_without_the_sandbox_is_refused_unless_others_compute_rewards(
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     sandbox.require_sandbox.cache_clear()
     with pytest.raises(TaskError, match="sudo apt-get install -y bubblewrap"):
-        require_here(verifiers.schooling, VerifiersSection())
+        require_here(verifiers.suite, VerifiersSection())
     elsewhere = VerifiersSection(workers=0, machine=[VerifierMachine(command=["ssh", "there", "volery", "verifier"])])
-    require_here(verifiers.schooling, elsewhere)
+    require_here(verifiers.suite, elsewhere)
     sandbox.require_sandbox.cache_clear()
 
 

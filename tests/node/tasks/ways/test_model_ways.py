@@ -14,7 +14,7 @@ from node.tasks.ways.model_ways import ModelWays, read_template, read_ways
 from tests.support.chat_templates import MISTRAL, QWEN3, write_family_model
 
 
-def school(base: Path, template: str, **ways: object) -> TaskSuite:
+def open_suite(base: Path, template: str, **ways: object) -> TaskSuite:
     write_family_model(base / "model", template)
     rows = "".join(json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) + "\n" for n in range(40))
     (base / "rows.jsonl").write_text(rows)
@@ -33,7 +33,7 @@ def test_a_section_that_says_nothing_changes_nothing() -> None:
 
 def test_prompts_are_written_as_the_operator_has_it(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text(QWEN3.replace("<think>\\n\\n</think>", "<think></think>"))
-    schooling = school(
+    suite = open_suite(
         tmp_path,
         QWEN3,
         chat_template=str(tmp_path / "own.jinja"),
@@ -41,24 +41,24 @@ def test_prompts_are_written_as_the_operator_has_it(tmp_path: Path) -> None:
         system_prompt="Be brief.",
         stop=["<|endoftext|>"],
     )
-    prompt = schooling.codec.decode(schooling.next_prompt().tokens)
+    prompt = suite.codec.decode(suite.next_prompt().tokens)
     assert prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
     assert prompt.endswith("<|im_start|>assistant\n<think></think>\n\n")
-    assert schooling.codec.decode(schooling.held_out[0].prompt).startswith("<|im_start|>system\nBe brief.")
-    assert len(schooling.stop_ids) == 2
+    assert suite.codec.decode(suite.held_out[0].prompt).startswith("<|im_start|>system\nBe brief.")
+    assert len(suite.stop_ids) == 2
 
 
 def test_a_system_prompt_that_the_template_refuses_is_told_at_the_start(tmp_path: Path) -> None:
-    school(tmp_path, MISTRAL)
+    open_suite(tmp_path, MISTRAL)
     with pytest.raises(TaskError, match=r"fails on messages of role system .*\. All 64 prompts"):
-        school(tmp_path, MISTRAL, system_prompt="Be brief.")
+        open_suite(tmp_path, MISTRAL, system_prompt="Be brief.")
 
 
 def test_what_is_worth_knowing_is_among_the_notes(tmp_path: Path) -> None:
     text = QWEN3.replace("<|im_start|>", "<|endoftext|>")
     (tmp_path / "own.jinja").write_text(text.replace("<|im_end|>", "<think>"))
-    schooling = school(tmp_path, QWEN3, chat_template=str(tmp_path / "own.jinja"), stop=["a"])
-    assert [name for name, note in schooling.notes if "[model] stop" in note] == ["jsonl"]
+    suite = open_suite(tmp_path, QWEN3, chat_template=str(tmp_path / "own.jinja"), stop=["a"])
+    assert [name for name, note in suite.notes if "[model] stop" in note] == ["jsonl"]
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "cannot be read: No such file"), (b"\xff", "UTF-8")])

@@ -112,7 +112,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
     with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
-            return told if told.kept is None else _redrawn(told, told.kept, place)
+            return told if told.kept is None else _regenerated(told, told.kept, place)
         with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
             return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
 
@@ -130,13 +130,13 @@ def _own_peer(place: StateLocation, name: str) -> PeerId | None:
         raise
 
 
-def _redrawn(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
-    from node.learner_role.trust.lease_redraw import redrawn
+def _regenerated(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
+    from node.learner_role.trust.lease_regeneration import regenerate_lease
 
     store = place.state / "store"
     held = {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
     authority = genesis_at(place.state / "genesis")[1]
-    again = redrawn(kept, authority, held)
+    again = regenerate_lease(kept, authority, held)
     return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
 
 

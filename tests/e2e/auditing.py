@@ -54,13 +54,13 @@ def audit(state: Path) -> Audited:
         signed.envelope.verify_signature()
         places = [state / "store" / "versions" / bytes(span.manifest).hex() for span in signed.record.spans]
         if all(place.is_dir() for place in places):
-            _draw_again(audited, own_lease(lease, swarm), signed, [models(place) for place in places])
+            _regenerate(audited, own_lease(lease, swarm), signed, [models(place) for place in places])
         else:
             audited.gone += 1
     return audited
 
 
-def _draw_again(audited: Audited, lease: Lease, signed: SignedRecord, models: list[Any]) -> None:
+def _regenerate(audited: Audited, lease: Lease, signed: SignedRecord, models: list[Any]) -> None:
     prompt = unpack_tokens(lease.prompt)
     ids = torch.tensor([[*prompt, *signed.tokens]])
     seed = sampling.seed_to_int64(lease.seeds[signed.record.index])

@@ -53,7 +53,7 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
 
 
 @pytest.mark.rest
-def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> None:
+def test_what_convicted_a_cheat_is_regenerated_by_the_command(swarm: Swarm) -> None:
     swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has the version that the cheat named
     learner = swarm.learn()
     with stopped(learner.child("learner.training.server")):

@@ -527,7 +527,7 @@ async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path)
         assert learner.trust.agenda.next() is not None, "the audit must still be due"
 
 
-async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:
+async def test_completions_of_several_versions_are_each_regenerated_with_their_own(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None

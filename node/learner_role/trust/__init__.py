@@ -4,7 +4,7 @@
 - `auditor`: runs audits on an engine
 - `bans`: bans for other reasons than audits, pardons, and their consequences
 - `engine_budget`: how much engine time background audits may use
-- `lease_redraw`: regenerates the tokens of a failed audit
+- `lease_regeneration`: regenerates the tokens of a failed audit
 - `operator_service`: carries out the operator's bans and pardons
 - `peer_standings`: how far each peer is trusted, and its quota
 - `receipt_revisions`: receipts that are signed again

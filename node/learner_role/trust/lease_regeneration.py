@@ -50,7 +50,7 @@ async def open_engine() -> AsyncIterator[VerifyingEngine]:
             yield engine
 
 
-def redrawn(
+def regenerate_lease(
     kept: KeptLease,
     authority: Authority,
     held: Mapping[ManifestHash, tuple[SignedManifest, Path]],

@@ -16,7 +16,7 @@ from learner.ledger.queries.reader import read_ledger
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import snapshot
 from node.engine.interface import EngineRefused
-from node.learner_role.trust.lease_redraw import OpenEngine, redrawn
+from node.learner_role.trust.lease_regeneration import OpenEngine, regenerate_lease
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError, UsageError
 from node.state.stored_versions import complete_versions
@@ -74,7 +74,7 @@ def judging(judge: Judge) -> OpenEngine:
 
 
 def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, held: Held) -> None:
-    found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
+    found = regenerate_lease(kept, SWARM.authority, held, opened=judging(Judge()))
     assert found.agrees
     assert found.lines[0].startswith(f"Regenerated on this machine: {kept.counted.tokens} tokens; the audit judged")
     clearest = 4
@@ -93,7 +93,7 @@ def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, he
 def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) -> None:
     clean = tuple(replace(one, above=0) for one in kept.counted.counts)
     said = replace(kept, counted=replace(kept.counted, counts=clean))
-    found = redrawn(said, SWARM.authority, held, opened=judging(Judge()))
+    found = regenerate_lease(said, SWARM.authority, held, opened=judging(Judge()))
     assert not found.agrees
     assert "fails now, but passed then" in found.lines[-1]
 
@@ -102,32 +102,32 @@ def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_
     kept: KeptLease, held: Held
 ) -> None:
     with pytest.raises(UsageError, match=r"--replay: version .* is no longer in the store.*volery why PEER --replay"):
-        redrawn(kept, SWARM.authority, {}, opened=judging(Judge()))
+        regenerate_lease(kept, SWARM.authority, {}, opened=judging(Judge()))
 
     def script(op: str) -> None:
         raise EngineRefused("no", "it has no weights")
 
     with pytest.raises(RunError, match="The tokens cannot be regenerated here: it has no weights"):
-        redrawn(kept, SWARM.authority, held, opened=judging(Judge(script=script)))
+        regenerate_lease(kept, SWARM.authority, held, opened=judging(Judge(script=script)))
     with pytest.raises(RunError, match="cannot be read"):
-        redrawn(replace(kept, records=(b"x",)), SWARM.authority, held, opened=judging(Judge()))
+        regenerate_lease(replace(kept, records=(b"x",)), SWARM.authority, held, opened=judging(Judge()))
     with pytest.raises(RunError, match="The ledger has no records of this lease"):
-        redrawn(replace(kept, records=()), SWARM.authority, held, opened=judging(Judge()))
+        regenerate_lease(replace(kept, records=()), SWARM.authority, held, opened=judging(Judge()))
 
 
 def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: Held) -> None:
     forged = sign(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
     with pytest.raises(RunError, match="not by its peer"):
-        redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
+        regenerate_lease(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
 
 
 def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -> None:
     other = msgspec.structs.replace(read_record(kept.records[0], SWARM.authority.swarm).record, index=9)
     with pytest.raises(RunError, match="does not belong to this lease"):
-        redrawn(replace(kept, records=(sign(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
+        regenerate_lease(replace(kept, records=(sign(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
 
 
-def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:
+def test_a_lease_that_passed_has_nothing_to_regenerate(root: Path) -> None:
     with snapshot(root / "ledger.sqlite") as db:
         [(lease,), *_] = db.query("SELECT lease FROM audits WHERE passed = 1")
     with pytest.raises(UsageError, match="no evidence of lease"):

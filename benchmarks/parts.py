@@ -130,14 +130,14 @@ def claim() -> int:
             for way in ("parts", "returns") if repetition % 2 == 0 else ("returns", "parts"):
                 found.append(leave(stage, f"{way}-{repetition}", way, luck.uniform(0.1, 0.9)))
                 say(f"repetition {repetition + 1}, {way}: {found[-1].lost_pct:.2f} % of {found[-1].made} tokens lost")
-        handed_back = count_events(out / "state" / EVENTS_FILE, "lease_handed_back")
+        returned = count_events(out / "state" / EVENTS_FILE, "lease_handed_back")
     tell(found)
     bars = [Bar(name="lost_tokens_pct", value=lost_pct(found, "parts"), at_most=LOST_PCT_AT_MOST)]
     figures = {
         "lost_tokens_pct_before": lost_pct(found, "returns"),
         "lost_tokens_pct_each": [round(one.lost_pct, 2) for one in found if one.way == "parts"],
         "tokens": sum(one.made for one in found if one.way == "parts"),
-        "leases_handed_back": handed_back,
+        "leases_handed_back": returned,
         "nodes": options.nodes,
         "tokens_a_completion": TOKENS,
     }

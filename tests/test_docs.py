@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
@@ -35,6 +34,7 @@ from tests.support.ledgers import demo_run
 from tests.support.paths import ROOT
 from tests.support.reference_pages import PAGES as REFERENCE
 from tests.support.reference_pages import path_of
+from tools.site import headings
 
 DOCS = ROOT / "docs"
 OWN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
@@ -104,12 +104,7 @@ def test_a_page_of_the_reference_is_what_the_program_says(name: str) -> None:
 
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", without_code(text_of(page)), flags=re.MULTILINE)
-    found = Counter[str]()
-    for heading in headings:
-        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        found[anchor] += 1
-    return {f"{anchor}-{number}" if number else anchor for anchor, times in found.items() for number in range(times)}
+    return {anchor for _, anchor in headings(text_of(page))}
 
 
 def without_code(text: str) -> str:

@@ -99,7 +99,7 @@ class WorkLedger(WorkQueries):
         receipts: Mapping[LeaseId, bytes],
         now_ms: int,
         orphaned: Mapping[LeaseId, int] | None = None,
-        handed_back: Collection[LeaseId] = (),
+        returned: Collection[LeaseId] = (),
     ) -> None:
         """Write verdicts and receipts of one or more deliveries, all or none; they are on disk when this returns.
         Raises LocalProtocolError when a lease already has a receipt: a delivery is judged once.
@@ -108,11 +108,11 @@ class WorkLedger(WorkQueries):
             rows: the judged records.
             receipts: the receipt of each lease.
             orphaned: completion tokens, by lease, that count for the peer although a restart orphaned its records.
-            handed_back: leases that were returned, with the records that were finished by then.
+            returned: leases that were returned, with the records that were finished by then.
         """
         with self.db.transaction() as db:
             for lease, receipt in receipts.items():
-                _judge(db, lease, "returned" if lease in handed_back else "delivered", receipt, now_ms)
+                _judge(db, lease, "returned" if lease in returned else "delivered", receipt, now_ms)
             db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
             _add_records(db, rows)
 

@@ -120,7 +120,7 @@ class JudgedDelivery:
 
     `records` pairs every verdict with the record, if it could be read, for the ledger. `lag` is the group's, or that of
     the rejected records. `orphaned_tokens` are completion tokens of a group that passed every other rule, but is not
-    trained on because a restart of the learner orphaned its version. `handed_back`: the lease was returned, so nothing
+    trained on because a restart of the learner orphaned its version. `returned`: the lease was returned, so nothing
     more will come, and the completions missing from `group` are leased again.
     """
 
@@ -130,7 +130,7 @@ class JudgedDelivery:
     group: tuple[AdmittedRecord, ...]
     lag: int
     orphaned_tokens: int = 0
-    handed_back: bool = False
+    returned: bool = False
 
     @property
     def by_index(self) -> dict[int, AdmittedRecord]:
@@ -186,7 +186,7 @@ class CheckedDelivery:
     questions: tuple[Question, ...]
     lag: int
     orphaned_tokens: int = 0
-    handed_back: bool = False
+    returned: bool = False
     unfinished: frozenset[int] = frozenset()
     is_awaited: bool = True
 
@@ -200,7 +200,7 @@ class CheckedDelivery:
             group=tuple(AdmittedRecord(signed=one, reply=self._heard(one, answers)) for one in self.admitted),
             lag=self.lag,
             orphaned_tokens=self.orphaned_tokens,
-            handed_back=self.handed_back,
+            returned=self.returned,
         )
         known = judged.by_index
         told = (_with_reward(one, known[one.index]) if one.admitted and known else one for one in self.verdicts)
@@ -224,7 +224,7 @@ def check_delivery(
     digests: tuple[str, ...] = (),
     begun: PolicyVersion | None = None,
     before: tuple[int, ...] = (),
-    handed_back: bool = False,
+    returned: bool = False,
 ) -> CheckedDelivery:
     """Judge all records of one delivery by `sender`, except for their rewards.
 
@@ -239,16 +239,16 @@ def check_delivery(
         digests: digests of the environment's replies to these turns.
         begun: the version with which the sender reported to begin, if it did.
         before: tokens that others made of the turns that the lease finishes.
-        handed_back: whether the sender returns the lease unfinished.
+        returned: whether the sender returns the lease unfinished.
     """
-    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun, handed_back) for raw in raws]
+    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun, returned) for raw in raws]
     records = [record for _, record in judged]
     verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
     orphaned_tokens = 0
     if granted is not None:
-        owed = {verdict.index for verdict in verdicts} if handed_back else set(range(len(granted.lease.seeds)))
+        owed = {verdict.index for verdict in verdicts} if returned else set(range(len(granted.lease.seeds)))
         verdicts = _require_complete(verdicts, owed)
-        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms, owed, handed_back)
+        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms, owed, returned)
     admitted: list[SignedRecord] = []
     questions: tuple[Question, ...] = ()
     unfinished = frozenset[int]()
@@ -278,7 +278,7 @@ def check_delivery(
         questions=questions,
         lag=lag,
         orphaned_tokens=orphaned_tokens,
-        handed_back=handed_back,
+        returned=returned,
         unfinished=unfinished,
         is_awaited=said is not None,
     )
@@ -296,7 +296,7 @@ def _judge_record(
     terms: Terms,
     arrived_ms: int,
     begun: PolicyVersion | None,
-    handed_back: bool,
+    returned: bool,
 ) -> tuple[Verdict, SignedRecord | None]:
     asked = granted is not None and EXPERTS in granted.lease.ext
     try:
@@ -310,7 +310,7 @@ def _judge_record(
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
             or _format_rule(record, terms)
-            or (_settings_rule(record, granted.lease, terms, may_go_on=handed_back) if granted else None)
+            or (_settings_rule(record, granted.lease, terms, may_go_on=returned) if granted else None)
         )
     except PeerError as error:
         refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
@@ -451,7 +451,7 @@ def _credit_orphans(
     sender: PeerId,
     terms: Terms,
     owed: Collection[int],
-    handed_back: bool,
+    returned: bool,
 ) -> tuple[list[Verdict], int]:
     """Credit the author of an orphaned group if nothing else is wrong with it; say in the details whether it counts, or
     why not.
@@ -461,7 +461,7 @@ def _credit_orphans(
     orphans = {place: record for place, record in enumerate(records) if verdicts[place].rule is Rule.ORPHANED}
     if not orphans:
         return verdicts, 0
-    objections = {place: _objection(record, granted, sender, terms, handed_back) for place, record in orphans.items()}
+    objections = {place: _objection(record, granted, sender, terms, returned) for place, record in orphans.items()}
     sound: dict[int, SignedRecord] = {}
     for place, record in orphans.items():
         if record is not None and not objections[place]:
@@ -477,9 +477,7 @@ def _credit_orphans(
     return told, sum(len(record.tokens) for record in sound.values()) if whole else 0
 
 
-def _objection(
-    record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms, handed_back: bool
-) -> str:
+def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms, returned: bool) -> str:
     """Return what else is wrong with an orphaned record; "" if it would be admitted had its versions survived."""
     if record is None:
         return "it cannot be read"
@@ -493,7 +491,7 @@ def _objection(
         refusal = (
             _signature_rule(record, sender)
             or _format_rule(record, terms)
-            or _settings_rule(record, granted.lease, terms, may_go_on=handed_back)
+            or _settings_rule(record, granted.lease, terms, may_go_on=returned)
         )
     except PeerError as error:
         return f"its signature does not verify ({error.detail})"

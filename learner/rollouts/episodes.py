@@ -248,9 +248,9 @@ class Episodes:
 
         Records for a group that was given up, or is complete, change nothing.
         """
-        return self.handed_back(granted, dict(enumerate(utterances)))
+        return self.returned(granted, dict(enumerate(utterances)))
 
-    def handed_back(self, granted: GrantedLease, heard: Mapping[int, Utterance]) -> Group | None:
+    def returned(self, granted: GrantedLease, heard: Mapping[int, Utterance]) -> Group | None:
         """Add one or more records of a returned lease by their index, as `admitted`. The seeds of the other
         completions, and of those that are parts, wait for another lease.
         """

@@ -261,7 +261,7 @@ class Leasing:
         if the peer were here."""
         return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
 
-    def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
+    def return_leases(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
         """Withdraw those of `leases` that are open, `peer`'s, and without a delivery; return them."""
         return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
 

@@ -54,7 +54,7 @@ class _Debt:
 
 
 @dataclass(kw_only=True)
-class GiveBacks:
+class LeaseDebts:
     """The debts of all peers. Times are milliseconds on the learner's clock."""
 
     _debts: dict[PeerId, _Debt] = field(default_factory=dict)

@@ -47,7 +47,7 @@ from learner.rollouts.open_leases import Frame, Prompt
 from learner.rollouts.prompt_choice import Prompts
 from learner.scheduling.capacity import LeaseCapacity, Tempo
 from learner.scheduling.completion_lengths import CompletionLengths
-from learner.scheduling.lease_backoff import GiveBacks
+from learner.scheduling.lease_backoff import LeaseDebts
 from learner.scheduling.longest_first import Busy, NextBatch, window_of
 from learner.scheduling.peer_load import Held, Together, Worker
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
@@ -86,7 +86,7 @@ class LeaseScheduler:
     workers: dict[PeerId, Worker] = field(default_factory=dict)
     lacks_prompts: bool = False
     """Whether the last request that had room was cut short because the next prompts were still being written."""
-    give_backs: GiveBacks = field(default_factory=GiveBacks)
+    debts: LeaseDebts = field(default_factory=LeaseDebts)
     fruitless: Fruitless = field(default_factory=Fruitless)
     _asks: dict[PeerId, int] = field(default_factory=dict)
     _nobody_since_ms: int | None = None
@@ -147,20 +147,20 @@ class LeaseScheduler:
             worker.speed.observe(together.rollouts, together.usual_s(now_ms))
         self._see_free(peer, worker, now_ms)
 
-    def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
+    def returned(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
         """Withdraw those of `leases` that are open and the peer's own, since it will not deliver them; return them."""
         named = list(dict.fromkeys(leases))
         recalled = self.capacity.leasing.recalled.keys() & named
-        back = self._withdrawn(self.capacity.leasing.give_back(peer, named))
+        back = self._withdrawn(self.capacity.leasing.return_leases(peer, named))
         self._brought_nothing(peer, sum(granted.id not in recalled for granted in back), End.RETURNED, now_ms)
         if (worker := self.workers.get(peer)) is not None:
             self._see_free(peer, worker, now_ms)
         return back
 
-    def handed_back(self, peer: PeerId, now_ms: int, *, was_recalled: bool) -> None:
+    def returned_begun(self, peer: PeerId, now_ms: int, *, was_recalled: bool) -> None:
         """Record that the peer's lease was judged, and that the peer will not finish it. The peer owes one, as for any
         that it returns; else one token of each lease would free it of its debts. But the lease was not fruitless."""
-        self.give_backs.brought_nothing(peer, 0 if was_recalled else 1, now_ms)
+        self.debts.brought_nothing(peer, 0 if was_recalled else 1, now_ms)
         self.fruitless.brought()
 
     def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
@@ -197,10 +197,10 @@ class LeaseScheduler:
         """Record the verdict on a lease: whether a record of it was admitted. If not, the peer owes `owed` leases: 0 if
         the learner recalled it or spoilt it by a restart, BLAMED if a rule blames the peer."""
         if is_admitted:
-            self.give_backs.brought(peer)
+            self.debts.brought(peer)
             self.fruitless.brought()
         else:
-            self.give_backs.brought_nothing(peer, owed, now_ms)
+            self.debts.brought_nothing(peer, owed, now_ms)
             self.fruitless.ended(End.REFUSED, 1, now_ms)
 
     def learn_length(self, granted: GrantedLease, lengths: Sequence[int]) -> None:
@@ -210,7 +210,7 @@ class LeaseScheduler:
             self.lengths.observe(granted.prompt_index, lengths, len(granted.lease.prompt) // 4)
 
     def _brought_nothing(self, peer: PeerId, leases: int, how: End, now_ms: int) -> None:
-        self.give_backs.brought_nothing(peer, leases, now_ms)
+        self.debts.brought_nothing(peer, leases, now_ms)
         self.fruitless.ended(how, leases, now_ms)
 
     def grant_again(self, granted: GrantedLease) -> None:
@@ -284,7 +284,7 @@ class LeaseScheduler:
         self.capacity.episodes, doubled = episodes, []
         for granted in sorted(self.capacity.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
             if not episodes.leased(granted):
-                doubled += self._withdrawn(self.capacity.leasing.give_back(granted.peer, [granted.id]))
+                doubled += self._withdrawn(self.capacity.leasing.return_leases(granted.peer, [granted.id]))
         self.give_up()
         return doubled
 
@@ -444,9 +444,9 @@ class LeaseScheduler:
     def _left_of_debt(self, peer: PeerId, now_ms: int) -> int:
         """Return how many rollouts may be leased to the peer, given what its leases brought: one group at a time if it
         owes."""
-        if not self.give_backs.is_owing(peer):
+        if not self.debts.is_owing(peer):
             return MAX_ROLLOUTS
-        is_free = self.capacity.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
+        is_free = self.capacity.leasing.pending(peer) == 0 and self.debts.wait_ms(peer, now_ms) == 0
         return self.capacity.leasing.terms.group_size if is_free else 0
 
     def _left_of_share(self, peer: PeerId) -> int:

@@ -280,5 +280,5 @@ class Node:
                 self._stop()
         for status, gone in (("recalled", dropped), ("spared", spared)):
             if gone:
-                self._soon(self.machine.line_s, partial(self.world.give_back, self.peer, gone, status))
+                self._soon(self.machine.line_s, partial(self.world.return_leases, self.peer, gone, status))
         self._next()

@@ -341,9 +341,9 @@ class World(Calendar):
         for peer, leases in by_peer.items():
             self.nodes[peer].recalled(leases, self.workload.capacity.minimum)
 
-    def give_back(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
+    def return_leases(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
         """Take back leases that were recalled."""
-        self.lose(peer, self.workload.given_back(peer, [granted.id for granted in leases], self.now_ms), status)
+        self.lose(peer, self.workload.returned(peer, [granted.id for granted in leases], self.now_ms), status)
 
     def lose(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
         """Record leases that ended without a delivery."""

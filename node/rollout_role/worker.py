@@ -10,7 +10,7 @@ Invariants:
 - At most two batches of leases are in hand, one generating and one waiting, so that a node never hoards work.
 - A lease that the learner recalls as too late is dropped at once.
 - Nothing is generated while the machine is not lent (`node.rollout_role.availability`).
-- When the node is stopped, or its owner needs the machine, unfinished completions are handed back if the learner
+- When the node is stopped, or its owner needs the machine, unfinished completions are returned if the learner
   accepts them.
 - A lease that goes back for the owner's sake, or because the learner recalled it, is no failure.
 
@@ -69,7 +69,7 @@ INTERRUPT_S = 2.0
 the prefill of long prompts on a slow machine. After that it is cancelled, and its completions are lost."""
 
 HAND_BACK_S = 3.0
-"""Seconds to wait until what was handed back is on the learner's disk, the engine's time included. An owner who presses
+"""Seconds to wait until what was returned is on the learner's disk, the engine's time included. An owner who presses
 Ctrl-C waits no longer than this."""
 
 STOPPED = "the node was stopped"
@@ -270,7 +270,7 @@ class RolloutWorker:
             while self.holding:
                 await self._stirred.wait()
         undelivered = len(self.holding)
-        await self._hand_back(DRAINED)
+        await self._return_leases(DRAINED)
         self.events.emit("drained", undelivered=undelivered)
         return undelivered
 
@@ -283,11 +283,11 @@ class RolloutWorker:
         if self._asking is not None:
             self._asking.cancel()
         if self._begun is not None and self.line.takes_parts:
-            await self._hand_back(reason)
+            await self._return_leases(reason)
         with trio.move_on_after(GOODBYE_S):
             await self.line.leave(reason)
 
-    async def _hand_back(self, reason: str) -> None:
+    async def _return_leases(self, reason: str) -> None:
         """Stop the engine, and wait until the learner has the unfinished completions, at most HAND_BACK_S."""
         begun = set(self._begun.leases) if self._begun is not None else set[LeaseId]()
         self._stop_making(reason)
@@ -388,7 +388,7 @@ class RolloutWorker:
     def _stop_making(self, reason: str) -> None:
         """Stop the engine, and return all leases that are not being delivered.
 
-        Unfinished completions are handed back if the learner accepts them.
+        Unfinished completions are returned if the learner accepts them.
         """
         begun, kept = self._begun, set[LeaseId]()
         if begun is not None and self.line.takes_parts:
@@ -465,7 +465,7 @@ class RolloutWorker:
         return [grant for lease, grant in named.items() if lease not in self.holding]
 
     def _held(self, granted: Sequence[Granted]) -> list[Granted]:
-        """Return the leases that were not given back."""
+        """Return the leases that were not returned."""
         return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
 
     def _begin(self, granted: Sequence[Granted], version: PolicyVersion) -> _Begun:
@@ -582,7 +582,7 @@ class RolloutWorker:
             return
         leases = [LeaseId(grant.lease.id) for grant in granted]
         self.events.emit("leases_given_back", leases=len(leases), reason=first_line(reason))
-        self.line.give_back(leases, reason[:500])
+        self.line.return_leases(leases, reason[:500])
         self._settle(granted)
 
     async def _deliver_all(
@@ -590,7 +590,7 @@ class RolloutWorker:
     ) -> None:
         """Sign the records of these leases, and deliver each lease.
 
-        If the batch was interrupted, `interrupted` says why, and unfinished leases are handed back.
+        If the batch was interrupted, `interrupted` says why, and unfinished leases are returned.
         """
         # Signing on a thread does not delay the network. A call signs many, since it costs as much as a signature.
         signed = await trio.to_thread.run_sync(lambda: [self._sign(grant, mine, started_ms) for grant, mine in made])
@@ -626,7 +626,7 @@ class RolloutWorker:
     async def _hand_in(
         self, lease: LeaseId, completions: Sequence[Generation], records: list[bytes], interrupted: str
     ) -> tuple[Receipt, bytes] | None:
-        """Deliver the records of a lease, or hand back those of an interrupted one, and return the receipt.
+        """Deliver the records of a lease, or return those of an interrupted one, and return the receipt.
 
         None: nothing was generated for the lease, and it was returned.
         """
@@ -635,7 +635,7 @@ class RolloutWorker:
             return await self.line.deliver(lease, records)
         if not records:
             self.events.emit("leases_given_back", leases=1, reason=first_line(interrupted))
-            self.line.give_back([lease], interrupted[:500])
+            self.line.return_leases([lease], interrupted[:500])
             return None
         self.events.emit(
             "handed_back",
@@ -645,7 +645,7 @@ class RolloutWorker:
             tokens=sum(len(one.tokens) for one in completions),
             reason=first_line(interrupted),
         )
-        return await self.line.hand_back(lease, records, interrupted)
+        return await self.line.return_begun(lease, records, interrupted)
 
     def _settle(self, granted: Sequence[Granted]) -> None:
         for grant in granted:

@@ -310,14 +310,14 @@ class WorkClient:
         """Whether the learner of this session accepts Handback: leases that were begun, with their records."""
         return self._line is not None and self._line.takes_parts
 
-    async def hand_back(self, lease: LeaseId, records: Sequence[bytes], reason: str) -> tuple[Receipt, bytes] | None:
+    async def return_begun(self, lease: LeaseId, records: Sequence[bytes], reason: str) -> tuple[Receipt, bytes] | None:
         """Return a lease with one or more records of what was generated, and wait for the receipt as `deliver` does.
 
         Returns None if the learner does not accept Handback, or no longer; then the lease is returned without records.
         Raises LocalProtocolError as `deliver` does.
         """
         if self._line is not None and not self._line.takes_parts:
-            self.give_back([lease], reason)
+            self.return_leases([lease], reason)
             return None
         said = Handback(lease=lease, records=list(records), reason=reason[:MAX_REASON_CHARS])
         return await self._hand_in(said)
@@ -370,7 +370,7 @@ class WorkClient:
         if self._line is not None and self._line.takes_relayed:
             self._line.say(self._relayed[-1])
 
-    def give_back(self, leases: Sequence[LeaseId], reason: str) -> None:
+    def return_leases(self, leases: Sequence[LeaseId], reason: str) -> None:
         """Return leases that will not be delivered. Without a session, the next Hello does this by not naming them."""
         for first in range(0, len(leases), MAX_LEASES_PER_GRANT):
             some: list[bytes] = list(leases[first : first + MAX_LEASES_PER_GRANT])
@@ -457,7 +457,7 @@ class WorkClient:
         for pending in self._pending.values():
             pending.again = False
             if isinstance(pending.delivery, Handback) and not line.takes_parts:  # an older program runs the learner now
-                self.give_back([LeaseId(pending.delivery.lease)], pending.delivery.reason)
+                self.return_leases([LeaseId(pending.delivery.lease)], pending.delivery.reason)
                 pending.done.set()
                 continue
             line.say(pending.delivery)
@@ -557,7 +557,7 @@ class WorkClient:
 
     def _decline(self, leases: Sequence[Lease] | Sequence[ScoreLease]) -> None:
         """Return leases that no caller waits for. Otherwise the learner would wait for them until their deadline."""
-        self.give_back([LeaseId(lease.id) for lease in leases], "no longer asked for")
+        self.return_leases([LeaseId(lease.id) for lease in leases], "no longer asked for")
 
     def _acknowledged(self, lease: LeaseId, raw: bytes) -> None:
         receipt = self._own_receipt(raw)

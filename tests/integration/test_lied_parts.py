@@ -34,14 +34,14 @@ class Leaver(FakePeer):
     """
 
     most: int = 8
-    handed_back: int = 0
+    returned: int = 0
 
     async def hand_over(
         self, learner: Learner, lease: Lease, version: InstalledVersion, made: Sequence[tuple[int, ...]]
     ) -> None:
-        if lease.start or self.handed_back == self.most:
+        if lease.start or self.returned == self.most:
             return await super().hand_over(learner, lease, version, made)
-        self.handed_back += 1
+        self.returned += 1
         begun = self.records_of(lease, version, [made[0][:1]])
         await hand_in(learner, self.id, Handback(lease=lease.id, records=begun, reason="its owner needs the machine"))
 

@@ -47,7 +47,7 @@ class Watched:
 
         role.engine.generate = told  # type: ignore[method-assign]
 
-    def given_back(self) -> list[str]:
+    def returned(self) -> list[str]:
         return [str(fields["reason"]) for name, fields in self.log if name == "leases_given_back"]
 
 
@@ -91,7 +91,7 @@ async def test_what_comes_too_late_is_stopped_and_leased_to_others(tmp_path: Pat
         assert sum(int(str(event["rollouts"])) for event in told) >= 4
         assert learner.capacity.leasing.recalled == {} or told[-1]["minimum"] == str(learner.capacity.minimum)
         events = learner.recorded()
-    reasons = slow.given_back()
+    reasons = slow.returned()
     assert reasons
     assert all("the learner accepts only records of version 1." in reason for reason in reasons)
     assert slow.role.counts.engine_s > 0, "engine time must count for rollouts that were too late"
@@ -127,7 +127,7 @@ async def test_a_node_drops_only_what_it_holds_and_what_is_too_old_for_it(tmp_pa
         assert role.holding == held - {first}
         assert role._begun is not None, "the engine must go on with the other lease"
         role.recall(LeaseRecall(leases=[first], minimum=version("1.1")))
-        assert len(slow.given_back()) == 1
+        assert len(slow.returned()) == 1
         slow.generating = trio.Event()
         role.recall(LeaseRecall(leases=sorted(held), minimum=version("9.9")))
         assert role.holding == set()
@@ -158,5 +158,5 @@ async def test_a_recall_that_a_broken_line_lost_is_told_on_the_next_one(tmp_path
         network.cut(learner.transport.peer_id, node.peer)
         while begun & set(learner.capacity.leasing.open):
             await trio.lowlevel.checkpoint()
-        assert slow.given_back()
+        assert slow.returned()
         nursery.cancel_scope.cancel()

@@ -235,8 +235,8 @@ async def test_who_has_no_time_left_does_not_ask_for_the_same_again_and_again(
         await until(lambda: lent.told("leases_given_back") != [])
         for _ in range(1000):  # time enough for a hundred more
             await trio.to_thread.run_sync(int)
-        given_back = len(lent.told("leases_given_back"))
-        assert given_back <= 2, "only leases that it held or had asked for may go back"
+        returned = len(lent.told("leases_given_back"))
+        assert returned <= 2, "only leases that it held or had asked for may go back"
         mock_clock.autojump_threshold = 0.0  # time passes from here on
-        await until(lambda: len(lent.told("leases_given_back")) > given_back)
+        await until(lambda: len(lent.told("leases_given_back")) > returned)
         nursery.cancel_scope.cancel()

@@ -107,7 +107,7 @@ def test_what_is_lost_waits_and_whoever_asks_goes_on() -> None:
     again = ask(made, 2)
     assert [granted.place for granted in again] == [granted.place for granted in lost]
     assert not {granted.id for granted in again} & {granted.id for granted in lost}
-    made.given_back(HERE, [again[0].id], NOW_MS)
+    made.returned(HERE, [again[0].id], NOW_MS)
     assert [granted.place for granted in ask(made, 2)] == [lost[0].place]
 
 

@@ -39,7 +39,7 @@ from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
 from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkClient
 
-GIVEN_BACK = "its owner needs the machine"
+RETURNED = "its owner needs the machine"
 """Reason that every peer gives when it returns a lease, cheats included."""
 
 TAKEN_AWAY = 0.01
@@ -146,7 +146,7 @@ class DrillPeer:
         except EngineError:
             records = None
         if records is None or lease.id in self.recalled:
-            self.line.give_back([LeaseId(lease.id)], GIVEN_BACK)
+            self.line.return_leases([LeaseId(lease.id)], RETURNED)
             self.recalled.discard(lease.id)
             return
         honest = 0 if self.hand.has_cheated else len(records)

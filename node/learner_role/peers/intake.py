@@ -9,7 +9,7 @@ Invariants:
 - A receipt is sent only after its verdicts are on disk.
 - A delivery that was answered before, or is being judged, gets the same receipt. So a repeated delivery counts once.
 - Only complete, admitted groups reach the buffer, and each of their episodes is over.
-- If a lease is handed back, its completions count, and the rest waits for another peer.
+- If a lease is returned, its completions count, and the rest waits for another peer.
 - A delivery that arrived in time does not become late by waiting here.
 - Nothing is judged before the chain is known. Otherwise a restarted learner would reject records of its own versions.
 """
@@ -36,7 +36,7 @@ from learner.rollouts.buffer import UNINFORMATIVE, VOID
 from learner.rollouts.environment import Ask, Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
 from learner.rollouts.reward_parts import decisive
-from learner.scheduling import lease_backoff as givebacks
+from learner.scheduling import lease_backoff
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.shared.context import Service
@@ -86,7 +86,7 @@ class _HandedIn:
 
     @property
     def is_handback(self) -> bool:
-        """Return whether its peer hands the lease back unfinished."""
+        """Return whether its peer returns the lease unfinished."""
         return isinstance(self.incoming.delivery, Handback)
 
 
@@ -120,7 +120,7 @@ def _debt_of(judged: JudgedDelivery, *, was_recalled: bool) -> int:
     """Return how many leases the peer owes for this one if nothing of it was admitted."""
     rules = {verdict.rule for verdict in judged.verdicts}
     if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # records beside a rejected one get INCOMPLETE
-        return givebacks.BLAMED
+        return lease_backoff.BLAMED
     return 0 if was_recalled else 1
 
 
@@ -181,8 +181,8 @@ class _Answer:
 
     @property
     def is_taken_back(self) -> bool:
-        """Return whether it hands back a lease and was admitted, so that the rest goes to another peer."""
-        return self.judged is not None and self.judged.handed_back and bool(self.judged.group)
+        """Return whether it returns a lease and was admitted, so that the rest goes to another peer."""
+        return self.judged is not None and self.judged.returned and bool(self.judged.group)
 
     @property
     def lease(self) -> LeaseId:
@@ -313,7 +313,7 @@ class IntakeLoop(Service):
             digests=one.digests,
             begun=one.begun,
             before=one.before,
-            handed_back=one.is_handback,
+            returned=one.is_handback,
         )
         sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
         return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
@@ -357,7 +357,7 @@ class IntakeLoop(Service):
         too_late: dict[LeaseId, tuple[PeerId, bytes]] = {}
         too_late_rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
-        handed_back: set[LeaseId] = set()
+        returned: set[LeaseId] = set()
         for one, replies in heard:
             granted = one.handed_in.granted
             if one.delivery is None:
@@ -369,14 +369,14 @@ class IntakeLoop(Service):
                 receipts[granted.id] = answer.receipt
                 rows += _rows(answer, one.checked_ms)
                 if answer.is_taken_back:
-                    handed_back.add(granted.id)
+                    returned.add(granted.id)
                 if answer.judged is not None and answer.judged.orphaned_tokens:
                     orphaned[granted.id] = answer.judged.orphaned_tokens
             elif answer.lease not in too_late:
                 too_late[answer.lease] = (answer.incoming.peer, answer.receipt)
                 too_late_rows += _rows(answer, one.checked_ms)
         if receipts:
-            self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned, handed_back)
+            self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned, returned)
         if too_late:  # its peer counts these verdicts, and so do our reports
             self.ledger.work.refused_after_the_end(too_late_rows, too_late)
         return answers, self.ledger.work.counts()[1]
@@ -404,7 +404,7 @@ class IntakeLoop(Service):
             newest, is_whole = max(used, default=None), not answer.is_taken_back
             self.scheduler.delivered(granted.peer, granted.id, now_ms, newest, is_whole=is_whole)
             if answer.is_taken_back:
-                self.scheduler.handed_back(granted.peer, now_ms, was_recalled=was_recalled)
+                self.scheduler.returned_begun(granted.peer, now_ms, was_recalled=was_recalled)
             elif judged is not None and not judged.orphaned_tokens:  # otherwise our restart has made it useless
                 self.scheduler.judged_lease(
                     granted.peer,
@@ -444,11 +444,11 @@ class IntakeLoop(Service):
             dropped=why,
         )
         if granted is not None and answer.is_taken_back:
-            self._note_handback(answer, granted, judged)
+            self._note_return(answer, granted, judged)
         return bool(dropped)
 
-    def _note_handback(self, answer: _Answer, granted: GrantedLease, judged: JudgedDelivery) -> None:
-        """Log what was handed back, and give up groups that no peer may continue."""
+    def _note_return(self, answer: _Answer, granted: GrantedLease, judged: JudgedDelivery) -> None:
+        """Log what was returned, and give up groups that no peer may continue."""
         delivery = answer.incoming.delivery
         self.events.emit(
             "lease_handed_back",
@@ -474,9 +474,7 @@ class IntakeLoop(Service):
         if not judged.group:
             self.capacity.episodes.lost(granted)
             return 0, None
-        waits = self.trust is not None and self.trust.admit(
-            granted, judged.group, sketches, handed_back=judged.handed_back
-        )
+        waits = self.trust is not None and self.trust.admit(granted, judged.group, sketches, returned=judged.returned)
         if not waits:
             believed = RecordsBelieved(peer=granted.peer, manifests=manifests_of(judged.group))
             self.signals.records_believed.emit(believed)
@@ -485,7 +483,7 @@ class IntakeLoop(Service):
             for index, one in judged.by_index.items()
             if one.reply is not None
         }
-        if not said or (group := self.capacity.episodes.handed_back(granted, said)) is None:
+        if not said or (group := self.capacity.episodes.returned(granted, said)) is None:
             return 0, None
         is_void = any(completion.void for completion in group.completions)
         decides = self.capacity.buffer.decides

@@ -107,7 +107,7 @@ class LeaseService(Service):
         leases = await self._wait_granted(peer, request.rollouts)
         if not leases:
             why = "The run is finished." if self.state.finished else self._why_not(peer)
-            retry_ms = max(GRANT_RETRY_MS, self.scheduler.give_backs.wait_ms(peer, self.now_ms()))
+            retry_ms = max(GRANT_RETRY_MS, self.scheduler.debts.wait_ms(peer, self.now_ms()))
             return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=retry_ms)
         issued = [(granted, sign(self.identity.keypair, self.identity.swarm, granted.lease)) for granted in leases]
         ids = [granted.id for granted, _ in issued]
@@ -287,7 +287,7 @@ class LeaseService(Service):
 
     def _end_with_pause(self, peer: PeerId) -> None:
         """End the wait of a peer that owes records when its pause is over, because no event happens then."""
-        wait_ms = self.scheduler.give_backs.wait_ms(peer, self.now_ms())
+        wait_ms = self.scheduler.debts.wait_ms(peer, self.now_ms())
         if wait_ms and (waiting := self._waiting.get(peer)):
             waiting.pause.deadline = trio.current_time() + wait_ms / 1000
 
@@ -350,7 +350,7 @@ class LeaseService(Service):
         begun = self.capacity.leasing.begun(leases)
         theirs = [self.capacity.leasing.lookup(lease, peer) for lease in leases]
         self._excuse([granted for granted in theirs if granted is not None])
-        back = self.scheduler.given_back(peer, leases, self.now_ms())
+        back = self.scheduler.returned(peer, leases, self.now_ms())
         recalled = [granted for granted in back if granted.id in known]
         self._note_withdrawn(recalled, "recalled", begun)
         self._note_withdrawn([granted for granted in back if granted.id not in known], status, begun)

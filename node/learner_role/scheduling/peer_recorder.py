@@ -115,13 +115,13 @@ class PeerRecorder(Service):
 
         If a peer did not report the start of a lease, the lease counts as begun when it was granted, so silence gains
         nothing. Each turn of an episode counts as an equal share of a rollout, no matter which peer ends the episode,
-        because plans count rollouts. Completions that were handed back count for the peer that finishes them, except
+        because plans count rollouts. Completions that were returned count for the peer that finishes them, except
         their tokens.
         """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
         admitted, tokens = self._share(granted.peer, judged.finished, judged.tokens)
-        is_taken = judged.handed_back and judged.group
+        is_taken = judged.returned and judged.group
         self.recorder.record(
             Delivered(
                 at_s=self.recorder.now_s(),

@@ -7,7 +7,7 @@ Invariants:
 - An environment is asked again for its answers. If a later lease shows what the policy read, the answer must be the
   same. An environment that answers differently now ends its episode as failed.
 - The next turn of an episode is in its open lease again, or waits for a new lease.
-- The missing completions of a lease that was handed back keep their seeds.
+- The missing completions of a lease that was returned keep their seeds.
 """
 
 from __future__ import annotations
@@ -135,5 +135,5 @@ def _replay(
         utterances[index] = utterance_of(signed, reply)
         records.append(AdmittedRecord(signed=signed, reply=reply))
     recovered.leases.append((granted, tuple(records)))
-    if (group := recovered.episodes.handed_back(granted, utterances)) is not None:
+    if (group := recovered.episodes.returned(granted, utterances)) is not None:
         recovered.groups.append(group)

@@ -128,7 +128,7 @@ class RunState:
         return self.troubles.unable(
             self.present,
             newest,
-            owing=[one for one in self.present if self.scheduler.give_backs.is_owing(one)],
+            owing=[one for one in self.present if self.scheduler.debts.is_owing(one)],
             serving=[
                 one
                 for one, version in serves.items()

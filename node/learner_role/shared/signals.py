@@ -22,7 +22,7 @@ from swarm.work.server import WorkServer
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClosed:
-    """A lease ended without an admitted record, or was handed back unfinished.
+    """A lease ended without an admitted record, or was returned unfinished.
 
     `status` says how it ended, and `begun` is the version with which its peer had begun it. There is no such news for a
     lease that was withdrawn before its peer saw it.

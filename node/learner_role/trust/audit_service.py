@@ -160,7 +160,7 @@ class AuditService(Service):
         group: Sequence[AdmittedRecord],
         sketches: Sequence[frozenset[int]] = (),
         *,
-        handed_back: bool = False,
+        returned: bool = False,
     ) -> bool:
         """Take in a delivered lease of which every record was admitted, and put its audit on the agenda if it is due.
 
@@ -170,7 +170,7 @@ class AuditService(Service):
             granted: the lease.
             group: its records.
             sketches: the sketches of the records.
-            handed_back: whether the lease was handed back unfinished. Lengths and rewards of such a lease, or of one
+            returned: whether the lease was returned unfinished. Lengths and rewards of such a lease, or of one
                 that continues it, say nothing about the peer.
         """
         if self._is_refused(granted):
@@ -180,7 +180,7 @@ class AuditService(Service):
         if not self.audits:
             return False
         odd = self._is_odd(granted, group, sketches)
-        if not handed_back:
+        if not returned:
             self.signals.records_admitted.emit(RecordsAdmitted(granted=granted, group=group))
             odd |= granted.lease.start == 0 and self._is_unusual(granted, group)
         return self._believe_or_audit(granted, group, odd=odd)

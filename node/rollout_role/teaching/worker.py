@@ -214,7 +214,7 @@ class TeachingWorker:
     def _give_up(self, leases: Sequence[ScoreLease], reason: str) -> None:
         if held := [lease for lease in leases if LeaseId(lease.id) in self._in_hand]:
             self.events.emit("leases_given_back", leases=len(held), reason=first_line(reason))
-            self.line.give_back([LeaseId(lease.id) for lease in held], reason[:500])
+            self.line.return_leases([LeaseId(lease.id) for lease in held], reason[:500])
             self._settle(held)
 
     def _settle(self, leases: Sequence[ScoreLease]) -> None:

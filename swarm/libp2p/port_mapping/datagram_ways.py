@@ -113,7 +113,7 @@ class PcpWay:
             return Forgot(why=FORGOTTEN)
         return None
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Delete the mapping."""
         await self._map(0, 0)
 
@@ -195,7 +195,7 @@ class NatPmpWay:
                     return Moved(host=str(host))
         return None
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Delete the mapping."""
         await self._map(0, 0)
 

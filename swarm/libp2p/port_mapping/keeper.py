@@ -8,7 +8,7 @@ for `Stir`, which wakes all keepers when the network may have changed.
 
 Invariants:
 
-- When `run` ends, in whatever way, the mapping is given back, or GIVE_BACK_S have passed.
+- When `run` ends, in whatever way, the mapping is given back, or RELEASE_S have passed.
 - `current` is the address that others can dial, or None.
 """
 
@@ -44,7 +44,7 @@ from swarm.libp2p.port_mapping.upnp import UpnpWay
 from swarm.libp2p.reachability.dial_policy import SHARED, is_private
 from swarm.libp2p.sockets.addresses import Address
 
-GIVE_BACK_S = 2.0
+RELEASE_S = 2.0
 """Seconds that a stopping node waits for its gateways at most. A mapping that is left there ends with its lifetime."""
 
 LOOK_S = {MappedBy.PCP: 30.0, MappedBy.NAT_PMP: 30.0, MappedBy.UPNP: 300.0}
@@ -121,8 +121,8 @@ class Keeper:
             effects = lease.handle(End(), trio.current_time())
             self._note(effects)
             if GiveBack() in effects:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + GIVE_BACK_S):
-                    await self._give_back()
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_S):
+                    await self._release()
 
     def _note(self, effects: Sequence[Effect]) -> Ask | None:
         """Report changes of the mapping; return the next request, if there is one."""
@@ -203,10 +203,10 @@ class Keeper:
             return PcpWay(client=self.client, internal_port=self.internal_port)
         return NatPmpWay(client=self.client, internal_port=self.internal_port)
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         async with trio.open_nursery() as nursery:
             for way in self._used.values():
-                nursery.start_soon(way.give_back)
+                nursery.start_soon(way.release)
 
 
 def _combine(refusals: Sequence[Refused], version: int) -> Answer:

@@ -93,7 +93,7 @@ class PortMapper:
         """The reason that was last reported, by gateway."""
 
     async def run(self) -> None:
-        """Keep the ports mapped until cancelled; then give them back, within `keeper.GIVE_BACK_S`."""
+        """Keep the ports mapped until cancelled; then give them back, within `keeper.RELEASE_S`."""
         sessions: dict[Route, trio.CancelScope] = {}
         async with trio.open_nursery() as nursery:
             while True:

@@ -79,7 +79,7 @@ class UpnpWay:
                 return Moved(host=host)
         return None
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Delete the mapping."""
         if self._port:
             await self._call("unmap", external_port=self._port)

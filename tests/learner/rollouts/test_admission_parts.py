@@ -30,7 +30,7 @@ def judge(
     lease: GrantedLease = LEASE,
     *,
     before: tuple[int, ...] = (),
-    handed_back: bool = True,
+    returned: bool = True,
 ) -> tuple[JudgedDelivery, Sequence[Question]]:
     checked = check_delivery(
         lease,
@@ -40,7 +40,7 @@ def judge(
         arrived_ms=NOW_MS + 1000,
         lease=lease.id,
         before=before,
-        handed_back=handed_back,
+        returned=returned,
     )
     return checked.answered([Ended(reward=float(sum(one.said[-1]))) for one in checked.questions]), checked.questions
 
@@ -65,7 +65,7 @@ def test_what_ended_is_rewarded_what_was_begun_is_not_and_both_count() -> None:
 
 def test_the_reward_is_that_of_the_whole_completion() -> None:
     lease = granted(minimum=version("1.2"), size=1, max_new_tokens=2, start=2)
-    judged, questions = judge([record(lease.lease, 0, tokens=(3, STOP))], lease, before=(1, 2), handed_back=False)
+    judged, questions = judge([record(lease.lease, 0, tokens=(3, STOP))], lease, before=(1, 2), returned=False)
     assert rules(judged) == [Rule.ADMITTED]
     assert [question.said for question in questions] == [((1, 2, 3, STOP),)]
     assert questions[0].transcript == 3 + 2, "the prompt has what was begun already"
@@ -74,7 +74,7 @@ def test_the_reward_is_that_of_the_whole_completion() -> None:
 
 def test_a_delivery_has_no_parts() -> None:
     whole = [record(LEASE.lease, index, tokens=(1, STOP)) for index in (0, 1)]
-    judged, _ = judge([*whole, record(LEASE.lease, 2, tokens=(1, 1))], handed_back=False)
+    judged, _ = judge([*whole, record(LEASE.lease, 2, tokens=(1, 1))], returned=False)
     assert rules(judged) == [Rule.INCOMPLETE, Rule.INCOMPLETE, Rule.SETTINGS]
 
 

@@ -49,7 +49,7 @@ def take(episodes: Episodes, number: int, place: int = 0) -> GrantedLease:
 def test_what_is_left_waits_with_its_seeds_and_the_group_is_complete_once() -> None:
     episodes = Episodes()
     first = granted(1, size=3)
-    assert episodes.handed_back(first, {0: end(2, 0, reward=0.5), 2: part(3, 4)}) is None
+    assert episodes.returned(first, {0: end(2, 0, reward=0.5), 2: part(3, 4)}) is None
     assert (len(episodes), dict(episodes.by_version)) == (3, {1: 3})
     unbegun, begun = episodes.waiting()
     assert (unbegun.place.slots, unbegun.prompt.tokens, unbegun.start) == ((1,), PROMPT, 0)
@@ -72,13 +72,13 @@ def test_what_is_left_waits_with_its_seeds_and_the_group_is_complete_once() -> N
 
 def test_a_rest_that_is_lost_or_handed_back_again_keeps_its_seeds() -> None:
     episodes = Episodes()
-    episodes.handed_back(granted(1), {0: part(1)})
+    episodes.returned(granted(1), {0: part(1)})
     both = [take(episodes, 2), take(episodes, 3)]
     for one in both:
         episodes.lost(one)
     assert [one.seeds(one.place) for one in episodes.waiting()] == [[100], [101]]
     begun = take(episodes, 4)
-    assert episodes.handed_back(begun, {0: part(2, 3)}) is None
+    assert episodes.returned(begun, {0: part(2, 3)}) is None
     again = next(one for one in episodes.waiting() if one.start)
     assert (again.start, again.prompt.tokens, again.seeds(again.place)) == (3, (*PROMPT, 1, 2, 3), [100])
 
@@ -87,7 +87,7 @@ def test_a_turn_of_an_episode_goes_on_where_it_was_and_the_next_has_seeds_of_its
     episodes = Episodes()
     episodes.admitted(granted(1, size=1), [replace(part(3, 0), reply=Answered(tokens=(60,)))])
     second = take(episodes, 2)
-    episodes.handed_back(second, {0: part(7)})
+    episodes.returned(second, {0: part(7)})
     third = take(episodes, 3)
     assert third.lease.seeds == second.lease.seeds
     assert (episodes.said(third), episodes.begun(third)) == (((3, 0),), (7,))
@@ -103,24 +103,24 @@ def test_a_turn_of_an_episode_goes_on_where_it_was_and_the_next_has_seeds_of_its
 
 def test_a_turn_of_too_many_parts_or_nobody_to_go_on_gives_its_group_up() -> None:
     episodes = Episodes()
-    episodes.handed_back(granted(1, size=1), {0: part(1)})
+    episodes.returned(granted(1, size=1), {0: part(1)})
     chain = Chain(bases=(0,), head=version("1.1"))
     for number in range(2, MAX_PARTS + 1):
         assert episodes.give_up(chain, 2) == []
-        episodes.handed_back(take(episodes, number), {0: part(1)})
+        episodes.returned(take(episodes, number), {0: part(1)})
     assert episodes.give_up(chain, 2) == []
-    episodes.handed_back(take(episodes, 99), {0: part(1)})
+    episodes.returned(take(episodes, 99), {0: part(1)})
     assert episodes.give_up(chain, 2) == [GivenUp(root=lease_id(1), reason=PARTS, episodes=1)]
     assert (len(episodes), episodes.waits) == (0, False)
-    episodes.handed_back(granted(200), {0: end(2, 0)})
-    episodes.handed_back(granted(201), {0: part(2)})
+    episodes.returned(granted(200), {0: end(2, 0)})
+    episodes.returned(granted(201), {0: part(2)})
     assert episodes.give_up_begun() == [GivenUp(root=lease_id(201), reason=PARTS, episodes=2)]
     assert episodes.is_open(lease_id(200)), "any peer may be leased a rollout that was not begun"
 
 
 def test_a_part_too_old_for_any_batch_is_given_up() -> None:
     episodes = Episodes()
-    episodes.handed_back(granted(1), {0: part(1, made_by="1.1")})
+    episodes.returned(granted(1), {0: part(1, made_by="1.1")})
     assert episodes.give_up(Chain(bases=(0,), head=version("1.3")), 2) == []
     [gone] = episodes.give_up(Chain(bases=(0,), head=version("1.4")), 2)
     assert (gone.root, gone.reason) == (lease_id(1), "stale")
@@ -146,7 +146,7 @@ def test_however_leases_end_each_completion_comes_out_whole_and_once(lengths: li
         assert list(one.lease.seeds) == [100 + slot for slot in slots]
         if not heard:
             episodes.lost(one)
-        elif (group := episodes.handed_back(one, heard)) is not None:
+        elif (group := episodes.returned(one, heard)) is not None:
             found.append(group)
 
     while not found and number < 200:

@@ -82,7 +82,7 @@ def test_how_leases_end() -> None:
     leases.close(delivered)
     leases.close(delivered)
     assert leases.open_rollouts == 12
-    assert ids(leases.give_back(HERE, [returned, theirs, delivered, lease_id(99)])) == [returned]
+    assert ids(leases.return_leases(HERE, [returned, theirs, delivered, lease_id(99)])) == [returned]
     assert ids(leases.release(HERE)) == [mine]
     assert leases.release(HERE) == []
     assert list(leases.open) == [theirs]
@@ -95,7 +95,7 @@ def test_what_has_arrived_stays_open_when_its_peer_goes() -> None:
     leases = leasing()
     arrived, mine = grant(leases), grant(leases)
     leases.arrives(arrived, HERE, NOW_MS)
-    assert leases.give_back(HERE, [arrived]) == []
+    assert leases.return_leases(HERE, [arrived]) == []
     assert ids(leases.release(HERE)) == [mine]
     assert leases.take(arrived, HERE) is not None
 
@@ -109,7 +109,7 @@ def test_what_is_recalled_is_open_and_not_counted_on() -> None:
     assert set(leases.open) == {begun, returned, delivered, counted}
     assert leases.started(begun, HERE, version("1.4")), "it was begun before its peer heard of the recall"
     assert leases.by_version == {2: 4, 4: 4}
-    assert ids(leases.give_back(HERE, [returned])) == [returned]
+    assert ids(leases.return_leases(HERE, [returned])) == [returned]
     assert leases.take(delivered, HERE) is not None
     leases.close(delivered)
     assert (leases.open_rollouts, leases.pending(HERE)) == (8, 8)

@@ -124,7 +124,7 @@ def test_a_turn_that_two_nodes_made_has_the_experts_of_both_or_none(first: bytes
     said = [utterance_of(read_record(record(ASKED.lease, 0), SWARM.authority.swarm), Unfinished())]
     part, end = replace(said[0], experts=first), replace(said[0], reply=Ended(reward=1.0), experts=second)
     episodes = Episodes()
-    assert episodes.handed_back(granted(size=1), {0: part}) is None
+    assert episodes.returned(granted(size=1), {0: part}) is None
     [waiting] = episodes.waiting()
     later = replace(granted(2, size=1, prompt=pack_tokens(waiting.prompt.tokens)), place=waiting.place)
     assert episodes.leased(later)

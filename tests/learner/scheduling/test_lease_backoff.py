@@ -15,7 +15,7 @@ from learner.scheduling.lease_backoff import (
     LONGEST_PAUSE_MS,
     MOST_OWED,
     MOST_PEERS,
-    GiveBacks,
+    LeaseDebts,
 )
 from protocol.core.ids import PeerId
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER
@@ -23,8 +23,8 @@ from tests.support.trainer_fixture import NOW_MS, OTHER, PEER
 HERE, THERE = PEER.peer_id, OTHER.peer_id
 
 
-def owing(leases: int = FREE_LEASES + 1) -> GiveBacks:
-    made = GiveBacks()
+def owing(leases: int = FREE_LEASES + 1) -> LeaseDebts:
+    made = LeaseDebts()
     made.brought_nothing(HERE, leases, NOW_MS)
     return made
 
@@ -56,7 +56,7 @@ def test_leases_that_end_during_a_pause_are_of_the_same_round() -> None:
 
 
 def test_who_sends_only_junk_has_a_dozen_leases_in_five_minutes() -> None:
-    made, now_ms, leases = GiveBacks(), NOW_MS, 0
+    made, now_ms, leases = LeaseDebts(), NOW_MS, 0
     while now_ms < NOW_MS + 330_000:
         if made.wait_ms(HERE, now_ms) == 0:
             leases += 1
@@ -89,7 +89,7 @@ def test_so_many_are_remembered_and_no_more() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(-1, 300)), max_size=80))
 def test_what_is_owed_is_bounded_and_so_is_the_wait(happened: list[tuple[int, int]]) -> None:
-    made, now_ms = GiveBacks(), NOW_MS
+    made, now_ms = LeaseDebts(), NOW_MS
     for passed_ms, leases in happened:
         now_ms += passed_ms
         if leases < 0:

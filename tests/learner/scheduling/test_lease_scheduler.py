@@ -442,7 +442,7 @@ def test_how_fast_a_peer_is_shows_although_some_of_a_batch_went_back() -> None:
     made = workload("1.9", head="1.9", window=3, ahead=9.0)
     leases = ask(made, 6)
     begin(made, leases)
-    made.given_back(HERE, [leases[0].id], NOW_MS + 1000)
+    made.returned(HERE, [leases[0].id], NOW_MS + 1000)
     finish(made, leases[1:], NOW_MS + 6000)
     assert made.worker(HERE).speed.seconds(6) == pytest.approx(6.0), "all of them were generated"
 
@@ -566,7 +566,7 @@ def test_who_gives_back_is_free_sooner_and_proves_slower() -> None:
     held = sum(sizes(leases))
     assert made.worker(HERE).speed.seconds(held) > 8.0 * held / 8, "it has not made them in 60 s"
     made.worker(HERE).free_ms = later_ms + 1e6
-    assert made.given_back(HERE, [*ids(leases), lease_id(99)], later_ms) == leases
+    assert made.returned(HERE, [*ids(leases), lease_id(99)], later_ms) == leases
     assert made.worker(HERE).free_ms == later_ms
     assert made._together == {}
 
@@ -622,7 +622,7 @@ def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
                 if made.started(granted.peer, granted.id, with_what, NOW_MS):
                     begun[granted.id] = with_what
             case "g" if made.capacity.leasing.open:
-                made.given_back(
+                made.returned(
                     peer, [list(made.capacity.leasing.open)[number % len(made.capacity.leasing.open)]], NOW_MS
                 )
             case "t" if made.capacity.busy:
@@ -861,7 +861,7 @@ def spin(made: LeaseScheduler, now_ms: int, until_ms: int, step_ms: int = 10) ->
     while now_ms < until_ms:
         leases = ask(made, 100, now_ms=now_ms)
         granted += len(leases)
-        made.given_back(HERE, [one.id for one in leases], now_ms)
+        made.returned(HERE, [one.id for one in leases], now_ms)
         now_ms += step_ms
     return granted
 
@@ -876,7 +876,7 @@ def test_who_gives_back_all_it_gets_is_granted_less_and_less() -> None:
 
 def test_who_owes_gets_one_group_and_a_record_of_it_sets_it_free() -> None:
     made = workload("1.0", head="1.0", window=3, ahead=10.0)
-    made.give_backs.brought_nothing(HERE, FREE_LEASES + 1, NOW_MS)
+    made.debts.brought_nothing(HERE, FREE_LEASES + 1, NOW_MS)
     assert ask(made, 100) == []
     now_ms = NOW_MS + FIRST_PAUSE_MS
     first = ask(made, 100, now_ms=now_ms)
@@ -893,16 +893,16 @@ def test_what_was_recalled_is_no_debt_and_refused_work_is_one_lease_or_eight() -
     assert len(leases) > 2 * FREE_LEASES
     for granted in leases[:-1]:
         made.capacity.leasing.recall(granted.id)
-    made.given_back(HERE, [granted.id for granted in leases[:-1]], NOW_MS)
+    made.returned(HERE, [granted.id for granted in leases[:-1]], NOW_MS)
     finish(made, leases[-1:], NOW_MS, keep=False)
     made.judged_lease(HERE, is_admitted=False, now_ms=NOW_MS)
-    assert not made.give_backs.is_owing(HERE)
+    assert not made.debts.is_owing(HERE)
     assert made.fruitless.ends == {End.REFUSED: 1}
     for _ in range(FREE_LEASES // BLAMED):
         made.judged_lease(HERE, is_admitted=False, owed=BLAMED, now_ms=NOW_MS)
-    assert not made.give_backs.is_owing(HERE)
+    assert not made.debts.is_owing(HERE)
     made.judged_lease(HERE, is_admitted=False, owed=1, now_ms=NOW_MS)
-    assert made.give_backs.is_owing(HERE)
+    assert made.debts.is_owing(HERE)
 
 
 @pytest.mark.parametrize("way", ["given back", "expired", "left"])
@@ -913,7 +913,7 @@ def test_it_is_the_same_however_leases_end(way: str) -> None:
         leases += len(granted)
         match way:
             case "given back":
-                made.given_back(HERE, [one.id for one in granted], now_ms)
+                made.returned(HERE, [one.id for one in granted], now_ms)
             case "expired":
                 made.expire(now_ms + 60_001, 0)
             case "left":
@@ -942,9 +942,9 @@ def test_a_peer_that_brings_no_record_cannot_make_the_ledger_grow(moves: list[tu
                 granted += len(leases)
                 largest = max(largest, len(made.capacity.leasing.open))
             case "g":
-                made.given_back(HERE, mine[:1], now_ms)
+                made.returned(HERE, mine[:1], now_ms)
             case "G":
-                made.given_back(HERE, mine, now_ms)
+                made.returned(HERE, mine, now_ms)
             case "x":
                 made.expire(now_ms, 0)
             case "l":

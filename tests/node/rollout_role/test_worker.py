@@ -42,7 +42,7 @@ LOST = "the engine process was ended: it held 9.00 GB of memory; restarted 5 tim
 
 
 async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_back(tmp_path: Path) -> None:
-    network, given_back, pending = MemoryNetwork(), list[object](), list[object]()
+    network, returned, pending = MemoryNetwork(), list[object](), list[object]()
 
     def lose(role: RolloutWorker, events: EventLog) -> None:
         async def generate(requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -51,7 +51,7 @@ async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_b
 
         def note(name: str, fields: Mapping[str, object]) -> None:
             if name == "leases_given_back":
-                given_back.append(fields["reason"])
+                returned.append(fields["reason"])
             if name == "work_pending":
                 pending.append(fields["rollouts"])
 
@@ -74,7 +74,7 @@ async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_b
         await until(lambda: node.peer not in learner.run.present)
         unable = learner.run.unable()
         nursery.cancel_scope.cancel()
-    assert given_back == [LOST]
+    assert returned == [LOST]
     assert unable.text == f"1 of 1 nodes cannot keep their engine alive: {LOST}", "and its learner knows why it is gone"
     assert len(pending) == 2, "said when it changes"
     assert pending[0] != 0 == pending[1]

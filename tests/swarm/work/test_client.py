@@ -420,7 +420,7 @@ async def test_many_leases_are_given_back_in_messages_that_the_learner_accepts(
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     leases = [lease_id_of(number) for number in range(MAX_LEASES_PER_GRANT + 3)]
-    world.line.give_back(leases, "the engine is lost. " * 100)
+    world.line.return_leases(leases, "the engine is lost. " * 100)
     await trio.testing.wait_all_tasks_blocked()
     returned = world.of(LeaseReturn)
     assert [lease for message in returned for lease in message.leases] == leases
@@ -859,7 +859,7 @@ async def test_the_latest_are_said_again_on_the_next_line_after_the_deliveries(
     world.nursery.start_soon(world.line.deliver, lease_id_of(1), [b"one"])
     await trio.testing.wait_all_tasks_blocked()
     world.heard.clear()
-    world.line.give_back([lease_id_of(2)], "")
+    world.line.return_leases([lease_id_of(2)], "")
     await trio.sleep(5)
     after_hello = world.heard[world.heard.index(hello_from("node")) :]
     said = [message for message in after_hello if isinstance(message, Delivery | Relayed)]

@@ -40,14 +40,14 @@ class Line:
     """Takes what a player says."""
 
     delivered: int = 0
-    given_back: int = 0
+    returned: int = 0
     said: list[Any] = field(default_factory=list)
 
     def tell_started(self, message: object) -> None:
         self.said.append(message)
 
-    def give_back(self, leases: list[Any], why: str) -> None:
-        self.given_back += len(leases)
+    def return_leases(self, leases: list[Any], why: str) -> None:
+        self.returned += len(leases)
 
     async def deliver(self, lease: object, records: list[bytes]) -> None:
         self.delivered += len(records)
@@ -82,5 +82,5 @@ async def test_what_was_delivered_before_it_cheated_is_honest_and_what_went_back
         for number in range(4):
             lease = granted(number, size=SIZE, minimum=V1).lease
             await player._answer(Granted(lease=lease, clock_offset_ms=0), V1)
-    assert (line.given_back, line.delivered) == (1, 3 * SIZE)
+    assert (line.returned, line.delivered) == (1, 3 * SIZE)
     assert (hand.rollouts, hand.honest) == (4 * SIZE, SIZE)

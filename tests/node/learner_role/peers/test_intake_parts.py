@@ -23,7 +23,7 @@ from tests.support.learner_fixture import Learner, hand_in, open_learner, told_l
 from tests.support.trainer_fixture import OTHER, STOP, SWARM, even_share, granted, record, version
 
 
-async def hand_back(learner: Learner, lease: GrantedLease, *raws: bytes) -> Receipt:
+async def return_begun(learner: Learner, lease: GrantedLease, *raws: bytes) -> Receipt:
     said: Any = Handback(lease=lease.id, records=list(raws), reason="its owner needs the machine")
     answer = await hand_in(learner, lease.peer, said)
     return open_receipt(answer.receipt, SWARM.authority)
@@ -45,13 +45,13 @@ async def test_what_is_left_goes_to_another_with_its_seeds_and_the_whole_is_trai
         [lease] = lend(learner, 1, size=3)
         nursery.start_soon(learner.intake.run, learner.arriving)
         done, begun = record(lease.lease, 0, made_by="1.3"), record(lease.lease, 2, made_by="1.3", tokens=(1, 2))
-        receipt = await hand_back(learner, lease, begun, done)
+        receipt = await return_begun(learner, lease, begun, done)
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ADMITTED] * 2
         assert receipt.tokens == 5, "its author counts for it at once"
         [event] = learner.logged("lease_handed_back")
         assert (event["finished"], event["begun"], event["left"], event["tokens"]) == (1, 1, 2, 5)
         assert learner.ledger.work.lease(lease.id).status == "returned"
-        assert await hand_back(learner, lease, begun, done) == receipt, "the same again"
+        assert await return_begun(learner, lease, begun, done) == receipt, "the same again"
         assert len(learner.capacity.buffer) == 0
 
         swarm = SWARM.authority.swarm
@@ -79,7 +79,7 @@ async def test_after_a_while_without_anybody_who_goes_on_the_room_is_free_again(
         open_chain(learner)
         [lease] = lend(learner, 1)
         nursery.start_soon(learner.intake.run, learner.arriving)
-        await hand_back(learner, lease, record(lease.lease, 0, made_by="1.3", tokens=(1,)))
+        await return_begun(learner, lease, record(lease.lease, 0, made_by="1.3", tokens=(1,)))
         now_ms, episodes = learner.context.now_ms(), learner.capacity.episodes
         assert (learner.scheduler.give_up_begun(now_ms), len(episodes)) == (0, 2)
         learner.scheduler.worker(OTHER.peer_id).takes_parts = True
@@ -97,13 +97,13 @@ async def test_who_hands_back_owes_a_lease_and_a_refused_one_brings_nothing(tmp_
         first, second = lend(learner, 1, 2)
         nursery.start_soon(learner.intake.run, learner.arriving)
         owed: list[int] = []
-        debts = learner.scheduler.give_backs
+        debts = learner.scheduler.debts
         before = debts.brought_nothing
         debts.brought_nothing = lambda peer, leases, now_ms: (owed.append(leases), before(peer, leases, now_ms))[1]  # type: ignore[method-assign]
-        await hand_back(learner, first, record(first.lease, 0, made_by="1.3", tokens=(1,)))
+        await return_begun(learner, first, record(first.lease, 0, made_by="1.3", tokens=(1,)))
         assert owed == [1]
         late = record(second.lease, 0, made_by="1.3", tokens=(1, STOP, 1))
-        receipt = await hand_back(learner, second, late)
+        receipt = await return_begun(learner, second, late)
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.SETTINGS]
         assert learner.ledger.work.lease(second.id).status == "delivered"
         assert owed[-1] > 1, "and a rule blames it"

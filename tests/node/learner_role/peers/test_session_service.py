@@ -497,7 +497,7 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "returned"))
         assert set(told) == {"recalled"}, "it may look for us still"
         assert sum(day.leases_failed for day in observed_days_of(again, THERE)) == 0
-        assert not again.scheduler.give_backs.is_owing(THERE)
+        assert not again.scheduler.debts.is_owing(THERE)
         nursery.cancel_scope.cancel()
 
 

@@ -31,7 +31,7 @@ def ids_of(grant: Grant) -> list[LeaseId]:
 
 def owe(learner: Learner, leases: int) -> None:
     """So many leases of the peer have brought nothing."""
-    learner.scheduler.give_backs.brought_nothing(HERE, leases, learner.wall.ms)
+    learner.scheduler.debts.brought_nothing(HERE, leases, learner.wall.ms)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def restarted(root: Path, away_s: float) -> AsyncIterator[tuple[Learner, l
         yield again, mine
 
 
-def give_back(learner: Learner, leases: list[LeaseId]) -> None:
+def return_leases(learner: Learner, leases: list[LeaseId]) -> None:
     learner.sessions.take_return(HERE, LeaseReturn(leases=list(leases), reason="too late"))
 
 
@@ -70,7 +70,7 @@ def lose(learner: Learner, leases: list[LeaseId]) -> None:
 
 
 Ends = Callable[[Learner, list[LeaseId]], None]
-ENDS = {give_back: End.RETURNED, expire: End.EXPIRED, leave: End.LOST, lose: End.RETURNED}
+ENDS = {return_leases: End.RETURNED, expire: End.EXPIRED, leave: End.LOST, lose: End.RETURNED}
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -82,7 +82,7 @@ async def test_a_lease_that_the_learners_own_restart_made_worthless_is_nobodys_d
         assert learner.capacity.leasing.open == learner.capacity.leasing.recalled == {}
         assert (learner.capacity.leasing.open_rollouts, learner.capacity.leasing.pending(HERE)) == (0, 0)
         assert ended == ["recalled"] * len(mine)
-        assert not learner.scheduler.give_backs.is_owing(HERE)
+        assert not learner.scheduler.debts.is_owing(HERE)
         assert learner.scheduler.fruitless.ends.total() == 0
 
 
@@ -90,7 +90,7 @@ async def test_a_lease_that_the_learners_own_restart_made_worthless_is_nobodys_d
 async def test_a_lease_of_before_with_time_left_is_owed_like_any_other(tmp_path: Path, end: Ends, how: End) -> None:
     async with restarted(tmp_path, away_s=0.0) as (learner, mine):
         end(learner, mine)
-        assert learner.scheduler.give_backs.is_owing(HERE)
+        assert learner.scheduler.debts.is_owing(HERE)
         assert learner.scheduler.fruitless.ends == {how: len(mine)}
 
 
@@ -132,15 +132,13 @@ async def test_who_owes_is_leased_a_group_as_soon_as_its_pause_is_over(
 
         owe(learner, FREE_LEASES)
         if late:
-            give_back(learner, mine)
+            return_leases(learner, mine)
             nursery.start_soon(ask)
         else:
-            learner.scheduler.give_backs.brought_nothing(
-                HERE, 1, learner.wall.ms - FIRST_PAUSE_MS
-            )  # a pause that is over
+            learner.scheduler.debts.brought_nothing(HERE, 1, learner.wall.ms - FIRST_PAUSE_MS)  # a pause that is over
             nursery.start_soon(ask)
             await wait_all_tasks_blocked()
-            give_back(learner, mine)
+            return_leases(learner, mine)
             pause_s *= 2
         await wait_all_tasks_blocked()
         await wait_s(learner, mock_clock, 0.9 * pause_s)

@@ -532,7 +532,7 @@ async def test_what_was_leased_before_experts_were_asked_for_is_dropped_without_
         lease = granted(size=1)
         signed = read_record(record(lease.lease, 0), SWARM.authority.swarm)
         learner.trust.experts = Experts.TOLD
-        assert learner.trust.admit(lease, [AdmittedRecord(signed=signed, reply=None)], handed_back=True)
+        assert learner.trust.admit(lease, [AdmittedRecord(signed=signed, reply=None)], returned=True)
         assert len(learner.trust.agenda) == 0
         assert learner.trust.decide(lease.root) is GroupDecision.DROP
         known = learner.trust.standings.remember(lease.peer)

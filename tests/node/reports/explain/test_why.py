@@ -90,9 +90,9 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
     assert "It was withdrawn" in why_in_ledger(path, lost.hex()).text
     assert "It was recalled" in why_in_ledger(path, recalled.hex()).text
     assert "returned it" not in why_in_ledger(path, recalled.hex()).text
-    given_back = why_in_ledger(path, returned.hex()).text
-    assert "Its peer returned it." in given_back
-    assert "the mean reward of the withheld completions is 0.25, of other seeds 0.75." in given_back
+    answer = why_in_ledger(path, returned.hex()).text
+    assert "Its peer returned it." in answer
+    assert "the mean reward of the withheld completions is 0.25, of other seeds 0.75." in answer
     assert "No audit of it is finished yet." in why_in_ledger(path, ALPHA).text
     one = why_in_ledger(path, digest_of(waiting + bytes([0])).hex()[:20]).text
     assert "1 record admitted" in one

@@ -67,7 +67,7 @@ class Line:
         self._stir()
         return receipt, sign(SWARM.learner, SWARM_ID, receipt)
 
-    def give_back(self, leases: Sequence[LeaseId], reason: str) -> None:
+    def return_leases(self, leases: Sequence[LeaseId], reason: str) -> None:
         self.returned += [(one, reason) for one in leases]
         self._stir()
 

@@ -92,7 +92,7 @@ async def test_pcp_grants_a_port() -> None:
         way = PcpWay(client=client, internal_port=4001)
         assert await way.ask(4001, 1200) == Granted(external=OUTSIDE, lifetime_s=600)
         assert await way.ask(20000, 1200) == Granted(external=OUTSIDE, lifetime_s=600)
-        await way.give_back()
+        await way.release()
     first, renewed, deleted = router.asked[-3:]
     assert first[24:36] == renewed[24:36] == deleted[24:36]  # the nonce
     assert renewed[44:60].endswith(ipaddress.IPv4Address("30.77.0.1").packed)

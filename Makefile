@@ -88,6 +88,10 @@ check: $(DEV) ## formatting, lint, types, and who may import whom
 	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms tools.gpu)
 	$(BIN)/lint-imports --no-cache
 
+.PHONY: docs
+docs: $(DEV) ## the documents as a site with search, in build/site; links are checked
+	$(BIN)/python -m tools.site $(ARGS)
+
 .PHONY: format
 format: $(DEV) ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .

@@ -208,11 +208,11 @@ class TallyRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceRow:
+class SelectionRow:
     """The check of one lease for selective delivery, after the learner regenerated its group
     (`learner.trust.selection_test`).
 
-    `choice` is what the peer may have done. `theirs` has the values of the peer's completions, and `ours` those of the
+    `outcome` is what the peer may have done. `theirs` has the values of the peer's completions, and `ours` those of the
     learner's. `withheld` is the share of its recent groups that the peer had withheld. `heard` counts the peer's checks
     up to this one, and `log_wealth` is the evidence from all of them.
     """
@@ -220,7 +220,7 @@ class ChoiceRow:
     lease: LeaseId
     peer: PeerId
     at_ms: int
-    choice: DeliveryOutcome
+    outcome: DeliveryOutcome
     withheld: float
     theirs: tuple[CompletionValue, ...]
     ours: tuple[CompletionValue, ...]

@@ -25,7 +25,7 @@ from types import MappingProxyType
 import msgspec
 
 from learner.ledger.queries.trust import TrustQueries
-from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.ledger.rows import AuditRow, SelectionRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.ledger.work_tables import NUMBER, put_lease_payload, put_receipt
 from learner.trust.audit_history import AuditHistory
@@ -131,19 +131,19 @@ class TrustLedger(TrustQueries):
                 (what, seconds),
             )
 
-    def choice_drawn(self, row: ChoiceRow) -> None:
+    def selection_tested(self, row: SelectionRow) -> None:
         """Write the check of a group for selective delivery. Each lease is checked once."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.choice.value, row.withheld, _worth(row.theirs),
+                    row.lease, row.peer, row.at_ms, row.outcome.value, row.withheld, _worth(row.theirs),
                     _worth(row.ours), row.heard,
                     json.dumps(row.log_wealth),
                 ),
             )  # fmt: skip
 
-    def choices_forgiven(self, peer: PeerId) -> None:
+    def selection_forgiven(self, peer: PeerId) -> None:
         """Stop counting the checks of this peer so far. They remain to be read, with `heard` below 0."""
         with self.db.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))

@@ -52,7 +52,7 @@ have."""
 
 
 class DeliveryOutcome(Enum):
-    """A peer's choice for a group."""
+    """What a peer did with a group."""
 
     WITHHELD = "withheld"
     DELIVERED = "delivered"
@@ -94,7 +94,7 @@ class Seen:
 
 
 def seen(
-    choice: DeliveryOutcome, theirs: Sequence[CompletionValue], ours: Sequence[CompletionValue], *, withheld: float
+    outcome: DeliveryOutcome, theirs: Sequence[CompletionValue], ours: Sequence[CompletionValue], *, withheld: float
 ) -> Seen | None:
     """Return what the completions of a peer's seeds say beside those of ours; None if all of a length have the same
     value. For withheld completions, a lower reward counts as better for the peer.
@@ -104,7 +104,7 @@ def seen(
     other kind is bet on with that much less.
     """
     odds = withheld / (1 - withheld)
-    sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is DeliveryOutcome.WITHHELD else (1.0, min(odds, 1.0))
+    sign, part = (-1.0, 1 / max(odds, 1.0)) if outcome is DeliveryOutcome.WITHHELD else (1.0, min(odds, 1.0))
     values = [[_Item(one.tokens, sign * one.reward) for one in group] for group in (theirs, ours)]
     level = _bets(*values, part=part)
     gain = _bets(

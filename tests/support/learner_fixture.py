@@ -500,7 +500,7 @@ class Learner:
     prompts: list[int]
     trust: CountingAudits
     audits: AuditLoop | None
-    choices: SelectionLoop | None
+    selection: SelectionLoop | None
     context: LearnerContext
     bans: Bans
     operator: OperatorService
@@ -538,8 +538,8 @@ class Learner:
             if self.audits is not None:
                 nursery.start_soon(self.audits.run)
             nursery.start_soon(self.operator.run)
-            if self.choices is not None:
-                nursery.start_soon(self.choices.run)
+            if self.selection is not None:
+                nursery.start_soon(self.selection.run)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.run(self.trial)
@@ -715,11 +715,11 @@ def _wire(
         open_incarnation=watch.begin,
         recorder=recorder,
     )
-    audits = choices = None
+    audits = selection_loop = None
     if settings.audits:
         lock, budget = trio.Lock(), EngineBudget(share=1.0)
         audits = AuditLoop(context=context, engine=judge, lock=lock, service=trust, budget=budget)
-        choices = SelectionLoop(
+        selection_loop = SelectionLoop(
             context=context,
             engine=judge,
             lock=lock,
@@ -739,7 +739,7 @@ def _wire(
     return Learner(
         settings=settings, root=root, run=state, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, sessions=sessions, intake=intake, training=training, watch=watch, inbox=send,
-        arriving=receive, wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
+        arriving=receive, wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, selection=selection_loop,
         context=context, bans=bans, operator=operator, struck=struck,
     )  # fmt: skip
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from learner.ledger.queries.receipts import whole_receipt
 from learner.ledger.queries.work import has_payload
 from learner.ledger.reputation import BAN, PARDON
-from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
+from learner.ledger.rows import AdmittedRow, AuditRow, SelectionRow
 from learner.ledger.sqlite.column_values import (
-    choice_from,
     counts_from,
     margins_from,
+    outcome_from,
     packed_in,
     wealth_from,
     worth_from,
@@ -28,7 +28,7 @@ from protocol.core.ids import LeaseId, PeerId, RecordId
 
 AUDITS = "SELECT lease, peer, at_ms, tokens, above, worst, evidence, passed, detail FROM audits"
 
-CHOICES = "SELECT lease, peer, at_ms, choice, withheld, theirs, ours, heard, log_wealth FROM choices"
+SELECTION_ROWS = "SELECT lease, peer, at_ms, choice, withheld, theirs, ours, heard, log_wealth FROM choices"
 
 
 class AuditSums(Row, frozen=True):
@@ -139,23 +139,25 @@ class TrustQueries:
             margins=tuple(self.margins()(audit)),
         )
 
-    def choices(self, *, peer: PeerId | None = None, lease: LeaseId | None = None) -> list[ChoiceRow]:
+    def selections(self, *, peer: PeerId | None = None, lease: LeaseId | None = None) -> list[SelectionRow]:
         """Return the checks for selective delivery: all of a peer that were not forgiven, in order, or that of a
         lease."""
         rows = self.db.query(
-            f"{CHOICES} WHERE lease = ?1 OR (peer = ?2 AND heard > 0) ORDER BY heard", (lease, peer), of="choices"
+            f"{SELECTION_ROWS} WHERE lease = ?1 OR (peer = ?2 AND heard > 0) ORDER BY heard",
+            (lease, peer),
+            of="choices",
         )
         return [
-            ChoiceRow(
-                lease=LeaseId(one), peer=PeerId(who), at_ms=at_ms, choice=choice_from("choices.choice", choice),
+            SelectionRow(
+                lease=LeaseId(one), peer=PeerId(who), at_ms=at_ms, outcome=outcome_from("choices.choice", outcome),
                 withheld=withheld, theirs=tuple(worth_from("choices.theirs", theirs)),
                 ours=tuple(worth_from("choices.ours", ours)), heard=heard,
                 log_wealth=wealth_from("choices.log_wealth", log_wealth),
             )
-            for one, who, at_ms, choice, withheld, theirs, ours, heard, log_wealth in rows
+            for one, who, at_ms, outcome, withheld, theirs, ours, heard, log_wealth in rows
         ]  # fmt: skip
 
-    def choice_history(self, peer: PeerId) -> History:
+    def selection_history(self, peer: PeerId) -> History:
         """Return the evidence from all checks of this peer for selective delivery."""
         rows = self.db.query(
             "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)

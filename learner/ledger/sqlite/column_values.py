@@ -63,7 +63,7 @@ def worth_from(column: str, text: str) -> list[CompletionValue]:
     ]
 
 
-def choice_from(column: str, text: str) -> DeliveryOutcome:
+def outcome_from(column: str, text: str) -> DeliveryOutcome:
     """Return the choice that `column` has. Raises DamagedValue."""
     try:
         return DeliveryOutcome(text)

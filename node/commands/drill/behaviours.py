@@ -278,7 +278,7 @@ class CherryPicker(Behaviour):
 
 
 @dataclass(kw_only=True)
-class Chooser(Behaviour):
+class VersionSelector(Behaviour):
     """Generates with every version that the lease admits, and sends the group with the highest reward.
 
     It never reports which version it has. It says that it begins with the oldest one, because a node may install a
@@ -393,7 +393,7 @@ def _maker(attack: Attack | None) -> Callable[..., Behaviour]:
         case Attack.CHERRY_PICKED:
             return CherryPicker
         case Attack.BEST_VERSION:
-            return Chooser
+            return VersionSelector
         case Attack.COPIED | Attack.NEARLY_COPIED:
             return partial(Copyist, changes=attack is Attack.NEARLY_COPIED)
         case Attack.REPLAYED:

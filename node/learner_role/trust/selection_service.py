@@ -22,7 +22,7 @@ from itertools import groupby
 
 import trio
 
-from learner.ledger.rows import ChoiceRow
+from learner.ledger.rows import SelectionRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.open_leases import seed_of
 from learner.trust.audit_history import SUSPECT_EVIDENCE
@@ -106,7 +106,7 @@ class SelectionSuspect:
     pardons: int = 0
 
     @property
-    def choice(self) -> DeliveryOutcome:
+    def outcome(self) -> DeliveryOutcome:
         return DeliveryOutcome.DELIVERED if self.made else DeliveryOutcome.WITHHELD
 
     @property
@@ -172,7 +172,7 @@ class SelectionService(Service):
         share = min(1.0, max(self.share * math.exp(min(max(evidence, 0.0), SUSPECT_EVIDENCE)), withheld))
         made = [_completion_of(one) for one in group if len(set(one.signed.behaviour)) == 1]
         made.sort(key=lambda one: (one.version.name, one.index))
-        waiting = sum(one.choice is DeliveryOutcome.DELIVERED for one in self._waiting)
+        waiting = sum(one.outcome is DeliveryOutcome.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
             return
         could = [version for version in sorted(self.capacity.manifests) if self._could_have_made(version, granted)]
@@ -217,7 +217,9 @@ class SelectionService(Service):
     def _add(self, one: SelectionSuspect) -> None:
         if len(self._waiting) >= MAX_WAITING or self._of_peer[one.granted.peer] >= MAX_OF_A_PEER:
             return
-        if not self.kept.keep(one.manifests, RetentionReason.CHOICE):  # too old to regenerate, which is no peer's fault
+        if not self.kept.keep(
+            one.manifests, RetentionReason.SELECTION
+        ):  # too old to regenerate, which is no peer's fault
             return
         self._waiting.append(replace(one, pardons=self._pardons[one.granted.peer]))
         self._of_peer[one.granted.peer] += 1
@@ -248,7 +250,7 @@ class SelectionService(Service):
         self._of_peer[one.granted.peer] -= 1
         if not self._of_peer[one.granted.peer]:
             del self._of_peer[one.granted.peer]
-        self.kept.release(one.manifests, RetentionReason.CHOICE)
+        self.kept.release(one.manifests, RetentionReason.SELECTION)
 
     def lose(self, manifest: ManifestHash) -> None:
         """Drop the groups that need a version which will be evicted, even if they are being regenerated."""
@@ -269,7 +271,7 @@ class SelectionService(Service):
         the completions.
         """
         theirs = requests_of(one.granted.lease)
-        controls = range(CONTROLS[one.choice])
+        controls = range(CONTROLS[one.outcome])
         ours = [
             [replace(asked, seed=seed_of(self._key, one.granted.id, control * len(theirs) + i)) for control in controls]
             for i, asked in enumerate(theirs)
@@ -295,12 +297,12 @@ class SelectionService(Service):
         """
         self.drawn += 1
         size = len(one.made) or len(one.granted.lease.seeds)
-        whole = size * (1 + CONTROLS[one.choice])
+        whole = size * (1 + CONTROLS[one.outcome])
         theirs, ours = worth[:size], worth[size:whole]
         if one.made and one.other is not None:
             there, here = worth[whole : 2 * whole], worth[2 * whole :]
             theirs, ours = _with_gains(theirs, here, there[:size]), _with_gains(ours, ours, there[size:])
-        if (found := seen(one.choice, theirs, ours, withheld=one.withheld)) is None:
+        if (found := seen(one.outcome, theirs, ours, withheld=one.withheld)) is None:
             return
         peer = one.granted.peer
         async with self._writing:
@@ -327,23 +329,23 @@ class SelectionService(Service):
         peer = one.granted.peer
         history = wagered(before, found.log_ratios)
         self._known[peer] = history
-        row = ChoiceRow(
+        row = SelectionRow(
             lease=one.granted.id,
             peer=peer,
             at_ms=self.now_ms(),
-            choice=one.choice,
+            outcome=one.outcome,
             withheld=one.withheld,
             theirs=tuple(theirs),
             ours=tuple(ours),
             heard=history.audits,
             log_wealth=history.log_wealth,
         )
-        await trio.to_thread.run_sync(self.ledger.trust.choice_drawn, row)
+        await trio.to_thread.run_sync(self.ledger.trust.selection_tested, row)
         self.events.emit(
             "choice_drawn",
             peer=peer,
             lease=short(one.granted.id),
-            choice=one.choice.value,
+            choice=one.outcome.value,
             worth=round(found.worth, 4),
             gain=round(found.gain, 4),
             heard=history.audits,
@@ -356,14 +358,14 @@ class SelectionService(Service):
         async with self._writing:
             self._pardons[peer] += 1
             self.drop(peer)
-            await trio.to_thread.run_sync(self.ledger.trust.choices_forgiven, peer)
+            await trio.to_thread.run_sync(self.ledger.trust.selection_forgiven, peer)
             self._known.pop(peer, None)
 
     async def _history(self, peer: PeerId) -> History:
         if peer not in self._known:
             if len(self._known) >= PEERS_REMEMBERED:
                 self._known.clear()
-            self._known[peer] = await trio.to_thread.run_sync(self.ledger.trust.choice_history, peer)
+            self._known[peer] = await trio.to_thread.run_sync(self.ledger.trust.selection_history, peer)
         return self._known[peer]
 
 

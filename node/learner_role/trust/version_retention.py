@@ -29,7 +29,7 @@ class RetentionReason(IntEnum):
     """Why a version is kept, in the order in which versions are given up."""
 
     AUDIT = 0
-    CHOICE = 1
+    SELECTION = 1
     AWAITED = 2
 
 

@@ -17,8 +17,8 @@ from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.rows import AuditRow
 from learner.trust.audit_history import GROUP_ERROR, SUSPECT_EVIDENCE, AuditHistory
 from learner.trust.ban_evidence import TEST_ERROR, History, Margin, Measure, heard, log_evidence
-from node.reports.model.audits import Choosing, is_same
-from node.reports.readers.audits import choosing_of
+from node.reports.model.audits import SelectionEvidence, is_same
+from node.reports.readers.audits import selection_of
 from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
@@ -83,11 +83,11 @@ def replay_of(ledger: LedgerReader, peer: PeerId) -> Replayed:
     found = replayed(ledger.trust.audits(peer), ledger.trust.margins(), ledger.trust.pardons_ms(peer))
     kept, _ = ledger.trust.confidence([peer]).get(peer, (AuditHistory(), 0))
     banned, same = kept.banned, is_same(found.known.history, kept.history)
-    choosing = choosing_of(ledger, peer)
-    lines = [*_told(found), *_judged(found, banned, choosing), *_differing(found)]
+    selection = selection_of(ledger, peer)
+    lines = [*_told(found), *_judged(found, banned, selection), *_differing(found)]
     if not same and not found.differences:
         lines.append(f"But the ledger has another result for all of them together ({kept.history.audits} counted).")
-    strange = choosing is not None and not choosing.agrees
+    strange = selection is not None and not selection.agrees
     if strange:
         lines.append("But the ledger has another result for its test for selective delivery.")
     if found.differences or not same or strange:
@@ -113,14 +113,14 @@ def _told(found: Replay) -> Iterator[str]:
         yield f"The operator pardoned it {when}: the test started again."
 
 
-def _judged(found: Replay, banned: str, choosing: Choosing | None) -> Iterator[str]:
+def _judged(found: Replay, banned: str, selection: SelectionEvidence | None) -> Iterator[str]:
     """Yield the overall result, compared with the ban in the ledger."""
-    if choosing is not None and choosing.evidence > 0:
-        yield f"The test for selective delivery has {choosing.evidence:.2f} nats of evidence against it."
+    if selection is not None and selection.evidence > 0:
+        yield f"The test for selective delivery has {selection.evidence:.2f} nats of evidence against it."
     said = "as the ledger says" if banned else "but the ledger has no ban"
     if found.convicted is not None:
         yield f"Audit {found.convicted:,} convicts it, {said}."
-    elif choosing is not None and choosing.convicts:
+    elif selection is not None and selection.convicts:
         yield f"The audits do not convict it, but the test for selective delivery does, {said}."
     elif banned:
         yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."

@@ -37,7 +37,7 @@ from node.reports.explain.recount_text import Replayed, counted_of, replay_of
 from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import Role
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.readers.audits import audits_by_peer, choosing_of
+from node.reports.readers.audits import audits_by_peer, selection_of
 from node.reports.readers.ledger_report import reputations
 from node.reports.text.reputation_text import advice, in_a_line, known_lately
 from node.runtime import formatting as words
@@ -50,7 +50,7 @@ REFUSALS_SHOWN = 8
 DECISIONS_SHOWN = 8
 LEASES_SHOWN = 8
 
-CHOSEN = {
+SELECTION_OUTCOMES = {
     DeliveryOutcome.WITHHELD: (
         "The learner regenerated {drawn:,} groups that this peer did not deliver, and others of the same prompts "
         "beside them: {better:,} had lower rewards."
@@ -63,7 +63,7 @@ CHOSEN = {
 
 EVIDENCE = {
     BannedBy.AUDITS: "The newest evidence that failed is in the ledger, as it was signed.",
-    BannedBy.CHOOSING: "The rewards of each of those groups are in the ledger; --replay repeats the test.",
+    BannedBy.SELECTION: "The rewards of each of those groups are in the ledger; --replay repeats the test.",
 }
 """Where the evidence of a ban is. A ban by the operator needs none."""
 
@@ -211,9 +211,11 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
             against = f"An honest peer would look like this {words.once_in(audits.odds)}."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
-    if (choosing := choosing_of(ledger, peer)) is not None:
-        for choice, tally in sorted(choosing.found.items(), key=lambda one: one[0].value):
-            yield CHOSEN[choice].format(drawn=tally["drawn"], better=tally["better"], gained=tally["gained"])
+    if (selection := selection_of(ledger, peer)) is not None:
+        for outcome, tally in sorted(selection.found.items(), key=lambda one: one[0].value):
+            yield SELECTION_OUTCOMES[outcome].format(
+                drawn=tally["drawn"], better=tally["better"], gained=tally["gained"]
+            )
     found = reputations(ledger, ledger.training.last_moment_ms(), {} if audits is None else {peer: audits.banned})[peer]
     yield in_a_line(found)
     yield known_lately(found)
@@ -254,11 +256,11 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         largest = f"The largest gap was {words.figure(audit.worst)} nats."
         yield f"Its audit of {words.moment(audit.at_ms)}, of {words.counted(audit.tokens, 'token')}, {found}. {largest}"
         yield from counted_of(ledger, audit)
-    for choice in ledger.trust.choices(lease=meant.lease):
+    for test in ledger.trust.selections(lease=meant.lease):
         yield (
-            f"The learner regenerated its prompt {words.moment(choice.at_ms)} to test for selective delivery: the mean "
-            f"reward of the {choice.choice.value} completions is {_mean(choice.theirs)}, of other seeds "
-            f"{_mean(choice.ours)}."
+            f"The learner regenerated its prompt {words.moment(test.at_ms)} to test for selective delivery: "
+            f"the mean reward of the {test.outcome.value} completions is {_mean(test.theirs)}, of other seeds "
+            f"{_mean(test.ours)}."
         )
     decisions = [
         Decision(

@@ -78,7 +78,7 @@ BANS_SHOWN = 500
 
 BY = {
     BannedBy.AUDITS: "audits",
-    BannedBy.CHOOSING: "test for selective delivery",
+    BannedBy.SELECTION: "test for selective delivery",
     BannedBy.OPERATOR: "operator",
 }
 

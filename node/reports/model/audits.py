@@ -25,19 +25,19 @@ class BannedBy(Enum):
     """The reason of a ban: failed audits, selective delivery, or the operator's decision."""
 
     AUDITS = "audits"
-    CHOOSING = "choosing"
+    SELECTION = "choosing"
     OPERATOR = "operator"
 
 
 BY = {
     BannedBy.AUDITS: "by audits",
-    BannedBy.CHOOSING: "for selective delivery",
+    BannedBy.SELECTION: "for selective delivery",
     BannedBy.OPERATOR: "by the operator",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choosing:
+class SelectionEvidence:
     """The groups of a peer that the learner regenerated to detect selective delivery, since its last pardon.
 
     `found`: by outcome (withheld or delivered), how many groups there are, how many were better for the peer than those
@@ -102,7 +102,7 @@ def ban_in_words(name: str, audits: PeerAudits, *, judged: int, trained: int) ->
     )
     by = {
         BannedBy.AUDITS: f"its audit number {audits.audits}",
-        BannedBy.CHOOSING: "the test for selective delivery",
+        BannedBy.SELECTION: "the test for selective delivery",
         BannedBy.OPERATOR: "the operator",
         None: "an unknown authority",
     }[audits.banned_by]

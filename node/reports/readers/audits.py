@@ -9,7 +9,7 @@ from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.queries.trust import AuditSums
 from learner.trust.ban_evidence import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import DeliveryOutcome, seen
-from node.reports.model.audits import BannedBy, Choosing, PeerAudits, is_same
+from node.reports.model.audits import BannedBy, PeerAudits, SelectionEvidence, is_same
 from protocol.core.ids import PeerId
 
 
@@ -38,24 +38,24 @@ def audits_by_peer(ledger: LedgerReader, started_ms: int) -> dict[PeerId, PeerAu
 def _banned_by(ledger: LedgerReader, peer: PeerId, history: History, operators: Collection[PeerId]) -> BannedBy:
     if peer in operators:
         return BannedBy.OPERATOR
-    choosing = None if is_convicted(history) else choosing_of(ledger, peer)
-    return BannedBy.CHOOSING if choosing is not None and choosing.convicts else BannedBy.AUDITS
+    selection = None if is_convicted(history) else selection_of(ledger, peer)
+    return BannedBy.SELECTION if selection is not None and selection.convicts else BannedBy.AUDITS
 
 
-def choosing_of(ledger: LedgerReader, peer: PeerId) -> Choosing | None:
+def selection_of(ledger: LedgerReader, peer: PeerId) -> SelectionEvidence | None:
     """Return the peer's test for selective delivery; None if no regenerated group of it differed."""
-    if not (rows := ledger.trust.choices(peer=peer)):
+    if not (rows := ledger.trust.selections(peer=peer)):
         return None
     history, convicts = History(), False
     found: defaultdict[DeliveryOutcome, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        told = seen(row.choice, row.theirs, row.ours, withheld=min(max(0.0, row.withheld), 1 - 1e-9))
+        told = seen(row.outcome, row.theirs, row.ours, withheld=min(max(0.0, row.withheld), 1 - 1e-9))
         if told is None:
             continue  # a learner does not write this; the sum will not agree
-        found[row.choice].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
+        found[row.outcome].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
         history = wagered(history, told.log_ratios)
         convicts = convicts or is_convicted(history)  # whatever later groups showed
-    return Choosing(
+    return SelectionEvidence(
         found=dict(found),
         evidence=log_evidence(history),
         convicts=convicts,

@@ -36,9 +36,9 @@ def worths(*rewards: float) -> list[CompletionValue]:
 
 
 def seen(
-    choice: DeliveryOutcome, theirs: list[CompletionValue], ours: list[CompletionValue], withheld: float = 0.5
+    outcome: DeliveryOutcome, theirs: list[CompletionValue], ours: list[CompletionValue], withheld: float = 0.5
 ) -> Seen | None:
-    return seen_of(choice, theirs, ours, withheld=withheld)
+    return seen_of(outcome, theirs, ours, withheld=withheld)
 
 
 # One group.
@@ -52,8 +52,8 @@ def test_what_is_worth_the_same_says_nothing() -> None:
 
 def test_withheld_is_to_be_worse_and_delivered_better() -> None:
     good, bad, mixed = worths(1, 1), worths(0, 0), worths(0, 1, 0, 1, 0, 1)
-    for choice, favourable, other in ((DeliveryOutcome.WITHHELD, bad, good), (DeliveryOutcome.DELIVERED, good, bad)):
-        found, against = seen(choice, favourable, mixed), seen(choice, other, mixed)
+    for outcome, favourable, other in ((DeliveryOutcome.WITHHELD, bad, good), (DeliveryOutcome.DELIVERED, good, bad)):
+        found, against = seen(outcome, favourable, mixed), seen(outcome, other, mixed)
         assert found is not None
         assert against is not None
         assert found.worth > 0 > against.worth
@@ -82,7 +82,7 @@ LENGTHS, REWARDS = st.sampled_from((5, 50, 500)), st.sampled_from((0.0, 0.25, 1.
     st.sampled_from((0.0, 0.1, 0.5, 0.9)),
 )
 def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
-    made: list[tuple[int, float, int, float]], size: int, choice: DeliveryOutcome, withheld: float
+    made: list[tuple[int, float, int, float]], size: int, outcome: DeliveryOutcome, withheld: float
 ) -> None:
     """Within each length any of as many are as likely to be the peer's: of what they say, and of what
     we draw."""
@@ -98,7 +98,7 @@ def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
         for mine in itertools.combinations(range(len(pool)), len(first)):
             if Counter(made[i][place] for i in mine) == counts:
                 others = [one for i, one in enumerate(pool) if i not in mine]
-                found = seen(choice, [pool[i] for i in mine], others, withheld)
+                found = seen(outcome, [pool[i] for i in mine], others, withheld)
                 ratios.append((0.0,) * BETS if found is None else found.log_ratios[bets])
         means = [sum(map(math.exp, column)) / len(ratios) for column in zip(*ratios, strict=True)]
         assert means == pytest.approx([1.0] * BETS)
@@ -147,14 +147,14 @@ def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> t
     dice, history, tries, withheld = random.Random(seed), History(), 0, 0.0
     while history.audits < most and tries < 50 * most and not is_convicted(history):
         tries += 1
-        mine, choice = group(dice, bias), DeliveryOutcome.DELIVERED
+        mine, outcome = group(dice, bias), DeliveryOutcome.DELIVERED
         is_withheld = is_lost(dice, mine)
         withheld += (is_withheld - withheld) / 16
         if is_withheld:
-            choice = DeliveryOutcome.WITHHELD
+            outcome = DeliveryOutcome.WITHHELD
         elif dice.random() > 1 / 8:
             continue
-        if (found := seen(choice, mine, group(dice, bias, 8 * CONTROLS[choice]), withheld)) is not None:
+        if (found := seen(outcome, mine, group(dice, bias, 8 * CONTROLS[outcome]), withheld)) is not None:
             history = wagered(history, found.log_ratios)
     return history, history.audits
 
@@ -226,7 +226,7 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
     while history.audits < most and not is_convicted(history):
         theirs, ours = versions(dice, gain), versions(dice, gain, 16)
         mine = pick(dice, theirs)
-        other = dice.choice([number for number in range(4) if number != mine])
+        other = dice.outcome([number for number in range(4) if number != mine])
         both = [
             [
                 replace(one, gains=VersionGain(tokens=one.tokens, worth=one.reward - two.reward))

@@ -47,7 +47,7 @@ from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.core.pipe import Arrays
 from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Revised, Rule, Span, Welcome, open_receipt, read_record
-from tests.integration.test_choices import delivered
+from tests.integration.test_selective_delivery import delivered
 from tests.support.learner_fixture import (
     FakePeer,
     FakeTrainer,
@@ -482,9 +482,9 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
         else:
             assert most <= versions_of_room
         learner.trust._unlist(learner.trust.agenda.clear())
-        assert learner.choices is not None
-        while waiting := learner.choices.service.next():
-            learner.choices.service.end(waiting[0])
+        assert learner.selection is not None
+        while waiting := learner.selection.service.next():
+            learner.selection.service.end(waiting[0])
         assert learner.trust.kept._uses == {}
         assert sum(learner.store._pins.values()) == 1, "the newest"
 

@@ -25,7 +25,7 @@ from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
-from tests.integration.test_choices import delivered
+from tests.integration.test_selective_delivery import delivered
 from tests.support.commits import commits
 from tests.support.learner_fixture import FakePeer, Killed, Learner, Settings, fast_directory, open_learner
 from tests.support.trainer_fixture import OTHER, PEER, lease_id

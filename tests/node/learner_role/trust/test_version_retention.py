@@ -47,10 +47,10 @@ async def test_who_is_waited_for_goes_last_and_of_equals_the_oldest_first(tmp_pa
         awaited, choice, audit, both, *others, current = names
         for manifest, use in (
             (awaited, RetentionReason.AWAITED),
-            (choice, RetentionReason.CHOICE),
+            (choice, RetentionReason.SELECTION),
             (audit, RetentionReason.AUDIT),
             (both, RetentionReason.AUDIT),
-            (both, RetentionReason.CHOICE),
+            (both, RetentionReason.SELECTION),
             *((manifest, RetentionReason.AUDIT) for manifest in others),
             (current, RetentionReason.AUDIT),
         ):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from learner.ledger.reputation import BAN, PARDON
-from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.ledger.rows import AuditRow, SelectionRow
 from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory, after, pardoned
 from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
@@ -71,18 +71,18 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
     theirs, ours = (
         tuple(CompletionValue(tokens=4, reward=reward) for reward in rewards) for rewards in ((0.0, 0.5), (1.0, 0.5))
     )
-    drawn = ChoiceRow(
+    drawn = SelectionRow(
         lease=returned,
         peer=ALPHA,
         at_ms=story.now_ms,
-        choice=DeliveryOutcome.WITHHELD,
+        outcome=DeliveryOutcome.WITHHELD,
         withheld=0.1,
         theirs=theirs,
         ours=ours,
         heard=1,
         log_wealth=(0.0,),
     )
-    story.ledger.trust.choice_drawn(drawn)
+    story.ledger.trust.selection_tested(drawn)
     story.train(1, {trained: 0})
     path = story.ledger.path
     assert "records admitted; trained on by step 1, at a lag of 0" in why_in_ledger(path, trained.hex()).text

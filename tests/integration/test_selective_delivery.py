@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.ledger.rows import ChoiceRow, LeaseRow
+from learner.ledger.rows import LeaseRow, SelectionRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.trust.audit_history import TrustLevel
 from learner.trust.audit_queue import work_of
@@ -151,13 +151,13 @@ def best(lease: Lease, admitted: Sequence[PolicyVersion]) -> PolicyVersion:
 
 
 async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> None:
-    honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
+    honest, selective = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
     async with open_learner(tmp_path, AS_LONG_AS_IT_TAKES, judge=Judge(draws=lively)) as learner:
-        assert learner.choices is not None
-        learner.choices.service.share = learner.choices.budget.routine = 1.0
-        await train_until_somebody_is_banned(learner, honest, choosy)
+        assert learner.selection is not None
+        learner.selection.service.share = learner.selection.budget.routine = 1.0
+        await train_until_somebody_is_banned(learner, honest, selective)
         [banned] = learner.logged("peer_banned")
-        assert banned["peer"] == choosy.id
+        assert banned["peer"] == selective.id
         assert "so it delivers selectively" in str(banned["reason"])
         assert learner.logged("audit_failed") == [], "an audit failed, although each token is its version's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
@@ -169,11 +169,11 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
 async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> None:
     slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
     async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
-        assert learner.choices is not None
-        learner.choices.service.share = learner.choices.budget.routine = 1.0
+        assert learner.selection is not None
+        learner.selection.service.share = learner.selection.budget.routine = 1.0
         await learner.train(FakePeer(draw=lively), slow)
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.trust.choice_history(slow.id).audits > 5
+        assert learner.ledger.trust.selection_history(slow.id).audits > 5
 
 
 async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
@@ -182,20 +182,20 @@ async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=80, staleness=3)) as learner:
         await learner.train(honest, busy)
         assert learner.logged("peer_banned") == []
-        history = learner.ledger.trust.choice_history(busy.id)
+        history = learner.ledger.trust.selection_history(busy.id)
         assert history.audits > 20
         assert not is_convicted(history)
-        assert not is_convicted(learner.ledger.trust.choice_history(honest.id))
+        assert not is_convicted(learner.ledger.trust.selection_history(honest.id))
 
 
 async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
     dice = random.Random(2)
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3))
-        before = learner.ledger.trust.choice_history(OTHER.peer_id)
+        before = learner.ledger.trust.selection_history(OTHER.peer_id)
     assert before.audits > 0
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as again:
-        assert again.ledger.trust.choice_history(OTHER.peer_id) == before
+        assert again.ledger.trust.selection_history(OTHER.peer_id) == before
 
 
 @pytest.mark.rest
@@ -213,15 +213,15 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
                 lambda: not again.trust or again.trust.standings.remember(OTHER.peer_id).standing is TrustLevel.NEWCOMER
             )
             nursery.cancel_scope.cancel()
-        assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 0
+        assert again.ledger.trust.selection_history(OTHER.peer_id).audits == 0
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
 
 
 async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
-        assert learner.choices is not None
-        desk, peer = learner.choices.service, OTHER.peer_id
+        assert learner.selection is not None
+        desk, peer = learner.selection.service, OTHER.peer_id
         await learner.trust.welcome(peer)
         desk._known[peer] = ALMOST_SURE
         lease = granted(999, size=2, peer=peer)
@@ -234,7 +234,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
             await until(lambda: bool(learner.logged("choice_drawn")))
             await desk.forgive(peer)
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.trust.choice_history(peer) == History()
+        assert learner.ledger.trust.selection_history(peer) == History()
         again = granted(998, size=2, peer=peer)
         learner.ledger.work.leases_issued([lease_row(again)])
         desk._known[peer] = ALMOST_SURE
@@ -245,8 +245,8 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
 
 
 async def test_of_who_is_banned_or_pardoned_nothing_waits_to_be_drawn(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk, newest = choices.service, max(learner.capacity.manifests)
+    async with running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection):
+        desk, newest = selection.service, max(learner.capacity.manifests)
         for number, ends in ((901, "banned"), (902, "pardoned")):
             admit(desk, *delivered(learner, newest, newest, number=number))
             close(desk, granted(number + 50, size=2, peer=PEER.peer_id), newest, "lost")
@@ -264,27 +264,27 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
         await learner.train(FakePeer())
         lease = granted(998, size=2, peer=OTHER.peer_id)
         learner.ledger.work.leases_issued([lease_row(lease)])
-        sure = ChoiceRow(
+        sure = SelectionRow(
             lease=lease.id,
             peer=OTHER.peer_id,
             at_ms=1,
-            choice=DeliveryOutcome.WITHHELD,
+            outcome=DeliveryOutcome.WITHHELD,
             withheld=0.5,
             theirs=(),
             ours=(),
             heard=50,
             log_wealth=(25.0,) * 6,
         )
-        learner.ledger.trust.choice_drawn(sure)
+        learner.ledger.trust.selection_tested(sure)
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
-        assert again.choices is not None
-        desk, next_one = again.choices.service, granted(999, size=2, peer=OTHER.peer_id)
+        assert again.selection is not None
+        desk, next_one = again.selection.service, granted(999, size=2, peer=OTHER.peer_id)
         await again.trust.welcome(OTHER.peer_id)
         best_ones = [CompletionValue(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
         await desk.conclude(SelectionSuspect(granted=next_one, withheld=0.5, other=None), best_ones)
         [banned] = again.logged("peer_banned")
         assert "in 50 checked groups" in str(banned["reason"])
-        assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 50
+        assert again.ledger.trust.selection_history(OTHER.peer_id).audits == 50
 
 
 async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Pat
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
         assert learner.logged("choice_impossible")
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.trust.choice_history(OTHER.peer_id).audits == 0
+        assert learner.ledger.trust.selection_history(OTHER.peer_id).audits == 0
 
 
 @asynccontextmanager
@@ -305,38 +305,41 @@ async def drawing_beside_an_audit(root: Path) -> AsyncIterator[tuple[Learner, Se
     """Yield a learner with a group to regenerate, while training waits for the audit of another lease, which never
     runs.
     """
-    async with choosing(root, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
+    async with (
+        running_selection(root, Settings(audits=True, steps=2)) as (learner, selection),
+        trio.open_nursery() as nursery,
+    ):
         newest = max(learner.capacity.manifests)
-        admit(choices.service, *delivered(learner, newest))
+        admit(selection.service, *delivered(learner, newest))
         lease, group = delivered(learner, newest, number=1000, peer=OTHER.peer_id)
         learner.trust.agenda.add(work_of(lease, group, waits=True))
-        choices.service.drawn = 0
-        nursery.start_soon(choices.run)
+        selection.service.drawn = 0
+        nursery.start_soon(selection.run)
         learner.run.notify()  # something else changed
         await trio.testing.wait_all_tasks_blocked()
-        assert len(choices.service) == 1
-        yield learner, choices, lease.id
+        assert len(selection.service) == 1
+        yield learner, selection, lease.id
         nursery.cancel_scope.cancel()
 
 
 async def test_what_training_waits_for_is_audited_before_anything_is_drawn(tmp_path: Path) -> None:
-    async with drawing_beside_an_audit(tmp_path) as (learner, choices, lease):
+    async with drawing_beside_an_audit(tmp_path) as (learner, selection, lease):
         learner.trust.give_up(lease)
-        await until(lambda: choices.service.drawn == 1)
+        await until(lambda: selection.service.drawn == 1)
 
 
 async def test_newcomers_without_end_do_not_end_draws(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    async with drawing_beside_an_audit(tmp_path) as (learner, choices, _):
+    async with drawing_beside_an_audit(tmp_path) as (learner, selection, _):
         mock_clock.jump(GIVES_WAY_S)
-        await until(lambda: choices.service.drawn == 1)
+        await until(lambda: selection.service.drawn == 1)
         assert learner.trust.agenda.waiting == 1
 
 
 async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
-        assert learner.choices is not None
-        desk, published = learner.choices.service, learner.run.published
+        assert learner.selection is not None
+        desk, published = learner.selection.service, learner.run.published
         assert published is not None
         for number in range(1, 2 * MAX_OF_A_PEER):
             lease = granted(number, minimum=published.version)
@@ -376,21 +379,21 @@ def delivered(
 
 
 @asynccontextmanager
-async def choosing(
+async def running_selection(
     root: Path, settings: Settings, *, share: float = 1.0
 ) -> AsyncIterator[tuple[Learner, SelectionLoop]]:
     """Yield a learner that has trained, which checks this share of the deliveries, and none yet."""
     async with open_learner(root, settings) as learner:
         await learner.train(FakePeer())
-        assert learner.choices is not None
-        learner.choices.service.share = share
-        forget(learner.choices.service)
-        yield learner, learner.choices
+        assert learner.selection is not None
+        learner.selection.service.share = share
+        forget(learner.selection.service)
+        yield learner, learner.selection
 
 
 async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.service
+    async with running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection):
+        desk = selection.service
         newest = max(learner.capacity.manifests)
         pinned = learner.store._pins[learner.capacity.manifests[newest]]
         for number in range(3 * MAX_ROUTINE):
@@ -409,8 +412,8 @@ async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_
 
 
 async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2), share=1 / 8) as (learner, choices):
-        desk = choices.service
+    async with running_selection(tmp_path, Settings(audits=True, steps=2), share=1 / 8) as (learner, selection):
+        desk = selection.service
         newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(math.log(24.0), -math.inf))
         desk._known[THIRD] = History(audits=50, log_wealth=(-5.0, -5.0))
@@ -427,8 +430,8 @@ async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_p
 
 
 async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.service
+    async with running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection):
+        desk = selection.service
         newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(2.0, 2.0))
         number = iter(range(1000, 2000))
@@ -451,8 +454,8 @@ async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Pa
 
 
 async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2), share=0.999) as (learner, choices):
-        desk = choices.service
+    async with running_selection(tmp_path, Settings(audits=True, steps=2), share=0.999) as (learner, selection):
+        desk = selection.service
         newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(0.0, 12.0))
         for number in range(1000, 1020):
@@ -468,8 +471,8 @@ async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> N
 
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
     """The other version has then generated a part of the group as well."""
-    async with choosing(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, choices):
-        desk, own = choices.service, learner.capacity
+    async with running_selection(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, selection):
+        desk, own = selection.service, learner.capacity
         could = [of for of in sorted(own.manifests) if judge(own.chain, [of], own.window) is Admissibility.ADMISSIBLE]
         assert len(could) == 2
         before = desk.drawn
@@ -477,26 +480,29 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
         [doubt] = desk.next()
         assert doubt.other in [one.version for one in doubt.made]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(choices.run)
+            nursery.start_soon(selection.run)
             await until(lambda: desk.drawn > before)
             nursery.cancel_scope.cancel()
 
 
 async def test_a_version_that_is_named_in_pieces_is_one_version(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+    async with running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection):
         newest = max(learner.capacity.manifests)
         lease, group = delivered(learner, newest, newest)
         cut = [Span(place, place + 1, newest, learner.capacity.manifests[newest]) for place in range(3)]
         raws = [record(lease.lease, one.signed.record.index, tokens=one.signed.tokens, spans=cut) for one in group]
         pieces = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
-        admit(choices.service, lease, pieces)
-        [doubt] = choices.service.next()
+        admit(selection.service, lease, pieces)
+        [doubt] = selection.service.next()
         assert [made.index for made in doubt.made] == [0, 1]
 
 
 @pytest.mark.parametrize(("rule", "looks"), [("settings", True), ("recalled", False), ("orphaned", False)])
 async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, rule: str, looks: bool) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
+    async with (
+        running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection),
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(learner.intake.run, learner.arriving)
         newest = max(learner.capacity.manifests)
         lease = granted(999, size=1, minimum=newest, prompt_index=0)
@@ -509,14 +515,14 @@ async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, ru
         spans = [Span(0, 3, newest, learner.capacity.manifests[newest])]
         raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
         await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))
-        found = [doubt.granted.id for doubt in choices.service.next()]
+        found = [doubt.granted.id for doubt in selection.service.next()]
         assert found == ([lease.id] if looks else [])
         nursery.cancel_scope.cancel()
 
 
 async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
-    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.service
+    async with running_selection(tmp_path, Settings(audits=True, steps=2)) as (learner, selection):
+        desk = selection.service
         newest = max(learner.capacity.manifests)
         group = delivered(learner, newest, newest)
         assert learner.trust.admit(*group)
@@ -530,8 +536,8 @@ async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path)
 async def test_completions_of_several_versions_are_each_regenerated_with_their_own(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
-        assert learner.choices is not None
-        desk, lease = learner.choices.service, granted(999, size=3, peer=OTHER.peer_id)
+        assert learner.selection is not None
+        desk, lease = learner.selection.service, granted(999, size=3, peer=OTHER.peer_id)
         older, newer, other = (
             InstalledVersion(name=version(name), manifest=manifest(version(name))) for name in ("1.1", "1.2", "1.3")
         )

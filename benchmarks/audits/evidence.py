@@ -239,12 +239,12 @@ def tokens_needed(sizes: Sequence[int], shares: Sequence[float], target: float =
 # Rates.
 
 
-def upper_bound(count: int, trials: int, doubt: float = 0.05) -> float:
-    """Return the largest rate at which `count` or fewer of `trials` are not rarer than `doubt` (Clopper and Pearson
+def upper_bound(count: int, trials: int, error: float = 0.05) -> float:
+    """Return the largest rate at which `count` or fewer of `trials` are not rarer than `error` (Clopper and Pearson
     1934)."""
-    return 1.0 if count >= trials else float(beta.ppf(1 - doubt, count + 1, trials - count))
+    return 1.0 if count >= trials else float(beta.ppf(1 - error, count + 1, trials - count))
 
 
-def lower_bound(count: int, trials: int, doubt: float = 0.05) -> float:
-    """Return the smallest rate at which `count` or more of `trials` are not rarer than `doubt`."""
-    return 0.0 if count == 0 else float(beta.ppf(doubt, count, trials - count + 1))
+def lower_bound(count: int, trials: int, error: float = 0.05) -> float:
+    """Return the smallest rate at which `count` or more of `trials` are not rarer than `error`."""
+    return 0.0 if count == 0 else float(beta.ppf(error, count, trials - count + 1))

@@ -40,18 +40,18 @@ later."""
 SUSPECT_EVIDENCE = math.log(100)
 """Evidence at which a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
 
-DOUBT_EVIDENCE = math.log(10)
+SUSPICION_EVIDENCE = math.log(10)
 """Evidence at which all groups of a trusted peer wait for their audit, and none that waited is trained on. An honest
 peer ever has it with probability 0.1 at most. Its work counts nevertheless, and one or two honest audits reduce the
 evidence."""
 
-NEWCOMER_DOUBT = 0.0
+NEWCOMER_SUSPICION = 0.0
 """Evidence above which nothing of a newcomer is trained on: its audits speak against it rather than for it. That is so
 after 2.5 % of a newcomer's audits if an honest machine's arithmetic is as far off as the margins allow
 (`benchmarks/drills/lifetimes.py`). For a cheat that names a version near the true one, it is so from its first groups
 on, long before the evidence convicts."""
 
-DOUBT_REASON = "doubt"
+SUSPICION_REASON = "doubt"
 """Why such a group is dropped, as stored in the ledger."""
 
 GROUP_ERROR = 1e-4
@@ -86,7 +86,7 @@ class AuditHistory:
             return TrustLevel.BANNED
         if (evidence := log_evidence(self.history)) >= SUSPECT_EVIDENCE:
             return TrustLevel.SUSPECT
-        is_new = self.passed < NEWCOMER_GROUPS or evidence >= DOUBT_EVIDENCE
+        is_new = self.passed < NEWCOMER_GROUPS or evidence >= SUSPICION_EVIDENCE
         return TrustLevel.NEWCOMER if is_new else TrustLevel.TRUSTED
 
     @property
@@ -120,7 +120,7 @@ class Finding:
 
     passed: bool
     convicted: bool
-    doubted: bool
+    suspected: bool
     detail: str
 
 
@@ -138,8 +138,8 @@ def after(known: AuditHistory, audited: Audited, margins: Sequence[Margin]) -> t
         history=history,
         banned=known.banned or (detail if convicted else ""),
     )
-    doubted = found.waits and log_evidence(history) > NEWCOMER_DOUBT  # DOUBT_EVIDENCE is above that
-    return found, Finding(passed=passed, convicted=convicted, doubted=doubted, detail=detail)
+    suspected = found.waits and log_evidence(history) > NEWCOMER_SUSPICION  # SUSPICION_EVIDENCE is above that
+    return found, Finding(passed=passed, convicted=convicted, suspected=suspected, detail=detail)
 
 
 def pardoned(known: AuditHistory) -> AuditHistory:

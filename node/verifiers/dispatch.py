@@ -411,7 +411,7 @@ class Verifiers:
                 text=f"{counted(self.failures, 'reward')} could not be computed. {worth} The newest failure, at "
                 f"problem {place.index} of task {place.title}: {failure.detail}",
             )
-        self._doubt(place.title, failure)
+        self._warn_if_never_right(place.title, failure)
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
 
     def _nobody_said(self, place: _Spot, failure: Failure) -> Reply:
@@ -428,7 +428,7 @@ class Verifiers:
             )
         return Ended(reward=0.0, failure=f"unsaid: {failure.detail}", void=True)
 
-    def _doubt(self, title: str, failure: Failure) -> None:
+    def _warn_if_never_right(self, title: str, failure: Failure) -> None:
         """Tell the operator once that a task has not judged a single completion."""
         if (failed := self._never.get(title, 0)) < 0:
             return

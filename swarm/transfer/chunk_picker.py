@@ -535,11 +535,11 @@ class ChunkPicker:
     def _ask_second(self, chunk: int, first: _Neighbour, now: float, effects: list[Effect]) -> None:
         others = self._others(chunk, first, now)
         if others and sum(len(askers) > 1 for askers in self._asked.values()) < MAX_SECOND_ASKS:
-            second = min(others, key=lambda other: self._doubts(other, now))
+            second = min(others, key=lambda other: self._slowness(other, now))
             self._asked[chunk].append(second.peer)
             self._begin(second, chunk, now, effects)
 
-    def _doubts(self, other: _Neighbour, now: float) -> tuple[int, bool, int, float]:
+    def _slowness(self, other: _Neighbour, now: float) -> tuple[int, bool, int, float]:
         """Return a key; the least is likeliest to send soon.
 
         A peer that has vanished has no open requests, and would look freest of all. In one simulation a chunk was

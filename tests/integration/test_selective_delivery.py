@@ -227,10 +227,10 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         lease = granted(999, size=2, peer=peer)
         learner.ledger.work.leases_issued([lease_row(lease)])
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
-        doubt = SelectionSuspect(granted=lease, withheld=0.5, other=of_other)
+        suspect = SelectionSuspect(granted=lease, withheld=0.5, other=of_other)
         worst = [CompletionValue(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
         async with trio.open_nursery() as nursery, learner.trust.standings.lock:  # the operator's order is being obeyed
-            nursery.start_soon(desk.conclude, doubt, worst)
+            nursery.start_soon(desk.conclude, suspect, worst)
             await until(lambda: bool(learner.logged("choice_drawn")))
             await desk.forgive(peer)
         assert learner.logged("peer_banned") == []
@@ -477,8 +477,8 @@ async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: P
         assert len(could) == 2
         before = desk.drawn
         admit(desk, *delivered(learner, *could))
-        [doubt] = desk.next()
-        assert doubt.other in [one.version for one in doubt.made]
+        [suspect] = desk.next()
+        assert suspect.other in [one.version for one in suspect.made]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(selection.run)
             await until(lambda: desk.drawn > before)
@@ -493,8 +493,8 @@ async def test_a_version_that_is_named_in_pieces_is_one_version(tmp_path: Path) 
         raws = [record(lease.lease, one.signed.record.index, tokens=one.signed.tokens, spans=cut) for one in group]
         pieces = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
         admit(selection.service, lease, pieces)
-        [doubt] = selection.service.next()
-        assert [made.index for made in doubt.made] == [0, 1]
+        [suspect] = selection.service.next()
+        assert [made.index for made in suspect.made] == [0, 1]
 
 
 @pytest.mark.parametrize(("rule", "looks"), [("settings", True), ("recalled", False), ("orphaned", False)])
@@ -515,7 +515,7 @@ async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, ru
         spans = [Span(0, 3, newest, learner.capacity.manifests[newest])]
         raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
         await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))
-        found = [doubt.granted.id for doubt in selection.service.next()]
+        found = [suspect.granted.id for suspect in selection.service.next()]
         assert found == ([lease.id] if looks else [])
         nursery.cancel_scope.cancel()
 
@@ -526,8 +526,8 @@ async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path)
         newest = max(learner.capacity.manifests)
         group = delivered(learner, newest, newest)
         assert learner.trust.admit(*group)
-        [doubt] = desk.next()
-        desk.end(doubt)
+        [suspect] = desk.next()
+        desk.end(suspect)
         await learner.trust.recover([group])
         assert desk.next() == []
         assert learner.trust.agenda.next() is not None, "the audit must still be due"
@@ -545,9 +545,9 @@ async def test_completions_of_several_versions_are_each_regenerated_with_their_o
             DeliveredCompletion(index=index, tokens=(index + 1, 0), version=of)
             for index, of in ((2, older), (0, newer), (1, newer))
         )
-        doubt = SelectionSuspect(granted=lease, withheld=0.0, other=other, made=made)
-        asked = desk.requests(doubt)
-        assert list(doubt.versions) == [older, newer, other]
+        suspect = SelectionSuspect(granted=lease, withheld=0.0, other=other, made=made)
+        asked = desk.requests(suspect)
+        assert list(suspect.versions) == [older, newer, other]
         assert [of for of, _ in asked] == [older, newer, other, older, newer]
         assert [len(requests) for _, requests in asked] == [2, 4, 9, 1, 2], "two of our completions for each of theirs"
         ours = [request.seed for _, requests in asked[:2] for request in requests]
@@ -559,7 +559,7 @@ async def test_completions_of_several_versions_are_each_regenerated_with_their_o
         there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
         learner.ledger.work.leases_issued([lease_row(lease)])
         drawn = [CompletionValue(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
-        await desk.conclude(doubt, [*drawn, *(CompletionValue(tokens=3, reward=reward) for reward in here)])
+        await desk.conclude(suspect, [*drawn, *(CompletionValue(tokens=3, reward=reward) for reward in here)])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)
     gains = [[3, 1.0], [3, 0.0], [3, -1.0]]

@@ -205,10 +205,10 @@ class Planner:
             self._switch_on(pool, names, reasons.chosen(len(names), choice.price, self._settings.currency))
             return
         if not num_left:
-            self._doubt(names - on)
+            self._note_regret(names - on)
         self._switch_on(pool, names - on, reasons.added(share, self._shortages.lasted_s, num_left))
 
-    def _doubt(self, names: Collection[str]) -> None:
+    def _note_regret(self, names: Collection[str]) -> None:
         """Record a regret if one of these peers was deactivated a while ago, since that was wrong."""
         if not self._turns.released_s.keys().isdisjoint(names):
             self._bargain.regret(self._now_s)
@@ -219,7 +219,7 @@ class Planner:
         """Take one step towards the aim: first activate its new peers. Once all of it supply, deactivate some of the
         others, while the share stays above `least`."""
         aim.begun = True
-        self._doubt(aim.names - self._on)
+        self._note_regret(aim.names - self._on)
         before, after = pool.price(self._on), pool.price(aim.names)
         for name in sorted(aim.names - self._on):
             self._switch_on(pool, [name], self._why_joins(pool, name, before, after))

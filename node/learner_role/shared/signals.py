@@ -101,7 +101,7 @@ class LearnerSignals:
     records_admitted: Signal[RecordsAdmitted] = field(default_factory=Signal)
     records_believed: Signal[RecordsBelieved] = field(default_factory=Signal)
     peer_judged: Signal[PeerId] = field(default_factory=Signal)
-    """An audit of this peer failed or left doubt, or it was banned or pardoned. The ledger has it."""
+    """An audit of this peer failed or raised suspicion, or it was banned or pardoned. The ledger has it."""
     peer_banned: Signal[PeerBanned] = field(default_factory=Signal)
     quarantine_changed: Signal[None] = field(default_factory=Signal)
     """A peer came into quarantine, or left it."""

@@ -26,7 +26,7 @@ from learner.ledger.rows import AuditRow
 from learner.ledger.trust import AuditOutcome
 from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_of
 from learner.rollouts.buffer import Batch
-from learner.trust.audit_history import DOUBT_REASON, AuditHistory, Finding, after, is_audited
+from learner.trust.audit_history import SUSPICION_REASON, AuditHistory, Finding, after, is_audited
 from learner.trust.audit_queue import Agenda, Work, work_of
 from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import Arithmetic, Experts, margins_of
@@ -74,14 +74,14 @@ class Conclusion:
     above: int
 
     @property
-    def is_doubted(self) -> bool:
-        """Return whether the group waited for this audit and passed, but is not trained on because of doubts."""
-        return self.work.waits and self.finding.passed and self.finding.doubted
+    def is_dropped_on_suspicion(self) -> bool:
+        """Return whether the group waited for this audit and passed, but its peer is suspected: no training on it."""
+        return self.work.waits and self.finding.passed and self.finding.suspected
 
     @property
     def is_plain(self) -> bool:
         """Return whether the group passed and nothing is undone: no group withdrawn or dropped, no receipt revised."""
-        return self.finding.passed and not self.is_doubted
+        return self.finding.passed and not self.is_dropped_on_suspicion
 
 
 @dataclass(kw_only=True, eq=False)
@@ -417,13 +417,13 @@ class AuditService(Service):
         taken stay as they were.
         """
         peer, finding = one.work.peer, one.finding
-        wrong = self._refuse_roots([one.work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
+        wrong = self._refuse_roots([one.work.root], SUSPICION_REASON if finding.passed else AUDIT_REASON)
         if finding.convicted:
             return wrong | self.withdraw(peer)
-        doubted = self.capacity.buffer.withdraw(
-            lambda group: group.peer == peer and group.lease not in self._pending, DOUBT_REASON
+        suspected = self.capacity.buffer.withdraw(
+            lambda group: group.peer == peer and group.lease not in self._pending, SUSPICION_REASON
         )
-        return wrong | {group.lease for group in doubted}
+        return wrong | {group.lease for group in suspected}
 
     def withdraw(self, peer: PeerId) -> set[LeaseId]:
         """Give up the groups of this peer that are known here, and return the leases that opened them."""
@@ -459,7 +459,7 @@ class AuditService(Service):
         """
         root, row, known = one.work.root, one.row, one.known
         revised = dict[LeaseId, Refusal]()
-        dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON)
+        dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else SUSPICION_REASON)
         if not row.passed and (root in wrong or self.ledger.trust.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}
@@ -494,7 +494,7 @@ class AuditService(Service):
             self.signals.peer_banned.emit(PeerBanned(peer=work.peer, why=one.known.banned))
         elif not finding.passed:
             self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
-        elif one.is_doubted:
+        elif one.is_dropped_on_suspicion:
             evidence = round(row.evidence, 3)
             self.events.emit("group_doubted", peer=work.peer, lease=short(work.lease), evidence=evidence)
         elif work.waits:

@@ -50,12 +50,12 @@ class SelectionLoop(Service):
             if (rest_s := self.budget.rest_s()) > 0:
                 await trio.sleep(rest_s)
                 continue
-            if not (doubts := self.service.next(routine=self.budget.rest_s(routine=True) <= 0)):
+            if not (suspects := self.service.next(routine=self.budget.rest_s(routine=True) <= 0)):
                 with trio.move_on_after(self.budget.rest_s(routine=True) if len(self.service) else math.inf):
                     await self.service.added.wait()
                 continue
-            took_s = await self._draw(doubts)
-            self.budget.spend(took_s, routine=all(one.is_routine for one in doubts))
+            took_s = await self._draw(suspects)
+            self.budget.spend(took_s, routine=all(one.is_routine for one in suspects))
             await trio.to_thread.run_sync(self.ledger.trust.engine_used, "choices", took_s)
 
     async def _give_way(self) -> None:
@@ -63,22 +63,22 @@ class SelectionLoop(Service):
             while self.agenda.waiting:
                 await self.state.wait_changed()
 
-    async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
+    async def _draw(self, suspects: Sequence[SelectionSuspect]) -> float:
         """Regenerate these groups and judge them. Return the seconds that the engine took."""
-        self.service.begin(doubts)
+        self.service.begin(suspects)
         async with self.lock:
             began = trio.current_time()
             try:
-                drawn = await self._generate(doubts)
+                drawn = await self._generate(suspects)
             except (EngineError, StoreError) as error:
                 reason = str(error).splitlines()[0]
-                self.events.emit("choice_impossible", version=str(doubts[0].versions[0].name), reason=reason)
+                self.events.emit("choice_impossible", version=str(suspects[0].versions[0].name), reason=reason)
                 drawn = []
             finally:
-                for one in doubts:
+                for one in suspects:
                     self.service.end(one)
             took_s = trio.current_time() - began
-        for one, completions in zip(doubts, drawn, strict=False):
+        for one, completions in zip(suspects, drawn, strict=False):
             await self._conclude(one, completions)
         return took_s
 
@@ -95,9 +95,9 @@ class SelectionLoop(Service):
                 one, [CompletionValue(tokens=len(tokens), reward=reward) for tokens, reward in each]
             )
 
-    async def _generate(self, doubts: Sequence[SelectionSuspect]) -> list[list[tuple[int, ...]]]:
+    async def _generate(self, suspects: Sequence[SelectionSuspect]) -> list[list[tuple[int, ...]]]:
         """Return, for each group, the completions that the service requests, in its order. Loads each version once."""
-        asked = [self.service.requests(one) for one in doubts]
+        asked = [self.service.requests(one) for one in suspects]
         parts = [part for one in asked for part in one]  # one group may need a version twice
         made: dict[int, list[tuple[int, ...]]] = {}
         for version in dict.fromkeys(version for version, _ in parts):

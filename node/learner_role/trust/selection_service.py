@@ -237,9 +237,9 @@ class SelectionService(Service):
         versions = set(waiting[0].versions)
         return [one for one in waiting if versions.issuperset(one.versions)][:TOGETHER]
 
-    def begin(self, doubts: Sequence[SelectionSuspect]) -> None:
+    def begin(self, suspects: Sequence[SelectionSuspect]) -> None:
         """Note the groups that are being regenerated."""
-        self._begun = {one.granted.id for one in doubts}
+        self._begun = {one.granted.id for one in suspects}
 
     def end(self, one: SelectionSuspect) -> None:
         """Take a group off the list: it was regenerated, cannot be, or need not be. Only the first call counts."""

@@ -20,7 +20,7 @@ from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.queries.work import RecordFate
 from learner.ledger.trust import MAX_EVIDENCE
-from learner.trust.audit_history import DOUBT_REASON
+from learner.trust.audit_history import SUSPICION_REASON
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from node.reports.explain.name_lookup import (
     IN_RECEIPTS,
@@ -284,9 +284,9 @@ def _fate(row: RecordFate, *, is_audited: bool) -> str:
         return ""
     if row.step is not None:
         return f"trained on by step {row.step}, at a lag of {row.lag}"
-    if row.dropped == DOUBT_REASON and not is_audited:
+    if row.dropped == SUSPICION_REASON and not is_audited:
         return "not trained on: while it waited for training, an audit found evidence against its peer (doubt)"
-    if row.dropped == DOUBT_REASON:
+    if row.dropped == SUSPICION_REASON:
         return "not trained on: it passed its audit, but all audits together are evidence against its peer (doubt)"
     return f"not trained on: its group was dropped ({row.dropped})" if row.dropped else "not trained on yet"
 

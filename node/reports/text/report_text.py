@@ -55,7 +55,7 @@ BANS_LISTED = 20
 CHANGES_LISTED = 12
 """Latest changes of the plan; the JSON form has all."""
 
-DOUBTED_LISTED = 6
+IMPLAUSIBLE_LISTED = 6
 """Peers with implausible joules that are named; the table marks each of them."""
 
 SOURCES = {
@@ -297,13 +297,13 @@ def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
         price = "" if paid is None else f"; electricity cost {words.money(paid, report.terms.currency)}"
         yield "energy", f"{words.kwh(sum(sums.values()))} kWh, as reported: {', '.join(parts)}{price}"
     silent = [peer for peer in report.peers if peer.joules is None and not peer.joules_disbelieved]
-    doubted = [peer for peer in report.peers if peer.joules_disbelieved]
+    implausible = [peer for peer in report.peers if peer.joules_disbelieved]
     if sums and silent:
         yield "", f"{len(silent):,} of {len(report.peers):,} reported none, and are not included"
-    if doubted:
-        joules = sum(peer.joules_disbelieved for peer in doubted)
-        who = ", ".join(known_as(peer) for peer in doubted[:DOUBTED_LISTED])
-        more = f" and {len(doubted) - DOUBTED_LISTED:,} more" if len(doubted) > DOUBTED_LISTED else ""
+    if implausible:
+        joules = sum(peer.joules_disbelieved for peer in implausible)
+        who = ", ".join(known_as(peer) for peer in implausible[:IMPLAUSIBLE_LISTED])
+        more = f" and {len(implausible) - IMPLAUSIBLE_LISTED:,} more" if len(implausible) > IMPLAUSIBLE_LISTED else ""
         yield (
             "" if sums else "energy",
             f"not included, because more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh reported by {who}{more}",

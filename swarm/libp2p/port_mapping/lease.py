@@ -162,7 +162,7 @@ class MappingLease:
     _num_tried: int = 0
     """External ports in this row that others had."""
     _wanted_port: int = field(init=False)
-    _is_doubted: bool = False
+    _is_uncertain: bool = False
 
     def __post_init__(self) -> None:
         self._wanted_port = self.internal_port
@@ -224,7 +224,7 @@ class MappingLease:
                 return [*lost, *self._ask()]
             case Refused(why=why, wait_s=wait_s):
                 return self._fail(why, wait_s)
-            case Silent(why=why) if self.standing is Standing.RENEWING and not self._is_doubted:
+            case Silent(why=why) if self.standing is Standing.RENEWING and not self._is_uncertain:
                 if self._now >= self.until_s:
                     return self._fail(why, 0.0)
                 self.standing = Standing.GRANTED
@@ -238,7 +238,7 @@ class MappingLease:
         self.standing, self.external, self.until_s = Standing.GRANTED, external, self._now + lifetime_s
         self._due_s = self._now + max(lifetime_s / 2, MIN_PAUSE_S)
         self._failures = self._num_tried = 0
-        self._is_doubted = False
+        self._is_uncertain = False
         self._wanted_port = external.port
         return [Mapped(external=external, until_s=self.until_s, is_news=is_news)]
 
@@ -260,7 +260,7 @@ class MappingLease:
         return [*self._wait(again_s), Failed(why=why, again_s=again_s)]
 
     def _lose(self, why: str) -> list[Effect]:
-        had, self.external, self.until_s, self._is_doubted = self.external, None, math.inf, False
+        had, self.external, self.until_s, self._is_uncertain = self.external, None, math.inf, False
         return [Lost(why=why)] if had is not None else []
 
     def _wait(self, pause_s: float) -> list[Effect]:
@@ -272,7 +272,7 @@ class MappingLease:
         if self.standing is Standing.WAITING:
             self._failures = 0
         elif self.standing in (Standing.GRANTED, Standing.RENEWING):
-            self._is_doubted = True
+            self._is_uncertain = True
         self._due_s = min(self._due_s, max(self._now, self._asked_s + MIN_PAUSE_S))
 
     def _end(self) -> list[Effect]:

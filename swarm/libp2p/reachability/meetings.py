@@ -27,7 +27,7 @@ from swarm.libp2p.reachability.circuits import Circuits, NoCircuit, RelayBusy
 from swarm.libp2p.reachability.dial_policy import is_public
 from swarm.libp2p.reachability.hole_punch import HolePuncher, Punched
 from swarm.libp2p.reachability.hosting import Hosting
-from swarm.libp2p.reachability.inquiries import doubt_others, identify
+from swarm.libp2p.reachability.inquiries import check_others_alive, identify
 from swarm.libp2p.security import HandshakeFailed
 from swarm.libp2p.sockets.addresses import Address, CircuitAddress
 from swarm.libp2p.sockets.port_reuse import Leaves
@@ -114,7 +114,7 @@ class Meetings:
 
     async def _meet(self, circuit: Connection) -> None:
         """Get a direct connection to a peer that reached us through a relay, even if we seem to have one."""
-        await doubt_others(self._host, circuit.peer, but=circuit)
+        await check_others_alive(self._host, circuit.peer, but=circuit)
         if not circuit.route.is_limited or self._punches.of(circuit.peer).admit(trio.current_time()):
             with trio.move_on_after(UPGRADE_S):
                 await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
@@ -158,7 +158,7 @@ class Meetings:
         Or the peer connected again because it slept or moved, and the older connection is dead without our knowing.
         """
         peer = newest.peer
-        await doubt_others(self._host, peer, but=newest)
+        await check_others_alive(self._host, peer, but=newest)
         if self._host.peer_id < peer:
             await trio.sleep(PRUNE_S)
             for one in self._host.connections_to(peer)[1:]:

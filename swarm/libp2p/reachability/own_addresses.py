@@ -145,5 +145,5 @@ class OwnAddresses:
 
 def _patience(own: OwnAddress) -> float:
     """Return the seconds from one try to the next."""
-    doubted = own.failed_by and own.standing is not Standing.UNREACHABLE
-    return 0.0 if doubted else AGAIN_S if own.standing is Standing.REACHABLE else RETRY_S
+    is_uncertain = own.failed_by and own.standing is not Standing.UNREACHABLE
+    return 0.0 if is_uncertain else AGAIN_S if own.standing is Standing.REACHABLE else RETRY_S

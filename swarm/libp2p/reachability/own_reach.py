@@ -146,8 +146,8 @@ class OwnReach:
             now = trio.current_time()
             due, asked = self.own.due(now), None
             if due:
-                doubts = next(one.failed_by for one in self.own.all() if one.address == due[0])
-                asked = next((one for one in self._askable(now) if one.route.origin not in doubts), None)
+                failed_by = next(one.failed_by for one in self.own.all() if one.address == due[0])
+                asked = next((one for one in self._askable(now) if one.route.origin not in failed_by), None)
             if asked is None:
                 with trio.move_on_at(max(self.own.next_due_s(), now + PAUSE_S) if not due else now + SELDOM_S):
                     await self._news.wait()

@@ -32,7 +32,7 @@ from swarm.libp2p.reachability.circuits import NoCircuit
 from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR
 from swarm.libp2p.reachability.hosting import Hosting
-from swarm.libp2p.reachability.inquiries import doubt, identify
+from swarm.libp2p.reachability.inquiries import check_alive, identify
 from swarm.libp2p.reachability.meetings import Meetings
 from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_interfaces
 from swarm.libp2p.reachability.own_addresses import Source
@@ -233,7 +233,7 @@ class Reaching:
             hosts = own_hosts()
             for connection in self._host.connections():
                 if connection.route.local_host in hosts or not _is_of_an_interface(connection.route.local_host):
-                    self._nursery.start_soon(doubt, self._host, connection, "this machine slept, or moved")
+                    self._nursery.start_soon(check_alive, self._host, connection, "this machine slept, or moved")
                 else:
                     connection.muxer.break_off("this machine no longer has the address that it left from")
             self._host.relist()

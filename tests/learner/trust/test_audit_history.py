@@ -59,21 +59,21 @@ def test_a_newcomer_waits_until_enough_have_passed() -> None:
     assert passed(NEWCOMER_GROUPS).standing is TrustLevel.TRUSTED
 
 
-def test_what_passes_is_doubted_while_all_audits_together_speak_against_its_peer() -> None:
+def test_what_passes_is_suspected_while_all_audits_together_speak_against_its_peer() -> None:
     """An audit with a token or two of 28 that no rounding explains passes, but is no reason to trust a newcomer. One of
     a trusted peer may be chance, and one or two honest audits then clear it.
     """
     off = [[Found(gap=2.0 * (place < number), lead=CLEAR) for place in range(28)] for number in range(3)]
     findings = [after(AuditHistory(), count_above(one, MARGINS), MARGINS) for one in off]
     assert [finding.passed for _, finding in findings] == [True] * 3
-    assert [finding.doubted for _, finding in findings] == [False, True, True]
+    assert [finding.suspected for _, finding in findings] == [False, True, True]
     known = findings[2][0]
     for _ in range(4):
         known, finding = after(known, CLEAN, MARGINS)
-    assert finding.doubted is False
-    trusted = [after(passed(NEWCOMER_GROUPS), count_above(one, MARGINS), MARGINS)[1].doubted for one in off]
+    assert finding.suspected is False
+    trusted = [after(passed(NEWCOMER_GROUPS), count_above(one, MARGINS), MARGINS)[1].suspected for one in off]
     assert trusted == [False, False, True]
-    assert after(passed(NEWCOMER_GROUPS), CLEAN, MARGINS)[1].doubted is False
+    assert after(passed(NEWCOMER_GROUPS), CLEAN, MARGINS)[1].suspected is False
 
 
 def test_who_is_trusted_is_audited_by_chance_and_where_something_is_odd() -> None:

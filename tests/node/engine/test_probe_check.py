@@ -105,7 +105,7 @@ def test_a_probe_fits_every_vocabulary() -> None:
     assert describe(40, [-1e9, 1e-7] * 16, "float32")["logprobs"] == [-100.0, 0.0] * 16
 
 
-class Doubtful:
+class Misscoring:
     """A role whose engine scores as it was told to, but for the versions in `wrong`."""
 
     def __init__(self, wrong: frozenset[int]) -> None:
@@ -162,29 +162,29 @@ PROBE = describe(40, [-1.0] * 32, "float32")
 
 
 async def test_nothing_is_signed_with_weights_that_are_not_the_versions(tmp_path: Path) -> None:
-    network, doubtful = MemoryNetwork(), Doubtful(frozenset({2}))
+    network, misscoring = MemoryNetwork(), Misscoring(frozenset({2}))
     async with (
         open_learner(tmp_path, network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
         trio.open_nursery() as nursery,
     ):
         serve(learner)
-        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, doubtful)
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, misscoring)
         await learner.train()
         nursery.cancel_scope.cancel()
-    installed = [fields["version"] for fields in doubtful.told("version_installed")]
+    installed = [fields["version"] for fields in misscoring.told("version_installed")]
     assert "1.2" not in installed
     assert installed[0] == "1.0"
     assert installed[-1] > "1.2"
-    [failed] = doubtful.told("install_failed")
+    [failed] = misscoring.told("install_failed")
     assert failed["version"] == "1.2"
     assert "something else" in failed["reason"]
-    records = [read_record(raw, SWARM.authority.swarm).record for raw in doubtful.delivered]
+    records = [read_record(raw, SWARM.authority.swarm).record for raw in misscoring.delivered]
     assert records
     assert 2 not in {span.version.version for record in records for span in record.spans}
 
 
-class Restarting(Doubtful):
+class Restarting(Misscoring):
     """The engine ends once, when the third version was proven; then it has loaded that again, or something else."""
 
     def __init__(self, *, right: bool) -> None:
@@ -244,20 +244,20 @@ async def test_what_a_restarted_engine_has_loaded_is_proven_again(tmp_path: Path
 
 async def test_what_a_restarted_engine_could_not_load_is_loaded_as_soon_as_it_can(tmp_path: Path) -> None:
     """With one node alone there might never be a next version."""
-    network, doubtful = MemoryNetwork(), Doubtful(frozenset())
+    network, misscoring = MemoryNetwork(), Misscoring(frozenset())
     async with (
         open_learner(tmp_path, Settings(steps=2), network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
         trio.open_nursery() as nursery,
     ):
         serve(learner)
-        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, doubtful)
+        nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, misscoring)
         await learner.train()
-        await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
-        engine: Any = doubtful.role.engine
+        await until(lambda: misscoring.role.installed == learner.capacity.chain.head)
+        engine: Any = misscoring.role.engine
         engine._installed = None
         engine.restarted.emit(None)
-        await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
+        await until(lambda: misscoring.role.installed == learner.capacity.chain.head)
         nursery.cancel_scope.cancel()
 
 
@@ -265,7 +265,7 @@ async def test_a_node_that_never_loads_what_it_is_told_says_so_and_gives_up(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """It is not tried again, since it would be the same again, and with one node alone no other version comes."""
-    network, doubtful = MemoryNetwork(), Doubtful(frozenset({0}))
+    network, misscoring = MemoryNetwork(), Misscoring(frozenset({0}))
     async with (
         open_learner(tmp_path, Settings(steps=2), network=network, trainer=FakeTrainer(probe=PROBE)) as learner,
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
@@ -277,10 +277,10 @@ async def test_a_node_that_never_loads_what_it_is_told_says_so_and_gives_up(
             pytest.raises(GaveUp, match=r"\(one attempt, because another would fail as well\).* something else"),
             first_cause(),
         ):
-            await work_with(worker, learner, tmp_path, 0.001, doubtful)
+            await work_with(worker, learner, tmp_path, 0.001, misscoring)
         assert learner.run.unable().text.startswith(
             "1 of 1 nodes cannot install 1.0: the engine reports that it loaded"
         )
         nursery.cancel_scope.cancel()
-    [failed] = doubtful.told("install_failed")
+    [failed] = misscoring.told("install_failed")
     assert failed["again"] == "not again"

@@ -21,9 +21,9 @@ from learner.rollouts.admission import AdmittedRecord
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.open_leases import own_lease
 from learner.trust.audit_history import (
-    DOUBT_EVIDENCE,
-    NEWCOMER_DOUBT,
     NEWCOMER_GROUPS,
+    NEWCOMER_SUSPICION,
+    SUSPICION_EVIDENCE,
     AuditHistory,
     TrustLevel,
     after,
@@ -168,14 +168,14 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
     """It counts all the same, and honest audits take it back."""
     peer = FakePeer(rollouts=8)
     off = count_above([Found(gap=2.0 * (place < 3), lead=0.1) for place in range(28)], MARGINS)
-    doubted, finding = after(AuditHistory(), off, MARGINS)
-    assert (finding.doubted, finding.convicted) == (True, False)
+    suspected, finding = after(AuditHistory(), off, MARGINS)
+    assert (finding.suspected, finding.convicted) == (True, False)
     async with open_learner(tmp_path, AUDITED) as learner:
-        learner.ledger.trust.confidence_written(peer.id, doubted, 1)
+        learner.ledger.trust.confidence_written(peer.id, suspected, 1)
         await learner.train(peer)
         assert learner.logged("group_doubted")
         [known] = learner.ledger.trust.confidence_of([peer.id]).values()
-        assert known.failed == doubted.failed
+        assert known.failed == suspected.failed
     kept_out = {LeaseId(lease) for (lease,) in rows(tmp_path, "SELECT lease FROM dropped WHERE reason = 'doubt'")}
     assert kept_out
     for lease in kept_out:
@@ -183,8 +183,8 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
         told = why_in_ledger(tmp_path / "ledger.sqlite", lease.hex()).text
         assert "it passed its audit, but all audits together are evidence against its peer (doubt)" in told
     found = rows(tmp_path, "SELECT a.lease, a.evidence, r.step FROM audits a JOIN records r USING (lease)")
-    at_least = {LeaseId(lease) for lease, evidence, _ in found if evidence >= DOUBT_EVIDENCE}
-    at_most = {LeaseId(lease) for lease, evidence, _ in found if evidence > NEWCOMER_DOUBT}
+    at_least = {LeaseId(lease) for lease, evidence, _ in found if evidence >= SUSPICION_EVIDENCE}
+    at_most = {LeaseId(lease) for lease, evidence, _ in found if evidence > NEWCOMER_SUSPICION}
     assert at_least <= kept_out <= at_most
     assert not any(step is not None and LeaseId(lease) in kept_out for lease, _, step in found)
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
@@ -609,7 +609,7 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         assert known.banned == "it chooses"
 
 
-async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_own_audit(tmp_path: Path) -> None:
+async def test_a_suspected_peer_has_nothing_in_the_buffer_but_what_waits_for_its_own_audit(tmp_path: Path) -> None:
     """Also what was believed without one, when it was trusted."""
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         trust, buffer = learner.trust, learner.capacity.buffer

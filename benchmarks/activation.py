@@ -91,25 +91,25 @@ def simulate(seed: int) -> Run:
         machines=len(moments[0].true),
         accounts=accounts,
         busy={name: account.steps * clock.train_s / account.seconds for name, account in accounts.items()},
-        over=over_optimum(clock, last, accounts["ours"].on),
-        greedy_over=over_optimum(clock, last, accounts["greedy"].on),
+        over=over_optimum(clock, last, accounts["ours"].active),
+        greedy_over=over_optimum(clock, last, accounts["greedy"].active),
         reactions=reactions(ours, clock, last.at_s, last.true, seed),
         paper=ablation(seed),
     )
 
 
-def over_optimum(clock: Clockwork, moment: Moment, on: frozenset[str]) -> float | None:
+def over_optimum(clock: Clockwork, moment: Moment, active: frozenset[str]) -> float | None:
     """Return how far the price of the active machines is above that of the cheapest set with the same margin.
 
     A set that supplies less than MARGIN, as the planner's dead band allows, is compared with the cheapest set that
     supplies no more, so that working without a reserve does not count as a saving.
     """
     pool = Pool(clock, moment.true)
-    margin = min(MARGIN, pool.share(on) * (1 - 1e-9))
+    margin = min(MARGIN, pool.share(active) * (1 - 1e-9))
     if margin <= 0:
         return None
     best = cheapest(Requirement(clock, moment.true, margin), pool.names)
-    return pool.price(on) / best.price - 1 if isinstance(best, Choice) and best.price > 0 else None
+    return pool.price(active) / best.price - 1 if isinstance(best, Choice) and best.price > 0 else None
 
 
 def bars(runs: Sequence[Run]) -> list[Bar]:

@@ -50,28 +50,28 @@ class InOrder:
 
     def __init__(self, clock: Clockwork, order: Callable[[Candidate], float]) -> None:
         self._clock, self._order = clock, order
-        self._on: set[str] = set()
+        self._active: set[str] = set()
         self._short = self._surplus = 0
 
     def review(self, now_s: float, candidates: Sequence[Candidate], unproven: set[str]) -> frozenset[str]:
         pool = Pool(self._clock, candidates)
-        num_left, self._on = len(self._on - pool.names), self._on & pool.names
-        share = pool.share(self._on)
+        num_left, self._active = len(self._active - pool.names), self._active & pool.names
+        share = pool.share(self._active)
         self._short = self._short + 1 if share < SHORT else 0
         self._surplus = self._surplus + 1 if share > SURPLUS * MARGIN else 0
         ranked = [one.name for one in sorted(candidates, key=lambda one: (self._order(one), one.name))]
-        if not self._on or self._short > SHORT_REVIEWS or (num_left and share < MARGIN):
+        if not self._active or self._short > SHORT_REVIEWS or (num_left and share < MARGIN):
             for name in ranked:
-                if pool.share(self._on) >= MARGIN:
+                if pool.share(self._active) >= MARGIN:
                     break
-                self._on.add(name)
+                self._active.add(name)
         elif self._surplus > BETTER_REVIEWS:
-            for name in [name for name in reversed(ranked) if name in self._on][
-                : max(1, int(RELEASED * len(self._on)))
+            for name in [name for name in reversed(ranked) if name in self._active][
+                : max(1, int(RELEASED * len(self._active)))
             ]:
-                if pool.share(self._on - {name}) >= MARGIN:
-                    self._on.remove(name)
-        return frozenset(self._on)
+                if pool.share(self._active - {name}) >= MARGIN:
+                    self._active.remove(name)
+        return frozenset(self._active)
 
 
 class Everybody:
@@ -103,7 +103,7 @@ class Account:
     churn_flaps: int = 0
     quiet_flaps: int = 0
     switched: int = 0
-    on: frozenset[str] = frozenset()
+    active: frozenset[str] = frozenset()
     proven: set[str] = field(default_factory=set)
 
     @property
@@ -126,17 +126,17 @@ def run(loop: Loop, clock: Clockwork, moments: Sequence[Moment]) -> Account:
             else {name for name, at_s in since_s.items() if name in true and moment.at_s - at_s >= PROVEN_S}
         )
         active = loop.review(moment.at_s, seen(moment, account.proven), true.keys() - account.proven)
-        for name in active - account.on:
+        for name in active - account.active:
             since_s[name] = moment.at_s + true[name].start_s
             account.switched += 1
             if moment.at_s - off_s.get(name, -FLAP_S) < FLAP_S:
                 account.churn_flaps += moment.at_s <= CHURN_S
                 account.quiet_flaps += moment.at_s > CHURN_S
-        for name in account.on - active:
+        for name in account.active - active:
             del since_s[name]
             if name in true:
                 off_s[name] = moment.at_s
-        account.on = active
+        account.active = active
         _pay(account, clock, [true[name] for name in active], [true[n] for n in active if since_s[n] <= moment.at_s])
     return account
 
@@ -146,8 +146,8 @@ def seen(moment: Moment, proven: set[str]) -> list[Candidate]:
     return [moment.measured[one.name] if one.name in proven else moment.promised[one.name] for one in moment.true]
 
 
-def _pay(account: Account, clock: Clockwork, on: list[Candidate], ready: list[Candidate]) -> None:
-    account.paid += sum(one.price for one in on) * REVIEW_S / 3600
+def _pay(account: Account, clock: Clockwork, active: list[Candidate], ready: list[Candidate]) -> None:
+    account.paid += sum(one.price for one in active) * REVIEW_S / 3600
     account.seconds += REVIEW_S
     pool = Pool(clock, ready)
     enough = pool.share(pool.names) >= 1

@@ -33,10 +33,13 @@ Enough = Callable[[Pool, frozenset[str]], bool]
 
 def reactions(ours: Ours, clock: Clockwork, now_s: float, pool: Sequence[Candidate], seed: int) -> dict[str, float]:
     """Return seconds by shock, infinity for never; without shocks that change nothing or that no set can compensate."""
-    on = sorted(ours.review(now_s, pool, set()))
+    active = sorted(ours.review(now_s, pool, set()))
     rng = random.Random(seed)
-    gone, slow = set(rng.sample(on, (len(on) + 1) // 2)), set(rng.sample(on, max(1, round(len(on) * HIT))))
-    others = [one for one in pool if one.name not in on and one.price > 0]
+    gone, slow = (
+        set(rng.sample(active, (len(active) + 1) // 2)),
+        set(rng.sample(active, max(1, round(len(active) * HIT)))),
+    )
+    others = [one for one in pool if one.name not in active and one.price > 0]
     found = {
         "half killed": _shock(ours, clock, now_s, [one for one in pool if one.name not in gone]),
         "a third slower": _shock(
@@ -47,16 +50,16 @@ def reactions(ours: Ours, clock: Clockwork, now_s: float, pool: Sequence[Candida
     if others:
         best = max(others, key=lambda one: one.usable_rate).name
         free = [replace(one, price=0.0) if one.name == best else one for one in pool]
-        if _matters(Pool(clock, free), best, on):
+        if _matters(Pool(clock, free), best, active):
             found["one becomes free"] = _shock(ours, clock, now_s, free, lambda _, active: best in active)
     return {name: took_s for name, took_s in found.items() if took_s is not None}
 
 
-def _matters(pool: Pool, name: str, on: Sequence[str]) -> bool:
+def _matters(pool: Pool, name: str, active: Sequence[str]) -> bool:
     """Return whether the machine would be active, and save enough to be worth a change."""
-    choice = cheapest(pool.target, on)
+    choice = cheapest(pool.target, active)
     chosen = isinstance(choice, Choice) and name in {one.name for one in choice.chosen}
-    return chosen and isinstance(choice, Choice) and choice.price < (1 - MATTERS) * pool.price(on)
+    return chosen and isinstance(choice, Choice) and choice.price < (1 - MATTERS) * pool.price(active)
 
 
 def _supplies(pool: Pool, active: frozenset[str]) -> bool:

@@ -113,14 +113,14 @@ class PeerLedger(PeerQueries):
     def planned(self, row: PlanRow) -> None:
         """Write a new plan: all active peers the first time, and then the changes only. For two thousand peers, each
         full plan would take 100 kB."""
-        active: object = row.active
+        written: object = row.active
         if self._planned:
-            on, before = set(row.active), self._planned[-1]
-            active = {"on": sorted(on - before), "off": sorted(before - on)}
+            now, before = set(row.active), self._planned[-1]
+            written = {"on": sorted(now - before), "off": sorted(before - now)}
         with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
-                (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(active), json.dumps(row.reasons)),
+                (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(written), json.dumps(row.reasons)),
             )
         self._planned[:] = [frozenset(row.active)]
 

@@ -107,7 +107,7 @@ class Blind:
         drawn = [replace(one, price=self._prices.get(one.name, one.price)) for one in situation.candidates]
         decision = self._planner.review(replace(situation, candidates=drawn))
         price = sum(one.running_price for one in situation.candidates if one.name in decision.active)
-        changes = tuple(replace(change, reason=_drawn(on=change.on)) for change in decision.changes)
+        changes = tuple(replace(change, reason=_drawn(active=change.active)) for change in decision.changes)
         return replace(decision, price=price, changes=changes)
 
     def explain(self, name: str) -> str:
@@ -115,8 +115,8 @@ class Blind:
         return "On standby: others were chosen at random."
 
 
-def _drawn(*, on: bool) -> str:
-    return "active: chosen at random" if on else "deactivated: others were chosen at random"
+def _drawn(*, active: bool) -> str:
+    return "active: chosen at random" if active else "deactivated: others were chosen at random"
 
 
 class Script:

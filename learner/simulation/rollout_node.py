@@ -46,7 +46,7 @@ class Node:
         self.luck = Luck(machine, world.seed)
         self.price, self.speed, self.delay = machine.price, 1.0, 1.0
         self.present = False
-        self.is_on = False
+        self.is_active = False
         self.installed: PolicyVersion | None = None
         self.arrived: PolicyVersion | None = None
         self._life = 0
@@ -85,29 +85,29 @@ class Node:
 
     def account(self) -> None:
         """Charge what was used until now."""
-        if self.is_on:
-            on_s, outcome = self.world.now_s - self._since_s, self.world.outcome
-            outcome.on_s[self.machine.name] += on_s
-            outcome.paid[self.machine.name] += self.price * on_s / 3600
+        if self.is_active:
+            active_s, outcome = self.world.now_s - self._since_s, self.world.outcome
+            outcome.active_s[self.machine.name] += active_s
+            outcome.paid[self.machine.name] += self.price * active_s / 3600
         self._since_s = self.world.now_s
 
-    def switch(self, *, on: bool, why: Callable[[str], str]) -> None:
+    def switch(self, *, active: bool, why: Callable[[str], str]) -> None:
         """Become active, or go on standby for the reason that `why` gives: fetch and install versions, and do no
         work."""
-        if on == self.is_on:
+        if active == self.is_active:
             return
         self.account()
         self.mark_idle()
-        self.is_on = on
-        self.worker.standby = "" if on else why(self.peer)
-        if on and not self._is_paid_for:
+        self.is_active = active
+        self.worker.standby = "" if active else why(self.peer)
+        if active and not self._is_paid_for:
             self._is_paid_for = True
             self.world.outcome.paid[self.machine.name] += self.machine.start_price
 
     def mark_idle(self) -> None:
         """Mark the time until now in which the node was on standby or away."""
         world = self.world
-        if not self.is_on and world.now_s > self._idle_since_s:
+        if not self.is_active and world.now_s > self._idle_since_s:
             world.mark(self.machine.name, self._idle_since_s, 0, works=False)
         self._idle_since_s = world.now_s
 
@@ -124,7 +124,7 @@ class Node:
         )
         self.worker.speed.prior = machine.claimed_rate
         if world.steering is None:
-            self.switch(on=True, why=str)
+            self.switch(active=True, why=str)
         else:
             self.worker.standby = NEWCOMER
         self._soon(self.luck.up_s(), self._taken_away)
@@ -146,7 +146,7 @@ class Node:
         self.account()
         self.mark_idle()
         world, peer = self.world, self.peer
-        self.present, self.is_on, self._life = False, False, self._life + 1
+        self.present, self.is_active, self._life = False, False, self._life + 1
         self.installed = self.arrived = None
         self._busy = self._asking = False
         self._waiting, self._making = [], None

@@ -76,10 +76,10 @@ class Span:
 class Outcome:
     """The results of a run. Steps are in order, with `waited_s` before and `busy_s` during each.
 
-    `on_s`, `paid` and `made` are by machine: seconds that it was active, their cost, and its admitted rollouts. `stale`
-    rollouts were made and became too old, `lost` ones were leased and never delivered, `recalled` ones were begun and
-    stopped since they would have been too old. `gathered_s` is the time from the lease of the first group of a step's
-    batch until the last was there. `prompts` are those that were trained on, in order.
+    `active_s`, `paid` and `made` are by machine: seconds that it was active, their cost, and its admitted rollouts.
+    `stale` rollouts were made and became too old, `lost` ones were leased and never delivered, `recalled` ones were
+    begun and stopped since they would have been too old. `gathered_s` is the time from the lease of the first group of
+    a step's batch until the last was there. `prompts` are those that were trained on, in order.
     """
 
     waited_s: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Outcome:
     stale: int = 0
     lost: int = 0
     recalled: int = 0
-    on_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    active_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     paid: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     made: Counter[str] = field(default_factory=Counter)
     cost: float = 0.0

@@ -61,7 +61,7 @@ class Source:
             for node in world.nodes.values():
                 node.send(version)
             return
-        receivers = [node for node in world.nodes.values() if node.is_on]
+        receivers = [node for node in world.nodes.values() if node.is_active]
         self._random.shuffle(receivers)
         self._copies_until_s = world.now_s + max(1, len(receivers)) * copy_s
         world.after(self._copies_until_s - world.now_s, self._sent)

@@ -147,7 +147,7 @@ class World(Calendar):
         self.kappa = kappa
         for node in self.nodes.values():
             if node.present:
-                node.switch(on=node.peer in active, why=why)
+                node.switch(active=node.peer in active, why=why)
         self.serve()
 
     def _begin(self) -> None:
@@ -197,7 +197,7 @@ class World(Calendar):
     def _is_level(self) -> bool:
         """Return whether all active nodes have the newest version."""
         head = self.workload.capacity.chain.head
-        return all(node.installed in (None, head) for node in self.nodes.values() if node.is_on)
+        return all(node.installed in (None, head) for node in self.nodes.values() if node.is_active)
 
     def collect(self) -> None:
         """Take a batch if it is complete."""

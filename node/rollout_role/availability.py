@@ -36,7 +36,7 @@ class Availability:
         (self._began if hours.left_s(local_now()) != 0 else self._ended).set()
 
     @property
-    def is_on(self) -> bool:
+    def is_lent(self) -> bool:
         """Return whether the machine is lent, as of the last look."""
         return self._began.is_set()
 
@@ -48,7 +48,7 @@ class Availability:
     @property
     def left_s(self) -> float | None:
         """Return the seconds until the machine is no longer lent, 0 while it is not, None if there is no such end."""
-        return self._hours.left_s(self._local_now()) if self.is_on else 0.0
+        return self._hours.left_s(self._local_now()) if self.is_lent else 0.0
 
     @property
     def turns_at(self) -> str:
@@ -59,7 +59,7 @@ class Availability:
     async def run(self, changed: Callable[[], None]) -> None:
         """Follow the clock until cancelled. Calls `changed` at every change, and at once if it is not lent now."""
         self._changed = changed
-        if not self.is_on:
+        if not self.is_lent:
             changed()
         if self._hours.is_always:
             return
@@ -72,27 +72,27 @@ class Availability:
         """Stop lending until `release(holder)`. `why` is a clause that the owner reads."""
         if self._holds.get(holder) != why:
             self._holds[holder] = why
-            self._turn(is_on=False, anew=True)
+            self._turn(is_lent=False, anew=True)
 
     def release(self, holder: str) -> None:
         """End the hold of `holder`, if there is one."""
         if self._holds.pop(holder, None) is not None:
-            self._turn(is_on=self._is_free(), anew=True)
+            self._turn(is_lent=self._is_free(), anew=True)
 
     def look(self) -> None:
         """Read the clock, and note whether the machine is lent now."""
-        self._turn(is_on=self._is_free(), anew=False)
+        self._turn(is_lent=self._is_free(), anew=False)
 
     def _is_free(self) -> bool:
         return not self._holds and self._hours.left_s(self._local_now()) != 0
 
-    def _turn(self, *, is_on: bool, anew: bool) -> None:
+    def _turn(self, *, is_lent: bool, anew: bool) -> None:
         """Note whether the machine is lent. `anew`: if it is not, the reason has changed."""
-        if is_on == self.is_on:
-            if anew and not is_on:
+        if is_lent == self.is_lent:
+            if anew and not is_lent:
                 self._changed()
             return
-        if is_on:
+        if is_lent:
             self._began.set()
             self._ended = trio.Event()
         else:
@@ -104,12 +104,12 @@ class Availability:
 
     async def wait_on(self) -> None:
         """Wait until the machine is lent. Return at once if it is."""
-        while not self.is_on:
+        while not self.is_lent:
             await self._began.wait()
 
     async def wait_off(self) -> None:
         """Wait until the machine is not lent. Return at once if it is not."""
-        while self.is_on:
+        while self.is_lent:
             await self._ended.wait()
 
     @contextmanager

@@ -135,7 +135,7 @@ class Owner:
         if self.role.is_draining:
             return f"draining, {counted(len(self.role.holding), 'lease')} to deliver"
         shift = self.role.shift
-        if shift.is_on:
+        if shift.is_lent:
             return in_words(self.role.patience.told) or (
                 "at work" if self.role.line.is_up else "not connected to the learner"
             )

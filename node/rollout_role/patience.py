@@ -83,7 +83,7 @@ class Arrived:
 class Lent:
     """The machine is lent from now on, or no longer."""
 
-    is_on: bool
+    is_lent: bool
 
 
 Event = Failed | Worked | Arrived | Lent
@@ -130,8 +130,8 @@ class Patience:
                 self._rows.pop(TroubleKind.FETCH, None)
                 if (row := self._rows.get(TroubleKind.INSTALL)) is not None and row.last.version != version:
                     self._begin_anew(TroubleKind.INSTALL)
-            case Lent(is_on=is_on):
-                self._is_lent = is_on
+            case Lent(is_lent=is_lent):
+                self._is_lent = is_lent
                 for row in self._rows.values():
                     row.since_s = now_s  # failures before the rest prove nothing about the machine as it is now
         return self.told != before

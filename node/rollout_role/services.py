@@ -102,7 +102,7 @@ class NodeServices:
         """Build the service that measures the energy which the machine uses while it is lent."""
         return EnergyWatch(
             partial(find_meters, self.config.energy, devices_of(self.config.engine)),
-            is_lent=lambda: role.shift.is_on,
+            is_lent=lambda: role.shift.is_lent,
             engine_s=lambda: role.counts.engine_s,
             events=self.events,
             reports=self.config.energy.report,

@@ -356,7 +356,7 @@ class RolloutWorker:
             self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
             self._rollouts |= {LeaseId(grant.lease.id): len(grant.lease.seeds) for grant in granted}
             self._count_pending()
-            if self.shift.is_on:
+            if self.shift.is_lent:
                 await batches.send(granted)
             else:  # they arrived just when the hours ended or a pause began
                 self._give_up(granted, self._why_not)
@@ -371,17 +371,17 @@ class RolloutWorker:
 
         If it is not lent, unfinished leases are returned.
         """
-        if self.shift.is_on and self._paused:
+        if self.shift.is_lent and self._paused:
             self.events.emit("resumed")
-        elif self.shift.is_on:
+        elif self.shift.is_lent:
             self.events.emit("hours_began", until=self.shift.turns_at)
         elif self.shift.held:
             self.events.emit("paused", why=self.shift.held)
         else:
             self.events.emit("hours_ended", again_at=self.shift.turns_at)
         self._paused = bool(self.shift.held)
-        self._note(Lent(is_on=self.shift.is_on))
-        if not self.shift.is_on:
+        self._note(Lent(is_lent=self.shift.is_lent))
+        if not self.shift.is_lent:
             self._stop_making(self._why_not)
         self.line.beat_now()
 

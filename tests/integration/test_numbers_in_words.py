@@ -241,7 +241,7 @@ def said(count: int) -> Iterator[str]:
     for price in (0.0, 1.0):
         found = pool(count, price)
         names = found.names - {"other"}
-        yield reasons.on(found, names, "m0")
+        yield reasons.active(found, names, "m0")
         yield reasons.not_enough(found.without({"other"}))
         for offered in (0.0, 0.5, 2.0):
             yield reasons.standing_by(found, names, "other", price=offered, currency="USD")

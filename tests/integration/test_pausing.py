@@ -47,7 +47,7 @@ class Owned:
         self.owner = Owner(
             root=self.root, signals=self.signals, role=role, limits={"[engine] nice": "5"}, trouble=lambda text: None
         )
-        self.lent_at_first = role.shift.is_on
+        self.lent_at_first = role.shift.is_lent
         self.here.set()
 
     async def obey(self) -> None:
@@ -103,7 +103,7 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
         await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         owned.orders.pause("`volery pause`")
         owned.look()
-        await until(lambda: not role.shift.is_on)
+        await until(lambda: not role.shift.is_lent)
         assert owned.told("paused") == [{"why": "paused by `volery pause`"}]
         await until(lambda: role.holding == set())
         [peer] = learner.run.present

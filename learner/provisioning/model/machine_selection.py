@@ -158,10 +158,10 @@ class Requirement:
         self.least = margin * np.arange(1, clock.kappa + 1)
         self.is_overtaken = clock.is_overtaken
 
-    def share(self, on: np.ndarray) -> float:
-        """Return how much of the requirement a set supplies, at the strictest condition; 1 is enough. `on` is 0 or 1
-        for each."""
-        return 0.0 if self.is_overtaken else float((self.weights @ on / self.least).min())
+    def share(self, selected: np.ndarray) -> float:
+        """Return how much of the requirement a set supplies, at the strictest condition; 1 is enough. `selected` is 0
+        or 1 for each."""
+        return 0.0 if self.is_overtaken else float((self.weights @ selected / self.least).min())
 
 
 def greedy(requirement: Requirement, *, keep: Collection[str] = ()) -> Choice | Shortage:
@@ -172,15 +172,15 @@ def greedy(requirement: Requirement, *, keep: Collection[str] = ()) -> Choice | 
     are, would all be active.
     """
     candidates = requirement.candidates
-    on = _kept(candidates, keep)
+    selected = _kept(candidates, keep)
     if (shortage := _shortage(requirement)) is not None:
         return shortage
     of_use = np.flatnonzero(requirement.weights.any(axis=0))
     for index in sorted(of_use, key=lambda i: (candidates[i].rho, candidates[i].name)):
-        if requirement.share(on) >= 1:
+        if requirement.share(selected) >= 1:
             break
-        on[index] = 1
-    return _choice(candidates, on)
+        selected[index] = 1
+    return _choice(candidates, selected)
 
 
 def cheapest(
@@ -206,10 +206,10 @@ def cheapest(
     kept = _kept(candidates, keep)
     if len(candidates) <= FEW:
         return _choice(candidates, _cheapest_of_all(requirement, prices, kept), exact=True)
-    on, is_exact = _solve(requirement, prices, kept)
-    if on is None or requirement.share(on) < 1 - _SOLVER_ERROR:
+    selected, is_exact = _solve(requirement, prices, kept)
+    if selected is None or requirement.share(selected) < 1 - _SOLVER_ERROR:
         return greedy(requirement, keep=keep)
-    return _choice(candidates, on, exact=is_exact)
+    return _choice(candidates, selected, exact=is_exact)
 
 
 def _cheapest_of_all(requirement: Requirement, prices: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -255,8 +255,9 @@ def _shortage(requirement: Requirement) -> Shortage | None:
     return Shortage(share=share, rate=rate, needed=requirement.rate_needed)
 
 
-def _choice(candidates: Iterable[Candidate], on: np.ndarray, *, exact: bool = False) -> Choice:
+def _choice(candidates: Iterable[Candidate], selected: np.ndarray, *, exact: bool = False) -> Choice:
     chosen = sorted(
-        (one for one, is_on in zip(candidates, on, strict=True) if is_on), key=lambda one: (one.rho, one.name)
+        (one for one, is_selected in zip(candidates, selected, strict=True) if is_selected),
+        key=lambda one: (one.rho, one.name),
     )
     return Choice(chosen=tuple(chosen), price=math.fsum(one.running_price for one in chosen), exact=exact)

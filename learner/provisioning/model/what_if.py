@@ -94,8 +94,8 @@ def quickened(setting: Setting, factor: float) -> Setting:
 
 
 def _one_more(setting: Setting, planned: Outcome) -> tuple[str, Choice] | None:
-    on = {one.name for one in planned.choice.chosen}
-    spare = [one for one in setting.candidates if one.name not in on and one.usable_rate > 0]
+    active = {one.name for one in planned.choice.chosen}
+    spare = [one for one in setting.candidates if one.name not in active and one.usable_rate > 0]
     if not spare:
         return None
     best = min(spare, key=lambda one: (one.rho, one.name))

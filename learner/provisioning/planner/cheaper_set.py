@@ -62,7 +62,7 @@ class CheaperSetSearch:
         more."""
         return max(PLAN_STANDS_S, now_s - self._offered_s)
 
-    def price_to_be_on(self, pool: Pool, on: Collection[str], name: str, now_s: float) -> float:
+    def price_to_be_active(self, pool: Pool, active: Collection[str], name: str, now_s: float) -> float:
         """Return the price per hour, roughly, at or below which this peer would be active; there is none if it is not
         positive.
 
@@ -70,7 +70,7 @@ class CheaperSetSearch:
         """
         one = pool[name]
         stands_s = one.charged_s(self.stands_s(now_s))
-        saved = pool.price(pool.replaceable(on, name)) - SAVING * pool.price(on)
+        saved = pool.price(pool.replaceable(active, name)) - SAVING * pool.price(active)
         starts_per_hour = PAYS * 3600 / stands_s + one.stops_per_hour
         return (saved - one.start_price * starts_per_hour) / (1 + PAYS * one.start_s / stands_s)
 
@@ -78,44 +78,44 @@ class CheaperSetSearch:
         """Record that a peer that was deactivated is needed again: the next better set must look better for longer."""
         self.patience, self._changed_s = min(PATIENCE_MOST, 2 * self.patience), now_s
 
-    def review(self, pool: Pool, on: frozenset[str], now_s: float) -> Aim | None:
+    def review(self, pool: Pool, active: frozenset[str], now_s: float) -> Aim | None:
         """Return the set to move to now, if there is one."""
         if now_s - self._changed_s >= PLAN_STANDS_S:
             self.patience, self._changed_s = max(1.0, self.patience / 2), now_s
         if self.aim is not None:
             has_lost = not self.aim.names <= pool.names
-            if not self._stands(pool, on, self.aim, now_s):
+            if not self._stands(pool, active, self.aim, now_s):
                 self.aim = None
                 if has_lost:  # else a peer that comes and goes could keep us from all others
                     self._looked_s = -math.inf
-        aim = self.aim = self.aim or self._look(pool, on, now_s)
+        aim = self.aim = self.aim or self._look(pool, active, now_s)
         if aim is None or aim.begun:
             return aim
         return aim if now_s - aim.since_s >= BETTER_REVIEWS * self._review_s * self.patience else None
 
-    def _look(self, pool: Pool, on: frozenset[str], now_s: float) -> Aim | None:
+    def _look(self, pool: Pool, active: frozenset[str], now_s: float) -> Aim | None:
         """Search for a better set, unless that was done a moment ago."""
         pause = LOOK_REVIEWS if self._offered_s > self._looked_s else BETTER_REVIEWS
         if now_s - self._looked_s < pause * self._review_s:
             return None
         self._looked_s = now_s
-        choice = cheapest(pool.target, on, stands_s=self.stands_s(now_s))
+        choice = cheapest(pool.target, active, stands_s=self.stands_s(now_s))
         if not isinstance(choice, Choice):
             return None
         names = frozenset(one.name for one in choice.chosen)
-        return Aim(names=names, since_s=now_s) if self._is_worth_it(pool, on, names, now_s) else None
+        return Aim(names=names, since_s=now_s) if self._is_worth_it(pool, active, names, now_s) else None
 
-    def _is_worth_it(self, pool: Pool, on: frozenset[str], names: frozenset[str], now_s: float) -> bool:
+    def _is_worth_it(self, pool: Pool, active: frozenset[str], names: frozenset[str], now_s: float) -> bool:
         """Return whether moving to this set pays, or deactivates a peer that is not needed at all."""
-        saved = pool.price(on) - pool.price(names) - PAYS * pool.moving_price(names - on, self.stands_s(now_s))
-        if saved > 0 and saved >= SAVING * pool.price(on):
+        saved = pool.price(active) - pool.price(names) - PAYS * pool.moving_price(names - active, self.stands_s(now_s))
+        if saved > 0 and saved >= SAVING * pool.price(active):
             return True
-        return saved >= 0 and len(names) < len(on) and pool.share(on) >= SURPLUS * MARGIN
+        return saved >= 0 and len(names) < len(active) and pool.share(active) >= SURPLUS * MARGIN
 
-    def _stands(self, pool: Pool, on: frozenset[str], aim: Aim, now_s: float) -> bool:
+    def _stands(self, pool: Pool, active: frozenset[str], aim: Aim, now_s: float) -> bool:
         """Return whether to continue moving to it, without the peers that left: of a thousand, some leave each
         minute."""
         aim.names &= pool.names
         if pool.share(aim.names) < HELD:
             return False
-        return aim.begun or self._is_worth_it(pool, on, aim.names, now_s)
+        return aim.begun or self._is_worth_it(pool, active, aim.names, now_s)

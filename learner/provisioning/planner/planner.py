@@ -79,20 +79,20 @@ class Planner:
         pool = self._pool = self._pool_of(situation, unproven, kappa)
         self._bargain.note_offers(pool, self._now_s)
         if everybody is not None:
-            self._switch_on(pool, pool.names - self._on, everybody)
+            self._activate(pool, pool.names - self._active, everybody)
         else:
-            if (found := succession(pool, self._on, self._settings.review_s)) is not None:
-                self._switch_on(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
+            if (found := succession(pool, self._active, self._settings.review_s)) is not None:
+                self._activate(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
             if not self._replenish(pool, num_left):
-                aim = self._bargain.review(pool, self._on, self._now_s)
+                aim = self._bargain.review(pool, self._active, self._now_s)
                 if aim is not None:
                     self._move(pool, aim, least=MARGIN if num_left else 0.0)
         return Decision(
-            active=self._on,
+            active=self._active,
             kappa=kappa,
             changes=tuple(self._changes),
-            share=None if everybody is not None else pool.share(self._on),
-            price=pool.price(self._on),
+            share=None if everybody is not None else pool.share(self._active),
+            price=pool.price(self._active),
             next_review_s=self._settings.review_s,
             kappa_reason=reasons.period(before, kappa) if before != kappa else "",
         )
@@ -106,44 +106,44 @@ class Planner:
             return reasons.FAILED
         if name in self._brief:
             return reasons.TOO_BRIEF
-        pool, on = self._pool, self._on
+        pool, active = self._pool, self._active
         if pool is None or name not in pool:
             return reasons.UNKNOWN
-        if name in on:
-            return reasons.on(pool, on, name) if self._everybody is None else reasons.to_owner(self._everybody)
-        price = self._bargain.price_to_be_on(pool, on, name, self._now_s)
-        return reasons.standing_by(pool, on, name, price=price, currency=self._settings.currency)
+        if name in active:
+            return reasons.active(pool, active, name) if self._everybody is None else reasons.to_owner(self._everybody)
+        price = self._bargain.price_to_be_active(pool, active, name, self._now_s)
+        return reasons.standing_by(pool, active, name, price=price, currency=self._settings.currency)
 
     @property
-    def _on(self) -> frozenset[str]:
-        return self._turns.on
+    def _active(self) -> frozenset[str]:
+        return self._turns.active
 
-    def _switch_on(self, pool: Pool, names: Iterable[str], reason: str) -> None:
+    def _activate(self, pool: Pool, names: Iterable[str], reason: str) -> None:
         for name in sorted(names):
             self._turns.begin(pool[name], self._now_s)
-            self._changes.append(Change(peer=name, on=True, reason=reason))
+            self._changes.append(Change(peer=name, active=True, reason=reason))
 
     def _follow(self, situation: Situation, unproven: Collection[str]) -> int:
         """Deactivate peers that left, whose owner's hours are over, or that failed a trial. Return how many are no
         longer available."""
         turns, now_s = self._turns, self._now_s
-        for name in sorted(self._on.intersection(situation.resting)):
-            self._changes.append(Change(peer=name, on=False, reason=reasons.HOURS_OVER))
+        for name in sorted(self._active.intersection(situation.resting)):
+            self._changes.append(Change(peer=name, active=False, reason=reasons.HOURS_OVER))
         num_left = turns.follow(now_s, situation.candidates)
         if not self._settings.activate:
             return num_left
         for name, lasted_s in turns.end_trials(now_s, situation.candidates, unproven, train_s=self._train_s):
-            self._changes.append(Change(peer=name, on=False, reason=reasons.trial_failed(lasted_s)))
+            self._changes.append(Change(peer=name, active=False, reason=reasons.trial_failed(lasted_s)))
         return num_left
 
     def _pool_of(self, situation: Situation, unproven: Collection[str], kappa: int) -> Pool:
         """Return the peers that may be active. A peer with nothing admitted recently and no promised rate is taken to
         be like the others. Its rate of 0 would stay, since a peer on standby delivers nothing."""
-        everybody, on = self._everybody is not None, self._on
+        everybody, active = self._everybody is not None, self._active
         self._brief = {
             one.name
             for one in situation.candidates
-            if not everybody and one.name not in on and is_brief(one, self._settings.review_s)
+            if not everybody and one.name not in active and is_brief(one, self._settings.review_s)
         }
         proven = [one.rate for one in situation.candidates if one.name not in unproven]
         usual = median(proven) if proven else 0.0
@@ -173,10 +173,10 @@ class Planner:
         settings = self._settings
         if settings.kappa is not None or settings.staleness == 0 or situation.train_s is None:
             return self._kappa
-        on = [one.supplier() for one in situation.candidates if one.name in self._on]
+        active = [one.supplier() for one in situation.candidates if one.name in self._active]
         publishing = Publishing(
             train_s=situation.train_s,
-            delay_s=usual_delay_s(on or [one.supplier() for one in situation.candidates]),
+            delay_s=usual_delay_s(active or [one.supplier() for one in situation.candidates]),
             source_s=situation.broadcast_s,
             publish_s=situation.publish_s,
         )
@@ -186,27 +186,27 @@ class Planner:
 
     def _replenish(self, pool: Pool, num_left: int) -> bool:
         """Add what is missing if that is due. Return whether the pool was short."""
-        share, bargain = pool.share(self._on), self._bargain
-        if self._shortages.is_due(share, num_left, self._now_s, patience=bargain.patience) or not self._on:
+        share, bargain = pool.share(self._active), self._bargain
+        if self._shortages.is_due(share, num_left, self._now_s, patience=bargain.patience) or not self._active:
             bargain.aim = None
             self._add(pool, share, num_left)
             return True
         return share < SHORT
 
     def _add(self, pool: Pool, share: float, num_left: int) -> None:
-        on = self._on
-        choice = pool.additions(on) if on else cheapest(pool.target)
+        active = self._active
+        choice = pool.additions(active) if active else cheapest(pool.target)
         if not isinstance(choice, Choice):
-            self._switch_on(pool, pool.names - on, reasons.not_enough(pool))
+            self._activate(pool, pool.names - active, reasons.not_enough(pool))
             return  # it stays short, so each peer that comes next is activated at once
         self._shortages.made_good()
         names = {one.name for one in choice.chosen}
-        if not on and not num_left:
-            self._switch_on(pool, names, reasons.chosen(len(names), choice.price, self._settings.currency))
+        if not active and not num_left:
+            self._activate(pool, names, reasons.chosen(len(names), choice.price, self._settings.currency))
             return
         if not num_left:
-            self._note_regret(names - on)
-        self._switch_on(pool, names - on, reasons.added(share, self._shortages.lasted_s, num_left))
+            self._note_regret(names - active)
+        self._activate(pool, names - active, reasons.added(share, self._shortages.lasted_s, num_left))
 
     def _note_regret(self, names: Collection[str]) -> None:
         """Record a regret if one of these peers was deactivated a while ago, since that was wrong."""
@@ -219,13 +219,13 @@ class Planner:
         """Take one step towards the aim: first activate its new peers. Once all of it supply, deactivate some of the
         others, while the share stays above `least`."""
         aim.begun = True
-        self._note_regret(aim.names - self._on)
-        before, after = pool.price(self._on), pool.price(aim.names)
-        for name in sorted(aim.names - self._on):
-            self._switch_on(pool, [name], self._why_joins(pool, name, before, after))
+        self._note_regret(aim.names - self._active)
+        before, after = pool.price(self._active), pool.price(aim.names)
+        for name in sorted(aim.names - self._active):
+            self._activate(pool, [name], self._why_joins(pool, name, before, after))
         if all(name not in pool.unproven and self._turns.supplies(name, self._now_s) for name in aim.names):
-            self._release(pool, self._on - aim.names, least)
-        if self._on == aim.names:
+            self._release(pool, self._active - aim.names, least)
+        if self._active == aim.names:
             self._bargain.aim = None
 
     def _why_joins(self, pool: Pool, name: str, before: float, after: float) -> str:
@@ -239,11 +239,11 @@ class Planner:
         turns, now_s, currency = self._turns, self._now_s, self._settings.currency
         if now_s - max(turns.released_s.values(), default=-math.inf) < self._settings.review_s:
             return
-        most = max(1, int(RELEASED * len(self._on)))
+        most = max(1, int(RELEASED * len(self._active)))
         for name in [name for name in pool.dearest_first(names) if turns.may_end(pool[name], now_s)][:most]:
-            before, after = pool.share(self._on), pool.share(self._on - {name})
+            before, after = pool.share(self._active), pool.share(self._active - {name})
             if after < least:  # a peer has just left, and one that is missed then is replaced at once
                 continue
             turns.release(name, now_s)
             reason = reasons.released(pool[name], before, after, currency)
-            self._changes.append(Change(peer=name, on=False, reason=reason))
+            self._changes.append(Change(peer=name, active=False, reason=reason))

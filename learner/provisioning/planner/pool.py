@@ -76,10 +76,10 @@ class Pool:
         greedily."""
         return (cheapest if len(self.candidates) <= EXACT_ADDITIONS else greedy)(self.target, keep=keep)
 
-    def replaceable(self, on: Collection[str], name: str) -> list[str]:
+    def replaceable(self, active: Collection[str], name: str) -> list[str]:
         """Return which of the active peers could go if this one came, the dearest first, without the pool losing its
         margin."""
-        order, weights = self._in_order(frozenset(on))
+        order, weights = self._in_order(frozenset(active))
         spare = weights.sum(axis=1) + self.target.weights[:, self._index[name]] - self.target.least
         spared, start = [], 0
         while (fits := (weights[:, start:] <= spare[:, None]).all(axis=0)).any():
@@ -88,15 +88,15 @@ class Pool:
             spare, start = spare - weights[:, found], found + 1
         return spared
 
-    def _in_order(self, on: frozenset[str]) -> tuple[list[str], np.ndarray]:
+    def _in_order(self, active: frozenset[str]) -> tuple[list[str], np.ndarray]:
         """Return the active peers, the dearest first, and what each supplies. The last answer is kept: with a thousand
         peers, each one on standby is sent what it could replace."""
-        if self._ordered is None or self._ordered[0] != on:
-            order = self.dearest_first(on)
-            self._ordered = on, order, self.target.weights[:, [self._index[name] for name in order]]
+        if self._ordered is None or self._ordered[0] != active:
+            order = self.dearest_first(active)
+            self._ordered = active, order, self.target.weights[:, [self._index[name] for name in order]]
         return self._ordered[1:]
 
     def _vector(self, names: Collection[str]) -> np.ndarray:
-        on = np.zeros(len(self.candidates))
-        on[[self._index[name] for name in names]] = 1.0
-        return on
+        active = np.zeros(len(self.candidates))
+        active[[self._index[name] for name in names]] = 1.0
+        return active

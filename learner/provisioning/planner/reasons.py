@@ -46,11 +46,12 @@ def not_enough(pool: Pool) -> str:
     return f"active: {who} {_share(share)} of what the learner takes; the target is {_share(MARGIN)}"
 
 
-def chosen(num_on: int, price: float, currency: str) -> str:
+def chosen(num_active: int, price: float, currency: str) -> str:
     """Return the reason for the first set."""
     return (
-        f"active: in the cheapest set that keeps the learner busy, {_machines(num_on)} for {_money(price, currency)}/h"
-        if num_on > 1
+        f"active: in the cheapest set that keeps the learner busy, {_machines(num_active)} for "
+        f"{_money(price, currency)}/h"
+        if num_active > 1
         else f"active: the cheapest machine that alone keeps the learner busy, for {_money(price, currency)}/h"
     )
 
@@ -112,7 +113,7 @@ def to_owner(reason: str) -> str:
     return f"{reason[0].upper()}{reason[1:]}."
 
 
-def on(pool: Pool, names: Collection[str], name: str) -> str:
+def active(pool: Pool, names: Collection[str], name: str) -> str:
     """Return the text for the owner of an active peer."""
     trial = ", on trial until a rollout of yours is admitted" if name in pool.unproven else ""
     if len(names) == 1:

@@ -76,7 +76,7 @@ class Change:
     """A peer is activated or deactivated, and why."""
 
     peer: str
-    on: bool
+    active: bool
     reason: str
 
 

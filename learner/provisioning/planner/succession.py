@@ -33,18 +33,18 @@ def is_brief(one: Candidate, review_s: float) -> bool:
     return one.stays_s <= one.start_s + ENDING_REVIEWS * review_s
 
 
-def succession(pool: Pool, on: frozenset[str], review_s: float) -> Succession | None:
+def succession(pool: Pool, active: frozenset[str], review_s: float) -> Succession | None:
     """Return which peers to activate now, for the active ones whose hours end next and who would be missed; None if
     there are none yet."""
     lead_s = ENDING_REVIEWS * review_s
-    slowest_s = max((one.start_s for one in pool.candidates if one.name not in on), default=0.0)
-    for in_s in sorted({pool[name].stays_s for name in on if pool[name].stays_s <= lead_s + slowest_s}):
+    slowest_s = max((one.start_s for one in pool.candidates if one.name not in active), default=0.0)
+    for in_s in sorted({pool[name].stays_s for name in active if pool[name].stays_s <= lead_s + slowest_s}):
         rest = pool.without({one.name for one in pool.candidates if one.stays_s <= in_s + lead_s})
-        share = rest.share(on & rest.names)
+        share = rest.share(active & rest.names)
         if share < MARGIN:
-            choice = rest.additions(on & rest.names)
+            choice = rest.additions(active & rest.names)
             wanted = {one.name for one in choice.chosen} if isinstance(choice, Choice) else rest.names
-            names = {name for name in wanted - on if in_s <= rest[name].start_s + lead_s}
-            found = Succession(names=frozenset(names), num_ending=len(on - rest.names), in_s=in_s, share=share)
+            names = {name for name in wanted - active if in_s <= rest[name].start_s + lead_s}
+            found = Succession(names=frozenset(names), num_ending=len(active - rest.names), in_s=in_s, share=share)
             return found if names else None
     return None

@@ -44,7 +44,7 @@ class TrialTracker:
         """When last no present peer had delivered anything."""
 
     @property
-    def on(self) -> frozenset[str]:
+    def active(self) -> frozenset[str]:
         """The names of the active peers."""
         return frozenset(self._turns)
 

@@ -37,8 +37,8 @@ def given(plan: Plan) -> Lines:
     if any(one.is_least for one in pool):
         rate = f"at least {rate}"
     price = math.fsum(one.running_price for one in pool)
-    on = "with it active" if len(pool) == 1 else "with all active"
-    whole = f"{words.counted(len(pool), 'machine')}; admitted rollouts: {rate} {on}"
+    with_all = "with it active" if len(pool) == 1 else "with all active"
+    whole = f"{words.counted(len(pool), 'machine')}; admitted rollouts: {rate} {with_all}"
     yield "pool", f"{whole}, for {words.per_hour(price, terms.currency)}"
     learner = f"R / T_train = {words.per_second(setting.balance)}"
     rollouts = words.counted(timings.rollouts, "rollout")

@@ -228,12 +228,12 @@ def _predicted(
     if began.staleness > MAX_WINDOW:
         return None
     terms = terms_of(pool, {}, settings)
-    on = [one for one in terms.setting.candidates if peers[one.name] in seen.active]
-    if not on:
+    active = [one for one in terms.setting.candidates if peers[one.name] in seen.active]
+    if not active:
         return None
     windows = Windows(terms.setting)
     if began.staleness == 0 or began.mode == "sequential":
-        return windows.in_turns(on)
-    choice = Choice(chosen=tuple(on), price=math.fsum(one.running_price for one in on))
+        return windows.in_turns(active)
+    choice = Choice(chosen=tuple(active), price=math.fsum(one.running_price for one in active))
     outcome = windows.outcome(began.staleness, min(seen.kappa or began.kappa, began.staleness), choice)
     return outcome if math.isfinite(outcome.period_s) else None

@@ -116,7 +116,7 @@ def tell(
     )
     outcome = world.run(steps=steps, until_s=until_s)
     chosen, left_out = steady(kept)
-    on = [node for node in world.nodes.values() if node.is_on]
+    on = [node for node in world.nodes.values() if node.is_active]
     return Story(
         asked=asked,
         scene=set_up,
@@ -133,16 +133,16 @@ def tell(
 
 def _kinds(swarm: Swarm, set_up: Scene, outcome: Outcome) -> Iterator[Kind]:
     counts = Counter(_kind(swarm, one.name) for one in set_up.machines)
-    on_s: Counter[str] = Counter()
+    active_s: Counter[str] = Counter()
     paid: Counter[str] = Counter()
     made: Counter[str] = Counter()
     for one in set_up.machines:
         kind = _kind(swarm, one.name)
-        on_s[kind] += outcome.on_s.get(one.name, 0.0)  # type: ignore[assignment]
+        active_s[kind] += outcome.active_s.get(one.name, 0.0)  # type: ignore[assignment]
         paid[kind] += outcome.paid.get(one.name, 0.0)  # type: ignore[assignment]
         made[kind] += outcome.made[one.name]
     for kind, count in counts.items():
-        mean = on_s[kind] / outcome.ended_s if outcome.ended_s > 0 else 0.0
+        mean = active_s[kind] / outcome.ended_s if outcome.ended_s > 0 else 0.0
         yield Kind(name=kind, count=count, on=mean, paid=paid[kind], made=made[kind])
 
 

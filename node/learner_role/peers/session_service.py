@@ -387,7 +387,7 @@ class SessionService(Service):
         if (presence := self.state.present.pop(peer, None)) is None:
             return False
         self._unheard.pop(peer, None)
-        presence.switch(on=presence.is_on, now_s=trio.current_time())
+        presence.switch(is_active=presence.is_active, now_s=trio.current_time())
         self._ended.append(stay_row(presence, reason))
         self.signals.peers_changed.emit(None)
         self.witness.note_leaving(peer, reason)
@@ -426,7 +426,7 @@ class SessionService(Service):
         ended, self._ended = self._ended, []
         here = list(self.state.present.values()) if everybody else self._next_here()
         for presence in here:
-            presence.switch(on=presence.is_on, now_s=trio.current_time())
+            presence.switch(is_active=presence.is_active, now_s=trio.current_time())
         stays = [*ended, *map(stay_row, here)]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.revisions.write()

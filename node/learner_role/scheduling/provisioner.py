@@ -77,10 +77,10 @@ class Provisioner(Service):
         served = False
         for peer, presence in self.state.present.items():
             worker = self.scheduler.worker(peer)
-            is_on = peer in decision.active or not (told.get(peer) or worker.standby)
-            served = served or (is_on and not presence.is_on)
-            presence.switch(on=is_on, now_s=trio.current_time())
-            worker.standby = "" if is_on else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
+            is_active = peer in decision.active or not (told.get(peer) or worker.standby)
+            served = served or (is_active and not presence.is_active)
+            presence.switch(is_active=is_active, now_s=trio.current_time())
+            worker.standby = "" if is_active else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
         if served:
             self.state.notify()
 
@@ -117,7 +117,10 @@ class Provisioner(Service):
         for change in decision.changes:
             name = presence.name if (presence := self.state.present.get(PeerId(change.peer))) else ""
             self.events.emit(
-                "peer_activated" if change.on else "peer_released", peer=change.peer, name=name, reason=change.reason
+                "peer_activated" if change.active else "peer_released",
+                peer=change.peer,
+                name=name,
+                reason=change.reason,
             )
             told.append(f"{name or change.peer[-6:]} {change.reason}")
         return told

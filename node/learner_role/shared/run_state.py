@@ -32,7 +32,7 @@ class PeerSession:
     """One stay of a peer: its row in the ledger, its name, and the protocol features that its node supports.
 
     It also counts, since the stay began, the bytes that the node moved, the seconds that its engine generated, and its
-    energy (joules by source). `reach` is how others reach the node, if it says so. `is_on`: it is active, so it is
+    energy (joules by source). `reach` is how others reach the node, if it says so. `is_active`: it is active, so it is
     leased work and paid. Otherwise it is on standby. `standby_s` counts its seconds on standby until `switched_s`.
     """
 
@@ -47,15 +47,15 @@ class PeerSession:
     bytes_down: int = 0
     engine_s: float = 0.0
     energy: dict[EnergySource, float] = field(default_factory=dict)
-    is_on: bool = True
+    is_active: bool = True
     standby_s: float = 0.0
     switched_s: float = 0.0
 
-    def switch(self, *, on: bool, now_s: float) -> None:
+    def switch(self, *, is_active: bool, now_s: float) -> None:
         """Make the peer active or standby from now on. If nothing changes, only the seconds are brought up to date."""
-        if not self.is_on:
+        if not self.is_active:
             self.standby_s += now_s - self.switched_s
-        self.is_on, self.switched_s = on, now_s
+        self.is_active, self.switched_s = is_active, now_s
 
 
 @dataclass(kw_only=True)

@@ -134,7 +134,7 @@ class TeachingWorker:
             if wrong := [lease for lease in leases if lease.teacher != self.digest]:
                 self._give_up(wrong, OTHER_TEACHER)
                 self._note(Failed(kind=TroubleKind.LEASE, reason=OTHER_TEACHER))
-            if self.shift.is_on:
+            if self.shift.is_lent:
                 await batches.send([lease for lease in leases if lease.teacher == self.digest])
             else:
                 self._give_up(leases, NOT_LENT)
@@ -201,9 +201,9 @@ class TeachingWorker:
 
     def _shift_changed(self) -> None:
         """Note that the machine is lent, or no longer. If not, unscored leases are returned."""
-        if not self.shift.is_on:
+        if not self.shift.is_lent:
             self._give_up(list(self._in_hand.values()), NOT_LENT)
-        self._note(Lent(is_on=self.shift.is_on))
+        self._note(Lent(is_lent=self.shift.is_lent))
         self.line.beat_now()
 
     def _note(self, event: Event) -> None:

@@ -30,7 +30,7 @@ def test_the_dear_ones_are_released_and_then_cost_nothing() -> None:
     assert set(plans[-1].active) == {f"cheap {n}" for n in range(5)}
     assert any("dearest per rollout" in reason for plan in plans for reason in plan.reasons)
     assert outcome.paid["dear 0"] < 0.5 * DEAR
-    assert outcome.on_s["cheap 0"] == pytest.approx(5400)
+    assert outcome.active_s["cheap 0"] == pytest.approx(5400)
     assert simulated.nodes["dear 0"].worker.standby.startswith("On standby")  # type: ignore[index]
 
 
@@ -84,4 +84,4 @@ def test_a_script_says_what_was_said() -> None:
         (300.0, 3, ["m0", "m1"]),
         (600.0, 1, ["m1"]),
     ]
-    assert [outcome.on_s[f"m{n}"] for n in range(3)] == pytest.approx([600.0, 900.0, 300.0])
+    assert [outcome.active_s[f"m{n}"] for n in range(3)] == pytest.approx([600.0, 900.0, 300.0])

@@ -93,7 +93,7 @@ def test_a_machine_that_is_taken_away_loses_its_leases_and_others_make_up_for_it
     assert all(event.at_s < 100.0 for event in of(events, Delivered) if event.peer == "gone")
     assert len(of(events, Stepped)) == 12
     assert simulated.workload.capacity.leasing.pending("gone") == 0  # type: ignore[arg-type]
-    assert outcome.on_s["gone"] == pytest.approx(100.0)
+    assert outcome.active_s["gone"] == pytest.approx(100.0)
 
 
 def test_who_is_back_before_it_was_missed_loses_what_it_held_and_keeps_what_it_gets_then() -> None:

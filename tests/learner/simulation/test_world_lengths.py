@@ -55,7 +55,7 @@ def test_a_batch_takes_as_long_as_its_longest_and_what_is_done_costs_nothing() -
 
 
 def test_the_last_completion_of_a_batch_is_there_sooner_longest_first() -> None:
-    today, mine = (simulated(Skewed(), longest_first=on).run(steps=12) for on in (False, True))
+    today, mine = (simulated(Skewed(), longest_first=is_sorted).run(steps=12) for is_sorted in (False, True))
     assert len(mine.gathered_s) == 12
     assert sum(mine.gathered_s[4:]) < 0.8 * sum(today.gathered_s[4:])
     assert sorted(mine.prompts) == sorted(today.prompts)

@@ -34,7 +34,7 @@ async def followed(
     """What the shift said, and when, in so many hours; `meanwhile` happens in the middle."""
     told: list[str] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shift.run, lambda: told.append(f"{wall():%d %H:%M:%S} {shift.is_on} {shift.turns_at}"))
+        nursery.start_soon(shift.run, lambda: told.append(f"{wall():%d %H:%M:%S} {shift.is_lent} {shift.turns_at}"))
         await trio.sleep(1800 * hours)
         meanwhile()
         await trio.sleep(1800 * hours)
@@ -45,7 +45,7 @@ async def followed(
 async def test_a_day(autojump_clock: MockClock) -> None:
     wall = Wall()
     shift = Availability(parse_hours("19:00-07:30,12:00-13:00"), wall)
-    assert (shift.is_on, shift.left_s, shift.turns_at) == (True, 5399.75, "07:30")
+    assert (shift.is_lent, shift.left_s, shift.turns_at) == (True, 5399.75, "07:30")
     assert await followed(shift, wall, 24) == [
         "28 07:30:00 False 12:00",
         "28 12:00:00 True 13:00",
@@ -57,7 +57,7 @@ async def test_a_day(autojump_clock: MockClock) -> None:
 async def test_who_begins_outside_its_hours_is_told_at_once(autojump_clock: MockClock) -> None:
     wall = Wall()
     shift = Availability(parse_hours("06:30-06:45"), wall)
-    assert (shift.is_on, shift.left_s) == (False, 0.0)
+    assert (shift.is_lent, shift.left_s) == (False, 0.0)
     assert await followed(shift, wall, 0.9) == [
         "28 06:00:00 False 06:30",
         "28 06:30:00 True 06:45",
@@ -69,7 +69,7 @@ async def test_without_hours_nothing_is_ever_said(autojump_clock: MockClock) -> 
     wall = Wall()
     shift = Availability(parse_hours(""), wall)
     assert await followed(shift, wall, 48) == []
-    assert (shift.is_on, shift.left_s, shift.turns_at) == (True, None, "")
+    assert (shift.is_lent, shift.left_s, shift.turns_at) == (True, None, "")
 
 
 async def test_a_clock_that_is_set_is_followed_within_a_look(autojump_clock: MockClock) -> None:
@@ -113,14 +113,14 @@ async def test_holds_stop_and_release_within_the_hours_only(autojump_clock: Mock
     shift = Availability(parse_hours("05:00-07:00"), wall)
     told: list[tuple[bool, str]] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shift.run, lambda: told.append((shift.is_on, shift.held)))
+        nursery.start_soon(shift.run, lambda: told.append((shift.is_lent, shift.held)))
         await trio.testing.wait_all_tasks_blocked()
         with shift.until_over():
             shift.hold("owner", "paused")
             await trio.sleep_forever()
         shift.hold("owner", "paused")
         shift.hold("program", "blender runs")
-        assert (shift.is_on, shift.left_s) == (False, 0.0)
+        assert (shift.is_lent, shift.left_s) == (False, 0.0)
         shift.release("owner")
         shift.release("owner")
         shift.release("program")
@@ -142,7 +142,7 @@ async def test_a_machine_that_is_held_back_from_the_start_is_told_so(autojump_cl
     shift, told = Availability(), list[bool]()
     shift.hold("owner", "paused")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shift.run, lambda: told.append(shift.is_on))
+        nursery.start_soon(shift.run, lambda: told.append(shift.is_lent))
         await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(1):
             await shift.wait_off()

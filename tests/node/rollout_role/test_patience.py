@@ -176,9 +176,9 @@ def test_what_cannot_be_fetched_is_told_until_something_arrives() -> None:
 def test_a_rest_does_not_count() -> None:
     patience = Patience()
     patience.handle(failed(is_final=True), 0.0)
-    patience.handle(Lent(is_on=False), 10.0)
+    patience.handle(Lent(is_lent=False), 10.0)
     assert patience.ends_s == math.inf
-    patience.handle(Lent(is_on=True), 30_000.0)
+    patience.handle(Lent(is_lent=True), 30_000.0)
     assert patience.ends_s == 30_000.0 + PATIENCE_S
     assert patience.told == [Trouble(INSTALL, 1, NO, FIRST)]
 
@@ -210,7 +210,7 @@ EVENTS = st.one_of(
     ),
     st.builds(Worked, kind=st.sampled_from([INSTALL, LEASE, ENGINE])),
     st.builds(Arrived, version=st.sampled_from([FIRST, SECOND])),
-    st.builds(Lent, is_on=st.booleans()),
+    st.builds(Lent, is_lent=st.booleans()),
 )
 
 
@@ -225,8 +225,8 @@ def test_whatever_happens_what_is_told_is_bounded_and_giving_up_has_its_reasons(
         match event:
             case Worked(kind=kind) if kind is not INSTALL:
                 worked_s = now_s
-            case Lent(is_on=is_on):
-                lent = is_on
+            case Lent(is_lent=is_lent):
+                lent = is_lent
             case Failed():
                 fails += 1
         kinds = [one.kind for one in patience.told]

@@ -73,10 +73,10 @@ async def test_room_is_made_while_it_runs_and_a_while_after(tmp_path: Path, mock
     async with trio.open_nursery() as nursery:
         with running(tmp_path, SHORT):
             nursery.start_soon(make_room, [SHORT], shift)
-            await until(lambda: not shift.is_on)
+            await until(lambda: not shift.is_lent)
             assert shift.held == f"paused while {SHORT} runs"
         ended_s = trio.current_time()
-        while not shift.is_on:
+        while not shift.is_lent:
             await look()
         assert trio.current_time() - ended_s >= GONE_S - LOOK_S, "it may come back"
         nursery.cancel_scope.cancel()

@@ -59,7 +59,7 @@ def test_the_price_that_is_told_is_the_one_from_which_on_it_is_worth_it(
     stops: float, start_price: float, start_s: float
 ) -> None:
     one = replace(CHEAP, rate=2.0, start_s=start_s, start_price=start_price, stops_per_hour=stops)
-    told = CheaperSetSearch(REVIEW_S).price_to_be_on(Pool(CLOCK, [DEAR, one]), ON, "cheap", 0.0)
+    told = CheaperSetSearch(REVIEW_S).price_to_be_active(Pool(CLOCK, [DEAR, one]), ON, "cheap", 0.0)
     assert 0.5 < told < 1
     for price, moves in ((told * 0.99, True), (told * 1.01, False)):
         pool = Pool(CLOCK, [DEAR, replace(one, price=price)])

@@ -187,7 +187,7 @@ def test_releases_are_gradual_and_the_dearest_goes_first() -> None:
         assert len(before - active) <= max(1, RELEASED * len(before))
         sizes.append(len(active))
     assert sizes[-1] == math.ceil(MARGIN / 0.06)
-    off = [change.peer for _, change in story.log if not change.on]
+    off = [change.peer for _, change in story.log if not change.active]
     assert off == sorted(off, reverse=True)
 
 
@@ -291,7 +291,7 @@ def test_of_volunteers_alone_the_fastest_are_on_and_the_slowest_go_first() -> No
     assert len(story.review().active) == 10
     story.train_s = TRAIN_S
     decision = story.go_on(60)
-    off = [change.peer for _, change in story.log if not change.on]
+    off = [change.peer for _, change in story.log if not change.active]
     assert off == sorted(off)
     assert decision.active == {"v6", "v7", "v8", "v9"}
     assert "is the slowest that the pool can do without" in story.reasons("v0")[-1]
@@ -446,9 +446,9 @@ def test_whatever_happens_the_plan_is_among_those_present_and_suffices_where_tha
         before = story.last.active if story.last else frozenset()
         decision = story.review()
         assert decision.active <= story.pool.keys()
-        on = {change.peer for change in decision.changes if change.on}
-        off = {change.peer for change in decision.changes if not change.on}
-        assert decision.active == ((before & story.pool.keys()) | on) - off, step
+        active = {change.peer for change in decision.changes if change.active}
+        off = {change.peer for change in decision.changes if not change.active}
+        assert decision.active == ((before & story.pool.keys()) | active) - off, step
         assert decision.price == pytest.approx(sum(story.pool[name].running_price for name in decision.active))
         for name in story.pool:
             assert 0 < len(story.planner.explain(name)) <= MAX_REASON_CHARS
@@ -486,8 +486,8 @@ def test_left_in_peace_it_comes_within_a_hundredth_of_the_optimum(num: int, seed
 # Owner's hours
 
 
-def switched_on_s(story: Story, name: str) -> float:
-    return next(at_s for at_s, change in story.log if change.peer == name and change.on)
+def activated_s(story: Story, name: str) -> float:
+    return next(at_s for at_s, change in story.log if change.peer == name and change.active)
 
 
 @pytest.mark.parametrize("start_s", [0.0, 90.0, 700.0])
@@ -501,7 +501,7 @@ def test_whose_hours_end_is_replaced_before_within_its_successors_start(start_s:
         decision = story.go_on(1)
         shares.append(decision.share)
     assert min(share for share in shares if share is not None) >= 1.2, "there must always be more than enough"
-    lead_s = ends_s - switched_on_s(story, "spare")
+    lead_s = ends_s - activated_s(story, "spare")
     assert start_s + (ENDING_REVIEWS - 1) * REVIEW_S <= lead_s <= start_s + ENDING_REVIEWS * REVIEW_S
     (reason,) = story.reasons("spare")
     assert reason.startswith("active: the hours of 1 machine's owner end in")
@@ -578,6 +578,6 @@ def test_hours_that_were_told_leave_the_learner_nothing_to_wait_for(seed: int) -
     for _ in range(90):
         decision = story.go_on(1)
         for change in decision.changes:
-            assert not change.on or story.lent(story.pool[change.peer]).stays_s > story.pool[change.peer].start_s
+            assert not change.active or story.lent(story.pool[change.peer]).stays_s > story.pool[change.peer].start_s
         assert decision.share is not None
         assert decision.share >= 1.0

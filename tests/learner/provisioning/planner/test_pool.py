@@ -61,14 +61,14 @@ machines = st.lists(
 def test_who_could_go_is_found_one_after_the_other(pool: list[Candidate], chosen: int) -> None:
     """Each of them could, the dearest first, and nobody is passed over who could have."""
     whole = Pool(CLOCK, pool)
-    name, on = pool[0].name, [one.name for i, one in enumerate(pool) if i and chosen >> i & 1]
+    name, active = pool[0].name, [one.name for i, one in enumerate(pool) if i and chosen >> i & 1]
 
     def expected(rounding: float) -> list[str]:
-        left, gone = [*on, name], []
-        for other in whole.dearest_first(on):
+        left, gone = [*active, name], []
+        for other in whole.dearest_first(active):
             if whole.share([one for one in left if one != other]) >= MARGIN + rounding:
                 left.remove(other)
                 gone.append(other)
         return gone
 
-    assert whole.replaceable(on, name) in (expected(1e-9), expected(-1e-9))
+    assert whole.replaceable(active, name) in (expected(1e-9), expected(-1e-9))

@@ -26,7 +26,7 @@ def end_trials(
 def test_it_supplies_once_it_has_started() -> None:
     turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
-    assert turns.on == {"one"}
+    assert turns.active == {"one"}
     assert not turns.supplies("one", 99.0)
     assert turns.supplies("one", 100.0)
     assert not turns.supplies("two", 100.0)
@@ -46,7 +46,7 @@ def test_who_left_is_counted_once() -> None:
     turns.begin(ONE, 0.0)
     assert turns.follow(10.0, []) == 1
     assert turns.follow(20.0, []) == 0
-    assert turns.on == frozenset()
+    assert turns.active == frozenset()
 
 
 def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
@@ -56,7 +56,7 @@ def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
     assert over_s == 100.0 + 200.0 + 30.0 + 50.0 + 20.0
     assert end_trials(turns, over_s - 1, ONE, OTHER) == []
     assert turns.end_trials(over_s, [ONE, OTHER], {"one"}, train_s=TRAIN_S) == [("one", over_s)]
-    assert turns.on == frozenset()
+    assert turns.active == frozenset()
     assert turns.failed_s == {"one": over_s}
 
 

@@ -38,15 +38,17 @@ class Written:
     def __init__(self, *decisions: tuple[set[PeerId], int]) -> None:
         self.decisions = list(decisions)
         self.seen: list[Situation] = []
-        self._on: set[str] = set()
+        self._active: set[str] = set()
 
     def review(self, situation: Situation) -> Decision:
         self.seen.append(situation)
-        on, kappa = self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
-        changes = [Change(peer=peer, on=peer in on, reason="it was written") for peer in sorted(on ^ self._on)]
-        self._on = set(on)
+        active, kappa = self.decisions.pop(0) if len(self.decisions) > 1 else self.decisions[0]
+        changes = [
+            Change(peer=peer, active=peer in active, reason="it was written") for peer in sorted(active ^ self._active)
+        ]
+        self._active = set(active)
         return Decision(
-            active=frozenset(on), kappa=kappa, changes=tuple(changes), share=1.1, price=0.5, next_review_s=REVIEW_S
+            active=frozenset(active), kappa=kappa, changes=tuple(changes), share=1.1, price=0.5, next_review_s=REVIEW_S
         )
 
     def explain(self, name: str) -> str:

@@ -116,7 +116,7 @@ class WorkLedger(WorkQueries):
             db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
             _add_records(db, rows)
 
-    def refused_after_the_end(
+    def rejected_after_the_end(
         self, rows: Sequence[RecordRow], receipts: Mapping[LeaseId, tuple[PeerId, bytes]]
     ) -> None:
         """Write verdicts and receipts of deliveries that came after their leases had ended: expired, returned, or lost

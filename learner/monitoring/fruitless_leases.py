@@ -37,7 +37,7 @@ class End(Enum):
     RETURNED = "returned"
     EXPIRED = "expired"
     LOST = "lost with their node"
-    REFUSED = "delivered and rejected"
+    REJECTED = "delivered and rejected"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -304,7 +304,7 @@ def _judge_record(
     except PeerError as error:
         return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
     try:
-        refusal = (
+        rejection = (
             _lease_rule(record, granted, arrived_ms, terms.forgotten)
             or (_minimum_rule(record, granted.lease, begun) if granted else None)  # else it would count as bad luck
             or _version_rule(record, terms)
@@ -313,15 +313,15 @@ def _judge_record(
             or (_settings_rule(record, granted.lease, terms, may_go_on=returned) if granted else None)
         )
     except PeerError as error:
-        refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
-    rule, detail = refusal or (Rule.ADMITTED, "")
+        rejection = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
+    rule, detail = rejection or (Rule.ADMITTED, "")
     return _verdict(record.id, record.record.index, rule, detail), record
 
 
-Refusal = tuple[Rule, str] | None
+Rejection = tuple[Rule, str] | None
 
 
-def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int, forgotten: int) -> Refusal:
+def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int, forgotten: int) -> Rejection:
     named = short(record.record.lease)
     if granted is None:
         since = ", or was granted after the copy of the ledger from which this learner resumed" if forgotten else ""
@@ -334,10 +334,10 @@ def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: 
     return None
 
 
-def _version_rule(record: SignedRecord, terms: Terms) -> Refusal:
+def _version_rule(record: SignedRecord, terms: Terms) -> Rejection:
     for span in record.record.spans:
-        if (refusal := _manifest_rule(span, terms)) is not None:
-            return refusal
+        if (rejection := _manifest_rule(span, terms)) is not None:
+            return rejection
     match judge(terms.chain, record.behaviour, terms.window):
         case Admissibility.ADMISSIBLE:
             return None
@@ -350,7 +350,7 @@ def _version_rule(record: SignedRecord, terms: Terms) -> Refusal:
             return Rule.STALE, f"lag {lag} at version {terms.chain.head}, at most {terms.window} allowed"
 
 
-def _manifest_rule(span: Span, terms: Terms) -> Refusal:
+def _manifest_rule(span: Span, terms: Terms) -> Rejection:
     known = terms.manifests.get(span.version)
     if known == span.manifest:
         return None
@@ -367,20 +367,20 @@ def _manifest_rule(span: Span, terms: Terms) -> Refusal:
     return Rule.UNKNOWN_VERSION, f"version {span.version} was never published"
 
 
-def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
+def _signature_rule(record: SignedRecord, sender: PeerId) -> Rejection:
     record.envelope.verify_signature()
     if record.author != sender:
         return Rule.WRONG_PEER, f"signed by {record.author}, delivered by {sender}"
     return None
 
 
-def _format_rule(record: SignedRecord, terms: Terms) -> Refusal:
+def _format_rule(record: SignedRecord, terms: Terms) -> Rejection:
     if (form := format_of(record.record.ext)) not in terms.formats:
         return Rule.SETTINGS, f"made with weights in the format {form}, this swarm takes {', '.join(terms.formats)}"
     return None
 
 
-def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | None) -> Refusal:
+def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | None) -> Rejection:
     if (oldest := min(record.behaviour)) < lease.minimum:
         return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
     if begun is not None and oldest < begun:
@@ -388,7 +388,7 @@ def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | Non
     return None
 
 
-def _settings_rule(record: SignedRecord, lease: Lease, terms: Terms, *, may_go_on: bool) -> Refusal:
+def _settings_rule(record: SignedRecord, lease: Lease, terms: Terms, *, may_go_on: bool) -> Rejection:
     """Return why the record does not fit its lease. With `may_go_on` the completion may be unfinished."""
     word, tokens = record.record, record.tokens
     if word.index >= len(lease.seeds):
@@ -488,14 +488,14 @@ def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerI
         if terms.chain.head.version - version.version > terms.window:
             return f"version {version} is older than the window of {terms.window} steps as well"
     try:
-        refusal = (
+        rejection = (
             _signature_rule(record, sender)
             or _format_rule(record, terms)
             or _settings_rule(record, granted.lease, terms, may_go_on=returned)
         )
     except PeerError as error:
         return f"its signature does not verify ({error.detail})"
-    return refusal[1] if refusal else ""
+    return rejection[1] if rejection else ""
 
 
 def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:

@@ -201,7 +201,7 @@ class LeaseScheduler:
             self.fruitless.brought()
         else:
             self.debts.brought_nothing(peer, owed, now_ms)
-            self.fruitless.ended(End.REFUSED, 1, now_ms)
+            self.fruitless.ended(End.REJECTED, 1, now_ms)
 
     def learn_length(self, granted: GrantedLease, lengths: Sequence[int]) -> None:
         """Learn from an admitted group of that lease, with the tokens of its completions. A part of a group teaches

@@ -118,6 +118,6 @@ def work_of(counts: RolloutCounts, state: Path, *, teaches: bool = False) -> str
     """Return what a node did since its start, and the command for its report."""
     what = "scored group" if teaches else "rollout"
     return (
-        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.refused)} rejected. "
+        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.rejected)} rejected. "
         f"Its report: volery report {shlex.quote(str(state))}"
     )

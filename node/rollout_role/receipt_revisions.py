@@ -44,12 +44,12 @@ class Revisions:
             receipt = change.receipt
             if not await trio.to_thread.run_sync(self.receipts.revise, receipt, change.raw):
                 continue
-            refused = next((verdict for verdict in receipt.verdicts if not verdict.admitted), None)
+            rejected = next((verdict for verdict in receipt.verdicts if not verdict.admitted), None)
             self.events.emit(
                 "receipt_revised",
                 lease=receipt.lease.hex()[:8],
                 refused=sum(not verdict.admitted for verdict in receipt.verdicts),
-                reason=refused.rule.value if refused else None,
-                detail=refused.detail if refused else None,
+                reason=rejected.rule.value if rejected else None,
+                detail=rejected.detail if rejected else None,
                 tokens=receipt.tokens,
             )

@@ -106,7 +106,7 @@ class RolloutCounts:
     """What this node did since its start, for the view and the heartbeat. `tokens_per_s` is measured once."""
 
     admitted: int = 0
-    refused: int = 0
+    rejected: int = 0
     tokens: int = 0
     pending: int = 0
     engine_s: float = 0.0
@@ -116,16 +116,16 @@ class RolloutCounts:
         """Count the verdicts of a receipt, and log them."""
         admitted = sum(verdict.admitted for verdict in receipt.verdicts)
         self.admitted += admitted
-        self.refused += len(receipt.verdicts) - admitted
+        self.rejected += len(receipt.verdicts) - admitted
         self.tokens += receipt.tokens
-        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
+        rejected = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
         events.emit(
             "receipt",
             lease=short(LeaseId(receipt.lease)),
             admitted=admitted,
             refused=len(receipt.verdicts) - admitted,
-            reason=refused.rule.value if refused else None,
-            detail=refused.detail if refused else None,
+            reason=rejected.rule.value if rejected else None,
+            detail=rejected.detail if rejected else None,
             tokens=receipt.tokens,
         )
 

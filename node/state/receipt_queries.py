@@ -19,8 +19,8 @@ from node.state.receipt_rows import (
     JudgedRecord,
     KeptReputation,
     PeerTraffic,
-    Refusal,
-    RefusedVerdict,
+    RejectedVerdict,
+    Rejection,
     Session,
     StoredProof,
     StoredReceipt,
@@ -78,7 +78,7 @@ class ReceiptQueries(SqliteFile):
                 " FROM receipts JOIN scored USING (lease)",
                 of="scored",
             )
-            groups_scored, groups_refused, tokens_scored = scored[0] if scored else (0, 0, 0)
+            groups_scored, groups_rejected, tokens_scored = scored[0] if scored else (0, 0, 0)
             versions = "SELECT incarnation, version FROM receipts ORDER BY incarnation {0}, version {0} LIMIT 1"
             oldest, newest = self.query(versions.format("ASC")), self.query(versions.format("DESC"))
         return Sums(
@@ -91,7 +91,7 @@ class ReceiptQueries(SqliteFile):
             first_ms=first_ms,
             last_ms=last_ms,
             groups_scored=groups_scored,
-            groups_refused=groups_refused,
+            groups_rejected=groups_rejected,
             tokens_scored=tokens_scored,
         )
 
@@ -129,19 +129,19 @@ class ReceiptQueries(SqliteFile):
             of="traffic",
         )
 
-    def refused(self, limit: int) -> list[RefusedVerdict]:
+    def rejected(self, limit: int) -> list[RejectedVerdict]:
         """Return the latest `limit` records that were not admitted, newest first."""
         return self.rows(
-            RefusedVerdict,
+            RejectedVerdict,
             "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
             " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
             (Rule.ADMITTED.value, limit),
         )
 
-    def refusals(self, limit: int) -> list[Refusal]:
+    def rejections(self, limit: int) -> list[Rejection]:
         """Return the latest `limit` leases with the rules and reasons by which records were rejected, newest first."""
         return self.rows(
-            Refusal,
+            Rejection,
             "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
             " WHERE v.rule <> ? GROUP BY v.lease, v.rule, v.detail ORDER BY r.issued_ms DESC, v.lease LIMIT ?",
             (Rule.ADMITTED.value, limit),

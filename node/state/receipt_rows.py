@@ -18,8 +18,8 @@ class Sums:
     """The sums of all receipts.
 
     `verdicts`: records by rule. `tokens`: tokens that count. `engine_s`: engine time. `groups_scored` and
-    `groups_refused`: groups of a teacher's scores that were admitted and rejected, with `tokens_scored`. They are in no
-    other count but `receipts` and `engine_s`. `oldest`, `newest`: the learner's first and last versions named; None
+    `groups_rejected`: groups of a teacher's scores that were admitted and rejected, with `tokens_scored`. They are in
+    no other count but `receipts` and `engine_s`. `oldest`, `newest`: the learner's first and last versions named; None
     without receipts, like the dates.
     """
 
@@ -32,7 +32,7 @@ class Sums:
     first_ms: int | None
     last_ms: int | None
     groups_scored: int = 0
-    groups_refused: int = 0
+    groups_rejected: int = 0
     tokens_scored: int = 0
 
 
@@ -57,7 +57,7 @@ class PeerTraffic(Row, frozen=True):
     bytes_down: int
 
 
-class RefusedVerdict(Row, frozen=True):
+class RejectedVerdict(Row, frozen=True):
     """A record that was not admitted, and the learner's reason."""
 
     lease: LeaseId
@@ -67,7 +67,7 @@ class RefusedVerdict(Row, frozen=True):
     issued_ms: int
 
 
-class Refusal(Row, frozen=True):
+class Rejection(Row, frozen=True):
     """How many `records` of a lease were rejected by one rule, and the learner's reason."""
 
     lease: LeaseId

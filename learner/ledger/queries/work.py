@@ -64,7 +64,7 @@ class CameRecord(Row, frozen=True):
     lease: LeaseId
 
 
-class RefusedGroup(Row, frozen=True):
+class RejectedGroup(Row, frozen=True):
     """Records of a lease that one rule rejected, with one reason: how many, and when the last of them arrived."""
 
     lease: LeaseId
@@ -74,7 +74,7 @@ class RefusedGroup(Row, frozen=True):
     records: int
 
 
-class RefusedRow(Row, frozen=True):
+class RejectedRow(Row, frozen=True):
     """A rejected record. `incarnation` and `version` name its oldest behaviour version."""
 
     peer: PeerId
@@ -348,11 +348,11 @@ class WorkQueries:
             (began_ms, width_ms),
         )
 
-    def newest_refused(self, each: int, detail_chars: int) -> list[RefusedRow]:
+    def newest_rejected(self, each: int, detail_chars: int) -> list[RejectedRow]:
         """Return the newest `each` rejected records of each peer and rule, newest first, with `detail_chars` of their
         detail."""
         return self.db.rows(
-            RefusedRow,
+            RejectedRow,
             "FROM (SELECT peer, rule, lease, idx, incarnation, version, lag, received_ms, substr(detail, 1, ?) AS"
             " detail, row_number() OVER (PARTITION BY peer, rule ORDER BY received_ms DESC, lease, idx) AS place"
             " FROM records WHERE rule <> 'admitted') WHERE place <= ? ORDER BY received_ms DESC, lease, idx",
@@ -370,10 +370,10 @@ class WorkQueries:
         sql = "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule"
         return [(Rule(rule), count, trained) for rule, count, trained in self.db.query(sql, (peer,))]
 
-    def refusals_of(self, peer: PeerId, limit: int) -> list[RefusedGroup]:
+    def rejections_of(self, peer: PeerId, limit: int) -> list[RejectedGroup]:
         """Return a peer's rejected records by lease, rule and reason, newest first."""
         return self.db.rows(
-            RefusedGroup,
+            RejectedGroup,
             "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
             " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",
             (peer, limit),

@@ -36,10 +36,10 @@ class Key:
 
     Args:
         made: records that reached the learner since its attack began.
-        refused: how many of them each rule rejected.
+        rejected: how many of them each rule rejected.
         trained: how many of them were trained on.
         trained_late: the same, without its cheat's first FIRST records.
-        refused_after, failed_after, banned_after: records that had come when a rule first rejected one, when an audit
+        rejected_after, failed_after, banned_after: records that had come when a rule first rejected one, when an audit
             first failed, and when the key was banned; None if that never happened.
         banned: the reason of the ban; "" without one.
         tokens: admitted tokens; `cost_micros` is what they cost at the price that it asked.
@@ -50,10 +50,10 @@ class Key:
     peer: PeerId
     attack: Attack | None
     made: int
-    refused: Counter[str]
+    rejected: Counter[str]
     trained: int
     trained_late: int
-    refused_after: int | None
+    rejected_after: int | None
     failed_after: int | None
     banned_after: int | None
     banned: str
@@ -65,7 +65,7 @@ class Key:
     @property
     def found_after(self) -> int | None:
         """Return the rollouts until the cheat was found: by a rejection for cheating, a failed audit, or a ban."""
-        known = (self.refused_after, self.failed_after, self.banned_after)
+        known = (self.rejected_after, self.failed_after, self.banned_after)
         return min((after for after in known if after is not None), default=None)
 
 
@@ -149,10 +149,10 @@ def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[Pe
         peer=played.peer,
         attack=played.attack,
         made=len(mine),
-        refused=Counter(record.rule for record in mine if record.rule not in harmless),
+        rejected=Counter(record.rule for record in mine if record.rule not in harmless),
         trained=sum(steps),
         trained_late=sum(steps[max(0, FIRST - earlier) :]),
-        refused_after=_first(record.rule not in harmless | LATER for record in mine),
+        rejected_after=_first(record.rule not in harmless | LATER for record in mine),
         failed_after=after(failed_ms),
         banned_after=after(since_ms if known.banned else None),
         banned=known.banned,

@@ -46,7 +46,7 @@ def _row(keys: list[Key]) -> dict[str, Any]:
         "found": len(found),
         "banned": sum(bool(key.banned) for key in keys),
         "rollouts_until_found": median(found) if found else None,
-        "refused_by": dict(sum((key.refused for key in keys), Counter[str]())),
+        "refused_by": dict(sum((key.rejected for key in keys), Counter[str]())),
         "signed_bytes": sum(key.signed_bytes for key in keys),
         "engine_s": sum(key.engine_s for key in keys),
         "cents_per_1000_tokens": cost_of(keys),

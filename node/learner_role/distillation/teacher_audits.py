@@ -115,9 +115,9 @@ class TeacherAudits(Service):
         self, scored: Scored, known: AuditHistory, row: AuditRow, gone: Collection[LeaseId]
     ) -> dict[LeaseId, bytes]:
         """On a thread: write the audit, and receipts that reject what was admitted. Returns those receipts."""
-        revised = self.revisions.refusals(gone, Rule.BANNED, banned_detail(known.banned), row.at_ms)
+        revised = self.revisions.rejections(gone, Rule.BANNED, banned_detail(known.banned), row.at_ms)
         if not row.passed:
-            revised |= self.revisions.refusals([row.lease], Rule.AUDIT, row.detail, row.at_ms)
+            revised |= self.revisions.rejections([row.lease], Rule.AUDIT, row.detail, row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised)
         self.ledger.trust.scores_audited(outcome, self.margins, scored.work.raw, scored.raw)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
@@ -153,5 +153,5 @@ class TeacherAudits(Service):
         """Withdraw the scores of a banned peer. Those that its ban has not rejected yet are rejected soon."""
         if gone := self.disown(news.peer):
             for lease in gone:
-                self.revisions.refuse_late(Late(lease=lease, root=None, why=banned_detail(news.why)))
+                self.revisions.reject_late(Late(lease=lease, root=None, why=banned_detail(news.why)))
             self.state.notify(leasable=False)

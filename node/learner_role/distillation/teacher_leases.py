@@ -265,7 +265,7 @@ class TeacherLeases(Service):
         known = self.standings.remember(peer)
         if known.banned:  # banned after the delivery was taken from the inbox
             self.leases.put_back(scored.work)
-            self.revisions.refuse_late(Late(lease=scored.work.id, root=None, why=banned_detail(known.banned)))
+            self.revisions.reject_late(Late(lease=scored.work.id, root=None, why=banned_detail(known.banned)))
         elif self.standings.audits and is_score_audited(known, self.identity.secret, scored.work.id, floor=self.floor):
             self.leases.audit(scored)
         else:

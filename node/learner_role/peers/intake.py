@@ -378,7 +378,7 @@ class IntakeLoop(Service):
         if receipts:
             self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned, returned)
         if too_late:  # its peer counts these verdicts, and so do our reports
-            self.ledger.work.refused_after_the_end(too_late_rows, too_late)
+            self.ledger.work.rejected_after_the_end(too_late_rows, too_late)
         return answers, self.ledger.work.counts()[1]
 
     def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
@@ -429,15 +429,15 @@ class IntakeLoop(Service):
             self.scheduler.learn_length(granted, [len(record.signed.tokens) for record in judged.group])
         rewards = [record.reward for record in judged.group if record.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
-        refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
+        rejected = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
         self.events.emit(
             "delivery_judged",
             peer=answer.incoming.peer,
             lease=short(judged.lease),
             admitted=len(judged.group),
             refused=sum(not verdict.admitted for verdict in judged.verdicts),
-            reason=refused.rule.value if refused else None,
-            detail=refused.detail if refused else None,
+            reason=rejected.rule.value if rejected else None,
+            detail=rejected.detail if rejected else None,
             lag=judged.lag,
             reward=None if mean is None else round(mean, 4),
             tokens=judged.credited_tokens,

@@ -36,7 +36,7 @@ from learner.trust.unaudited_exposure import Exposure
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned, RecordsAdmitted, RecordsBelieved
 from node.learner_role.trust.peer_standings import PeerStandings
-from node.learner_role.trust.receipt_revisions import BANNED_REASON, Late, ReceiptRevisions, Refusal, banned_detail
+from node.learner_role.trust.receipt_revisions import BANNED_REASON, Late, ReceiptRevisions, Rejection, banned_detail
 from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, short
 from protocol.work import Rule, SignedRecord
@@ -173,9 +173,9 @@ class AuditService(Service):
             returned: whether the lease was returned unfinished. Lengths and rewards of such a lease, or of one
                 that continues it, say nothing about the peer.
         """
-        if self._is_refused(granted):
+        if self._is_rejected(granted):
             is_part = granted.place is None or self.capacity.episodes.is_open(granted.root)
-            self._refuse_late(granted, is_part=is_part)
+            self._reject_late(granted, is_part=is_part)
             return True
         if not self.audits:
             return False
@@ -185,11 +185,11 @@ class AuditService(Service):
             odd |= granted.lease.start == 0 and self._is_unusual(granted, group)
         return self._believe_or_audit(granted, group, odd=odd)
 
-    def _is_refused(self, granted: GrantedLease) -> bool:
+    def _is_rejected(self, granted: GrantedLease) -> bool:
         """Return whether the peer was banned after its records were taken from the inbox, so that they are rejected."""
         return bool(self.standings.remember(granted.peer).banned)
 
-    def _refuse_late(self, granted: GrantedLease, *, is_part: bool) -> None:
+    def _reject_late(self, granted: GrantedLease, *, is_part: bool) -> None:
         """Reject the admitted records of a banned peer's lease, which is written soon.
 
         If the lease `is_part` of an unfinished group, that group is not trained on.
@@ -198,7 +198,7 @@ class AuditService(Service):
             self._spoil(granted.root)
         why = banned_detail(self.standings.remember(granted.peer).banned)
         root = granted.root if is_part else None
-        self.revisions.refuse_late(Late(lease=granted.id, root=root, why=why))
+        self.revisions.reject_late(Late(lease=granted.id, root=root, why=why))
 
     def _believe_or_audit(self, granted: GrantedLease, group: Sequence[AdmittedRecord], *, odd: bool) -> bool:
         """Put the audit of a lease on the agenda if it is due. Return whether its group waits for the audit."""
@@ -296,8 +296,8 @@ class AuditService(Service):
             self._spoiled.clear()
             self.standings.note_read(known)
             for granted, group in leases:
-                if self._is_refused(granted):
-                    self._refuse_late(granted, is_part=True)
+                if self._is_rejected(granted):
+                    self._reject_late(granted, is_part=True)
                     continue
                 if (passed := audited.get(granted.id, None if self.audits else True)) is None:
                     passed = not self._believe_or_audit(granted, group, odd=False)
@@ -358,7 +358,7 @@ class AuditService(Service):
                 continue  # it was put on the agenda again before it was written, when the chain was replaced
             before = known.get(work.peer) or await self.standings.recall(work.peer)
             if before.banned:  # its records were rejected with the ban
-                self._refuse_roots([work.root])
+                self._reject_roots([work.root])
                 continue
             judged.append(self._judge(work, found, before, margins))
             known[work.peer] = judged[-1].known
@@ -393,7 +393,7 @@ class AuditService(Service):
     async def _take_back(self, one: Conclusion, margins: Sequence[Margin]) -> None:
         """Write an audit that is no plain pass. Groups that must not be trained on leave the buffer first."""
         self._note(one)
-        wrong = self._refuse(one)
+        wrong = self._reject(one)
         if one.finding.convicted:
             wrong |= await self.withdraw_parts(one.work.peer)
         self._follow(one, await trio.to_thread.run_sync(self._write, one, wrong, margins))
@@ -410,14 +410,14 @@ class AuditService(Service):
             newest = None if manifest is None else self.context.store.manifest(manifest)
         return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic, self.experts)
 
-    def _refuse(self, one: Conclusion) -> set[LeaseId]:
+    def _reject(self, one: Conclusion) -> set[LeaseId]:
         """Take the groups out of the buffer that must not be trained on, and return the leases that opened them.
 
         They are the audited group, and all groups of the same peer that wait for no audit. Groups that a step has
         taken stay as they were.
         """
         peer, finding = one.work.peer, one.finding
-        wrong = self._refuse_roots([one.work.root], SUSPICION_REASON if finding.passed else AUDIT_REASON)
+        wrong = self._reject_roots([one.work.root], SUSPICION_REASON if finding.passed else AUDIT_REASON)
         if finding.convicted:
             return wrong | self.withdraw(peer)
         suspected = self.capacity.buffer.withdraw(
@@ -430,16 +430,16 @@ class AuditService(Service):
         gone = {group.lease for group in self.capacity.buffer.withdraw(lambda one: one.peer == peer, BANNED_REASON)}
         for lease in gone:
             self._pending.pop(lease, None)
-        return gone | self._refuse_roots([work.root for work in self._unlist(self.agenda.withdraw(peer))])
+        return gone | self._reject_roots([work.root for work in self._unlist(self.agenda.withdraw(peer))])
 
     async def withdraw_parts(self, peer: PeerId) -> set[LeaseId]:
         """Give up all groups that this peer contributed to, and return the leases that opened them.
 
         Its turns may be parts of groups that others opened, or that are not complete, which only the ledger knows.
         """
-        return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.trust.untrained_of, peer))
+        return self._reject_roots(await trio.to_thread.run_sync(self.ledger.trust.untrained_of, peer))
 
-    def _refuse_roots(self, roots: Iterable[LeaseId], reason: str = AUDIT_REASON) -> set[LeaseId]:
+    def _reject_roots(self, roots: Iterable[LeaseId], reason: str = AUDIT_REASON) -> set[LeaseId]:
         """Prevent that the groups which these leases opened are trained on, from the buffer or when they are complete.
 
         Returns the leases for which that worked. For the others it is too late.
@@ -458,7 +458,7 @@ class AuditService(Service):
         `wrong`: the leases that opened the groups which are not trained on because of it.
         """
         root, row, known = one.work.root, one.row, one.known
-        revised = dict[LeaseId, Refusal]()
+        revised = dict[LeaseId, Rejection]()
         dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else SUSPICION_REASON)
         if not row.passed and (root in wrong or self.ledger.trust.is_dropped(root)):
             dropped[root] = AUDIT_REASON
@@ -466,10 +466,10 @@ class AuditService(Service):
             if not known.banned:  # its other records in this group, unless they passed an audit of their own
                 own = self.ledger.trust.parts_of(row.peer, [root])
                 failed |= own - {lease for lease, has_passed in self.ledger.trust.audits_of(own).items() if has_passed}
-            revised |= self.revisions.refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
+            revised |= self.revisions.rejections(failed, Rule.AUDIT, row.detail, row.at_ms)
         if known.banned:
             others = self.ledger.trust.parts_of(row.peer, wrong) - set(revised)
-            revised |= self.revisions.refusals(others, Rule.BANNED, banned_detail(row.detail), row.at_ms)
+            revised |= self.revisions.rejections(others, Rule.BANNED, banned_detail(row.detail), row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised, dropped=dropped)
         self.ledger.trust.audited([outcome], margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
@@ -526,7 +526,7 @@ class AuditService(Service):
                 roots.add(work.root)
                 self._pending.setdefault(work.root, set())
         if roots:
-            self._refuse_roots(roots)
+            self._reject_roots(roots)
             self.state.notify()
 
     def _spoil(self, root: LeaseId) -> None:

@@ -61,7 +61,7 @@ class Bans(Service):
 
         def write() -> dict[LeaseId, bytes]:
             own = {*self.ledger.trust.parts_of(peer, wrong), *others}
-            revised = audits.revisions.refusals(own, Rule.BANNED, banned_detail(known.banned), now_ms)
+            revised = audits.revisions.rejections(own, Rule.BANNED, banned_detail(known.banned), now_ms)
             dropped = dict.fromkeys(wrong, BANNED_REASON)
             self.ledger.trust.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)
             return {lease: raw for lease, (_, _, raw) in revised.items()}

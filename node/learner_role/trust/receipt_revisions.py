@@ -39,7 +39,7 @@ def banned_detail(why: str) -> str:
     return f"its peer is banned: {why}"
 
 
-Refusal = tuple[Rule, str, bytes]
+Rejection = tuple[Rule, str, bytes]
 """The rule by which records are rejected later, the detail, and the revised receipt."""
 
 
@@ -71,7 +71,7 @@ class ReceiptRevisions(Service):
     def __post_init__(self) -> None:
         self.signals.peer_banned.subscribe(self._say_farewell)
 
-    def refuse_late(self, late: Late) -> None:
+    def reject_late(self, late: Late) -> None:
         """Note records that `settle` will reject soon."""
         self._late.append(late)
         self.wakeup.set()
@@ -84,21 +84,21 @@ class ReceiptRevisions(Service):
             late, self._late = self._late, []
 
             def write() -> None:
-                now_ms, revised = self.context.signing_ms(), dict[LeaseId, Refusal]()
+                now_ms, revised = self.context.signing_ms(), dict[LeaseId, Rejection]()
                 for one in late:
-                    revised |= self.refusals([one.lease], Rule.BANNED, one.why, now_ms)
+                    revised |= self.rejections([one.lease], Rule.BANNED, one.why, now_ms)
                 dropped = {one.root: BANNED_REASON for one in late if one.root is not None}
                 self.ledger.trust.verdicts_revised(revised, now_ms, dropped)
 
             await trio.to_thread.run_sync(write)
 
-    def refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
+    def rejections(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Rejection]:
         """On a thread: return rejections of the admitted records of these leases, with receipts for their peers.
 
         Rollouts that a step has taken stay admitted.
         """
         rows = [*self.ledger.trust.admitted_of(leases), *self._scores_of(leases)]
-        return {row.lease: self._refusal(row, rule, detail, now_ms) for row in rows}
+        return {row.lease: self._rejection(row, rule, detail, now_ms) for row in rows}
 
     def _scores_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
         """Return the scores that teachers delivered for these leases. The ledger has only their receipts."""
@@ -109,7 +109,7 @@ class ReceiptRevisions(Service):
             found += [AdmittedRow(lease=lease, peer=peer, records=records)] if records else []
         return found
 
-    def _refusal(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Refusal:
+    def _rejection(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Rejection:
         """Return the rejection of these records, with a receipt for their peer."""
         detail = detail[:MAX_REASON_CHARS]
         verdicts = [Verdict(record=record, index=index, rule=rule, detail=detail) for record, index in row.records]

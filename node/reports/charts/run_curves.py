@@ -93,18 +93,18 @@ def cost_sentence(costs: Costs) -> str:
 
 def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: float) -> Plot:
     """Return the plot of when a peer was present, and which rollouts it delivered meanwhile."""
-    admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
+    admitted, rejected = sum(one.admitted for one in judged), sum(one.rejected for one in judged)
     width = words.duration(judged[0].width_s) if judged else "0 s"
     return Plot(
         key=key,
         title="Timeline",
         unit="rollouts per minute",
-        said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
-        "it was present."
-        if admitted + refused
+        said=f"{words.counted(admitted, 'rollout')} admitted, {rejected:,} rejected, counted every {width}; above, "
+        "when it was present."
+        if admitted + rejected
         else "When it was present.",
         wall=wall_s,
-        lines=_judged_lines(judged) if admitted + refused else (),
+        lines=_judged_lines(judged) if admitted + rejected else (),
         rows=tuple(rows),
         exact=words.rate,
     )
@@ -259,10 +259,10 @@ def _judged(report: SwarmReport, history: History) -> Plot:
 def _judged_lines(judged: Sequence[Judged]) -> tuple[Line, ...]:
     middle = [one.at_s + one.width_s / 2 for one in judged]
     admitted = zip(middle, (one.admitted_per_min for one in judged), strict=True)
-    refused = zip(middle, (one.refused_per_min for one in judged), strict=True)
+    rejected = zip(middle, (one.rejected_per_min for one in judged), strict=True)
     lines = [Line(name="admitted", points=tuple(admitted), look=Look.BLUE, area=True)]
-    if any(one.refused for one in judged):
-        lines.append(Line(name="rejected", points=tuple(refused), look=Look.ORANGE))
+    if any(one.rejected for one in judged):
+        lines.append(Line(name="rejected", points=tuple(rejected), look=Look.ORANGE))
     return tuple(lines)
 
 

@@ -46,7 +46,7 @@ from node.state.receipt_queries import ReceiptQueries
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 
-REFUSALS_SHOWN = 8
+REJECTIONS_SHOWN = 8
 DECISIONS_SHOWN = 8
 LEASES_SHOWN = 8
 
@@ -158,8 +158,8 @@ def _of_node(receipts: ReceiptQueries, node: PeerId) -> Iterator[str]:
         yield known_lately(known.note.reputation)
         yield from advice(known.note.reputation)
     yield from _by_rule(sums.verdicts)
-    newest = receipts.refusals(REFUSALS_SHOWN)
-    yield from _refusals([(one.lease, one.rule.value, one.detail, one.issued_ms, one.records) for one in newest])
+    newest = receipts.rejections(REJECTIONS_SHOWN)
+    yield from _rejections([(one.lease, one.rule.value, one.detail, one.issued_ms, one.records) for one in newest])
 
 
 def _judged(records: int) -> str:
@@ -177,7 +177,7 @@ def _by_rule(counts: Mapping[Rule, int]) -> Iterator[str]:
             yield f"  {rule.value}: {words.counted(count, 'record')}; {MEANINGS[rule].words}. {MEANINGS[rule].advice}"
 
 
-def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[str]:
+def _rejections(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[str]:
     """Yield the latest rejections: the lease, the rule, what was measured, when, and of how many records."""
     if newest:
         yield "The latest rejections, by lease:"
@@ -224,8 +224,8 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
         because = f": {words.plain_name(decision.reason, 512)}" if decision.reason else ""
         yield f"{words.moment(decision.at_ms)}  the operator's {decision.what}{because}"
     yield from _by_rule({rule: count for rule, count, _ in counts})
-    refused = ledger.work.refusals_of(peer, REFUSALS_SHOWN)
-    yield from _refusals([(one.lease, one.rule, one.detail, one.received_ms, one.records) for one in refused])
+    rejected = ledger.work.rejections_of(peer, REJECTIONS_SHOWN)
+    yield from _rejections([(one.lease, one.rule, one.detail, one.received_ms, one.records) for one in rejected])
 
 
 def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:

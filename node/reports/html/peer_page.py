@@ -104,8 +104,8 @@ def verdicts(
     counts: Mapping[Rule, int], evidence: Mapping[Rule, tuple[Evidence, ...]], started_ms: int
 ) -> list[Fragment]:
     """Return what was rejected, by rule: its meaning, and the newest records that it rejected."""
-    judged, refused = sum(counts.values()), [rule for rule in counts if rule is not Rule.ADMITTED]
-    if not refused:
+    judged, rejected = sum(counts.values()), [rule for rule in counts if rule is not Rule.ADMITTED]
+    if not rejected:
         said = "No record was judged yet."
         if judged:
             said = (

@@ -49,15 +49,15 @@ class Judged:
     at_s: float
     width_s: float
     admitted: int
-    refused: int
+    rejected: int
 
     @property
     def admitted_per_min(self) -> float:
         return 60 * self.admitted / self.width_s
 
     @property
-    def refused_per_min(self) -> float:
-        return 60 * self.refused / self.width_s
+    def rejected_per_min(self) -> float:
+        return 60 * self.rejected / self.width_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +138,12 @@ class Bins:
 
     def filled(self, counts: Iterable[tuple[int, int, int]]) -> tuple[Judged, ...]:
         """Return all stretches; `counts` has (stretch, admitted, rejected) records of some of them."""
-        admitted, refused = [0] * self.number, [0] * self.number
-        for stretch, num_admitted, num_refused in counts:
+        admitted, rejected = [0] * self.number, [0] * self.number
+        for stretch, num_admitted, num_rejected in counts:
             admitted[self.clamped(stretch)] += num_admitted
-            refused[self.clamped(stretch)] += num_refused
+            rejected[self.clamped(stretch)] += num_rejected
         return tuple(
-            Judged(at_s=at * self.width_s, width_s=self._width_of(at), admitted=admitted[at], refused=refused[at])
+            Judged(at_s=at * self.width_s, width_s=self._width_of(at), admitted=admitted[at], rejected=rejected[at])
             for at in range(self.number)
         )
 

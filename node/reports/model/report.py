@@ -554,7 +554,7 @@ def _costs_of(peers: Iterable[PeerReport]) -> Mapping[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefusedRecord:
+class RejectedRecord:
     """One of our records that was not counted, in the learner's own words."""
 
     lease: LeaseId
@@ -578,7 +578,7 @@ class OwnReport:
     receipts: int
     oldest: PolicyVersion | None
     newest: PolicyVersion | None
-    refused: tuple[RefusedRecord, ...]
+    refused: tuple[RejectedRecord, ...]
     traffic: tuple[PeerTraffic, ...]
     reputed_ms: int | None = None
     spans: tuple[Span, ...] = ()

@@ -98,7 +98,7 @@ MEANINGS: Mapping[Rule, Meaning] = {
         "Update volery.",
     ),
 }
-REFUSALS = tuple(rule for rule in Rule if rule is not Rule.ADMITTED)
+REJECTIONS = tuple(rule for rule in Rule if rule is not Rule.ADMITTED)
 BLAMED = frozenset(rule for rule, meaning in MEANINGS.items() if meaning.blames)
 JUDGING = Judging(blaming=BLAMED, excused=EXCUSED)
 """The verdicts that count against a peer's reputation."""

@@ -84,7 +84,7 @@ def _evidence(
 ) -> Mapping[PeerId, Mapping[Rule, tuple[Evidence, ...]]]:
     """Return the newest rejected records of each peer and rule; rules that this program does not know count as one."""
     found: dict[PeerId, dict[Rule, tuple[Evidence, ...]]] = {}
-    for row in ledger.work.newest_refused(EVIDENCE_KEPT, DETAIL_CHARS):
+    for row in ledger.work.newest_rejected(EVIDENCE_KEPT, DETAIL_CHARS):
         if row.peer not in told:
             continue
         of_peer = found.setdefault(row.peer, {})

@@ -13,7 +13,7 @@ from dataclasses import replace
 from learner.ledger.queries.peers import PeerStay
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
-from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role, Scored
+from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RejectedRecord, Role, Scored
 from node.reports.model.stays import stays_of
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
@@ -21,7 +21,7 @@ from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId
 from protocol.work import Rule
 
-REFUSED_SHOWN = 8
+REJECTED_SHOWN = 8
 """Rejected records that are shown: enough to see a pattern. The file has all of them."""
 
 TRAFFIC_SHOWN = 64
@@ -55,8 +55,8 @@ def own_report(
         oldest=sums.oldest,
         newest=sums.newest,
         refused=tuple(
-            RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
-            for v in receipts.refused(REFUSED_SHOWN)
+            RejectedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
+            for v in receipts.rejected(REJECTED_SHOWN)
         ),
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
         reputed_ms=None if known is None else known.note.issued_ms,
@@ -80,8 +80,8 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
         bytes_up=sum(s.bytes_up for s in sessions), bytes_down=sum(s.bytes_down for s in sessions), bytes_relayed=None,
         active_s=sum(stay.active_s for stay in stays), standby_s=0.0, engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, stays=stays,
-        scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored, refused=sums.groups_refused)
-        if sums.groups_scored + sums.groups_refused
+        scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored, refused=sums.groups_rejected)
+        if sums.groups_scored + sums.groups_rejected
         else None,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from node.reports.model.costs import CostTerms, cents_per_thousand, kwh_of, money_for
 from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
-from node.reports.model.verdict_meanings import REFUSALS
+from node.reports.model.verdict_meanings import REJECTIONS
 from node.reports.text.columns import Column, Section, attribute, chosen, drawn_sections
 from node.reports.text.tables import Strip
 from node.runtime import formatting as words
@@ -161,7 +161,7 @@ WORK: tuple[Column[PeerReport], ...] = (
     _summed("admitted", "rollouts\nadmitted", words.count),
     _summed("rejected", "rollouts\nrejected", words.count),
     Column(
-        key="verdicts", spread=lambda found: {f"rejected_{rule.value}": found.get(rule.value, 0) for rule in REFUSALS}
+        key="verdicts", spread=lambda found: {f"rejected_{rule.value}": found.get(rule.value, 0) for rule in REJECTIONS}
     ),
     _of_rollouts("admitted_per_s", "admitted\nper s", words.rate),
     _summed("tokens", "tokens\nadmitted", words.count),

@@ -89,7 +89,7 @@ def _parts(report: SwarmReport | OwnReport, width: int, box: Box, *, everyone: b
         if report.peer.generates:
             yield _legend(report.peer.verdicts)
         yield from _scored(report.peer)
-        yield from _refusals(report)
+        yield from _rejections(report)
         return
     yield titled(f"Swarm {short(report.swarm)}", pairs(story(report)), above=1)
     yield from _alarms(report)
@@ -322,11 +322,11 @@ def _scored(peer: PeerReport) -> Iterator[RenderableType]:
 
 def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
     """Return what each rule that rejected records means, with their number."""
-    refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
-    if not refused:
+    rejected = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
+    if not rejected:
         return Padding(Text(none_rejected(sum(verdicts.values()))), (0, 0, 0, 1))
     rows = []
-    for rule, number in refused:
+    for rule, number in rejected:
         meaning = MEANINGS[rule]
         blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
         rows.append((rule.value, _to_the_right(words.count(number)), Text(meaning.words).append(blame)))
@@ -484,7 +484,7 @@ def _reach(report: SwarmReport, width: int, box: Box, *, everyone: bool) -> Iter
         yield Padding(Text(REACH_SAID, style="dim"), (0, 0, 0, 1))
 
 
-def _refusals(report: OwnReport) -> Iterator[RenderableType]:
+def _rejections(report: OwnReport) -> Iterator[RenderableType]:
     rows = [
         (
             f"{datetime.fromtimestamp(record.at_ms / 1000, UTC):%m-%d %H:%M:%S}",

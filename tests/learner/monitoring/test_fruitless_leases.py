@@ -33,7 +33,7 @@ def test_an_owner_who_needs_the_machine_is_no_alarm() -> None:
 
 def test_it_says_how_they_ended() -> None:
     made = Fruitless()
-    for number, end in enumerate([End.EXPIRED, End.LOST, End.REFUSED, End.RETURNED, End.RETURNED]):
+    for number, end in enumerate([End.EXPIRED, End.LOST, End.REJECTED, End.RETURNED, End.RETURNED]):
         made.ended(end, 1000, NOW_MS + number * SPAN_MS)
     told = "2,000 returned, 1,000 expired, 1,000 lost with their node, 1,000 delivered and rejected."
     assert str(made.loop) == f"The last 5,000 leases brought no record, over 120 s: {told}"

@@ -897,7 +897,7 @@ def test_what_was_recalled_is_no_debt_and_refused_work_is_one_lease_or_eight() -
     finish(made, leases[-1:], NOW_MS, keep=False)
     made.judged_lease(HERE, is_admitted=False, now_ms=NOW_MS)
     assert not made.debts.is_owing(HERE)
-    assert made.fruitless.ends == {End.REFUSED: 1}
+    assert made.fruitless.ends == {End.REJECTED: 1}
     for _ in range(FREE_LEASES // BLAMED):
         made.judged_lease(HERE, is_admitted=False, owed=BLAMED, now_ms=NOW_MS)
     assert not made.debts.is_owing(HERE)

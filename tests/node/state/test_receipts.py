@@ -67,9 +67,9 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     told = own_report(receipts, peer=ALPHA)
     assert told.receipts == 4
     assert (told.peer.does, told.peer.worked) == ("rollout, teacher", "generated and scored")
-    assert told.peer.scored == Scored(groups=2, tokens=700, refused=1)
+    assert told.peer.scored == Scored(groups=2, tokens=700, rejected=1)
     assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
-    assert sum(admitted + refused for _, admitted, refused in receipts.judged(0, 1e9)) == 2
+    assert sum(admitted + rejected for _, admitted, rejected in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0
     assert "Scored 3 groups, of which 1 was rejected." in as_text(told)
     page = as_html(told)
@@ -77,7 +77,7 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     assert "rollouts admitted" in page
     revised = structs.replace(receipt(2, Rule.BANNED), issued_ms=9_000)
     assert receipts.revise(revised, b"c")
-    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, refused=2)
+    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, rejected=2)
 
 
 def test_a_teacher_alone_hears_of_no_rollouts(receipts: Receipts) -> None:
@@ -108,12 +108,12 @@ def test_nothing_received_sums_to_nothing(receipts: Receipts) -> None:
 def test_refused_records_come_newest_first_with_the_learners_words(receipts: Receipts) -> None:
     receipts.add(receipt(1, Rule.LATE), b"a", engine_s=0)
     receipts.add(receipt(2, Rule.ADMITTED, Rule.STALE), b"b", engine_s=0)
-    refused = receipts.refused(5)
-    assert [(v.rule, v.index, v.detail) for v in refused] == [
+    rejected = receipts.rejected(5)
+    assert [(v.rule, v.index, v.detail) for v in rejected] == [
         (Rule.STALE, 1, "because of stale"),
         (Rule.LATE, 0, "because of late"),
     ]
-    assert len(receipts.refused(1)) == 1
+    assert len(receipts.rejected(1)) == 1
 
 
 def test_stored_receipts_come_in_order_across_pages(receipts: Receipts) -> None:
@@ -240,7 +240,7 @@ def test_own_report_has_the_shape_of_the_row_at_the_learner(receipts: Receipts) 
     assert row.cost_micros == 10_000
     assert row.cost_per_1000_tokens == pytest.approx(0.01 / 50 * 1000)
     assert (row.share, row.reputation) == (None, None)
-    assert [refused.rule for refused in report.refused] == [Rule.LATE, Rule.LATE, Rule.STALE, Rule.STALE]
+    assert [rejected.rule for rejected in report.rejected] == [Rule.LATE, Rule.LATE, Rule.STALE, Rule.STALE]
 
 
 @pytest.mark.parametrize(("at_ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**53 - 1, "9007199254740991 ms UTC")])
@@ -251,7 +251,7 @@ def test_a_date_that_no_calendar_holds_is_told_all_the_same(at_ms: int, told: st
 
 def test_own_report_without_receipts(receipts: Receipts) -> None:
     report = own_report(receipts, peer=LEARNER, price=PRICE)
-    assert (report.receipts, report.newest, report.refused) == (0, None, ())
+    assert (report.receipts, report.newest, report.rejected) == (0, None, ())
     assert (report.peer.price, report.peer.cost_micros, report.peer.admitted_per_s) == (PRICE, 0, None)
 
 
@@ -262,10 +262,10 @@ def test_every_verdict_is_counted_once(groups: list[list[Rule]]) -> None:
         receipts = Receipts(Path(directory) / "receipts.sqlite")
         for number, rules in enumerate(groups):
             receipts.add(receipt(number, *rules), b"raw", engine_s=0)
-        verdicts, refused = receipts.sums().verdicts, receipts.refused(1000)
+        verdicts, rejected = receipts.sums().verdicts, receipts.rejected(1000)
         receipts.close()
     assert sum(verdicts.values()) == sum(map(len, groups))
-    assert len(refused) == sum(rule is not Rule.ADMITTED for rules in groups for rule in rules)
+    assert len(rejected) == sum(rule is not Rule.ADMITTED for rules in groups for rule in rules)
 
 
 def test_of_what_this_node_signed_of_others_the_latest_are_kept(

@@ -17,7 +17,7 @@ from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from node.reports.explain.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
+from node.reports.explain.why import REJECTIONS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.model.verdict_meanings import MEANINGS
 from node.runtime.errors import UsageError
 from node.runtime.formatting import moment
@@ -250,7 +250,7 @@ def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> N
         for number in range(2, 40):
             receipts.add(receipt(number, *[Rule.STALE] * 12), b"raw", engine_s=1.0)
         refusals = why_in_receipts(receipts, ALPHA, ALPHA).split("The latest rejections, by lease:\n")[1].splitlines()
-        assert len(refusals) == REFUSALS_SHOWN
+        assert len(refusals) == REJECTIONS_SHOWN
         assert all("  12 records, stale: " in line for line in refusals), "a lease is told once"
         note = reputation_note(peer=ALPHA, day=day, days=days, banned="caught", issued_ms=0, certificate=b"")
         receipts.add_proofs(b"", [], [], KeptReputation(note=note, raw=b"raw"))

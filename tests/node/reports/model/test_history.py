@@ -50,15 +50,15 @@ def test_deliveries_are_counted_when_they_came(story: Story) -> None:
     story.deliver(story.lease(BETA), BETA, Rule.ADMITTED, version=V0)
     history = history_of(story)
     assert len(history.judged) == BINS
-    told = {peer: [one for one in of.judged if one.admitted or one.refused] for peer, of in history.peers.items()}
-    assert [(one.at_s, one.width_s, one.admitted, one.refused) for one in told[ALPHA]] == [
+    told = {peer: [one for one in of.judged if one.admitted or one.rejected] for peer, of in history.peers.items()}
+    assert [(one.at_s, one.width_s, one.admitted, one.rejected) for one in told[ALPHA]] == [
         (0.0, 100.0, 4, 0),
         (4800.0, 100.0, 0, 3),
     ]
     assert [(one.at_s, one.admitted) for one in told[BETA]] == [(4800.0, 2), (9500.0, 1)], "the last moment has a place"
     assert sum(one.admitted for one in history.judged) == 7
-    assert sum(one.refused for one in history.judged) == 3
-    assert (told[ALPHA][0].admitted_per_min, told[ALPHA][1].refused_per_min) == (2.4, 1.8)
+    assert sum(one.rejected for one in history.judged) == 3
+    assert (told[ALPHA][0].admitted_per_min, told[ALPHA][1].rejected_per_min) == (2.4, 1.8)
 
 
 def test_the_newest_evidence_of_each_rule_is_kept(story: Story) -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_lost_between_the_stretches(wall_s: float, counts: list[tuple
     found = bins.filled(counts)
     assert len(found) == bins.number <= BINS
     assert sum(one.admitted for one in found) == sum(admitted for _, admitted, _ in counts)
-    assert sum(one.refused for one in found) == sum(refused for _, _, refused in counts)
+    assert sum(one.rejected for one in found) == sum(rejected for _, _, rejected in counts)
     assert all(one.width_s > 0 for one in found)
     assert bins.number == BINS or found[-1].at_s <= wall_s
 
@@ -185,5 +185,5 @@ def test_a_volunteers_own_history(tmp_path: Path) -> None:
     assert own_report(books, peer=ALPHA).history is None
     assert report.history is not None
     assert sum(each.admitted for each in report.history.judged) == report.peer.admitted
-    assert sum(each.refused for each in report.history.judged) == report.peer.rejected
+    assert sum(each.rejected for each in report.history.judged) == report.peer.rejected
     assert len(report.spans) == 1

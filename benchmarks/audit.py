@@ -1,4 +1,4 @@
-"""Claim "audit": work that was not made with the weights it names is found by its tokens alone.
+"""Claim "audit": audits detect rollouts that were generated with other weights, from their tokens alone.
 
 Our engines (transformers, vLLM; float32, bfloat16) generate completions of a 0.2 M and a 50 M policy in training, from
 the published weights and from others. The others are: another model, a smaller one, the same in 4 bits, int8 and fp8,

@@ -1,4 +1,4 @@
-"""Claim "audit-cost": once a swarm's peers are trusted, audits cost the learner next to nothing.
+"""Claim "audit-cost": once a swarm's peers are trusted, audits take little of the learner's time.
 
 The learner's own trainer takes a step on a batch, and the engine that audits judges the same batch, both on one thread
 and in turn. The policies are one of 0.2 M parameters on a demo's batch, and one of 51 M on a small batch. At the floor

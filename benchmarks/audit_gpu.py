@@ -1,4 +1,4 @@
-"""Claim "audit_gpu": honest graphics cards stay within the margins of audits, and cheating ones do not.
+"""Claim "audit_gpu": honest GPUs stay within the margins of audits, and peers that cheat do not.
 
 Policies of 0.5 M, 51 M and 600 M parameters are taught and trained on the card. Engines on the card (float32, float32
 with TF32 products, bfloat16) and on the processor (float32, except for the 600 M policy) generate completions of each.

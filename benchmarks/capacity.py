@@ -1,4 +1,4 @@
-"""Claim "capacity": how long the learner will wait is known beforehand, and what never waits costs less than thought.
+"""Claim "capacity": the capacity model predicts how long the learner waits, and how many machines keep it busy.
 
 REPS seeded random swarms, with numbers from the ranges in `benchmarks/swarms/draw.py`, run in the simulator that runs a
 learner's own cores (`node/simulate`). The outcome is compared with what `learner.provisioning` predicts without

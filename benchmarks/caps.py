@@ -1,4 +1,4 @@
-"""Claim "caps": what a node sends and receives keeps to its caps within 5 %, and without caps nothing changes.
+"""Claim "caps": a node keeps its bandwidth caps within 5 %, and is not slower without caps.
 
 Bars:
 

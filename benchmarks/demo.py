@@ -1,4 +1,4 @@
-"""Claim "demo": the four-node demo learns almost as fast as one process that has this machine to itself.
+"""Claim "demo": the four-node demo learns almost as fast as one process that has the whole machine.
 
 Bars:
 

@@ -1,4 +1,4 @@
-"""Claim "distillation": learning from a teacher's word on every token takes a third of GRPO's tokens, or less.
+"""Claim "distillation": learning from a teacher's probabilities takes a third of GRPO's tokens, or less.
 
 A teacher of 50 M parameters is taught string reversal by example until nearly all its draws are right. Students of 3 M,
 one a seed, are taught just enough to begin with. From the same start, the product's own trainer trains a student twice,

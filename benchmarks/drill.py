@@ -1,4 +1,4 @@
-"""Claim "drill": in a swarm of 40 peers where three of ten cheat, cheats cost next to nothing and the honest nothing.
+"""Claim "drill": with 40 peers of which 30 % cheat, cheats contribute almost nothing, and no honest peer is banned.
 
 The benchmark runs the swarm of `volery drill`: a real learner with its trainer and audits, and simulated peers. The
 first run has no cheats. In the next two, 10 % and 30 % of the peers cheat, every attack in turn. In two more, 20 % of

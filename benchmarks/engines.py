@@ -1,4 +1,4 @@
-"""Claim "engines": generating for the swarm costs next to nothing beside generating.
+"""Claim "engines": the swarm adds almost nothing to the time that an engine takes to generate.
 
 Every side generates 64 completions of 64 tokens from prompts of 32 tokens, on one thread of a CPU in float32, with
 Qwen3 models of 3 M and 50 M parameters. The sides are our transformers engine, transformers' `generate` and

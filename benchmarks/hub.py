@@ -1,4 +1,4 @@
-"""Claim "hub": a learner with two thousand members spends its processor on training, and a restart stalls nothing.
+"""Claim "hub": a learner with two thousand members uses its processor for training, and a restart does not stall it.
 
 Bars, medians of the repetitions, the pause included:
 

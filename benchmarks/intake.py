@@ -1,4 +1,4 @@
-"""Claim "intake": a learner judges what thousands of peers bring on one core.
+"""Claim "intake": a learner judges the rollouts of thousands of peers on one core.
 
 The records have 512 tokens, in groups of 8, each group under its own lease and signed by one of the peers. The
 benchmark times all checks of a record that come before any forward pass: parsing, size and shape, lease, version and

@@ -1,4 +1,4 @@
-"""Claim "ledger": a million rollouts take less of a disk than the signatures that they are proved by would suggest.
+"""Claim "ledger": a million rollouts take at most 300 bytes each in the ledger, signatures included.
 
 Bar: ledger_bytes_per_rollout, at most 300: bytes of a learner's ledger, all tables included, for each of a million
 rollouts of 8 tokens, once they are older than `[swarm] keep_days` and `volery compact` was run. Rollouts are in groups

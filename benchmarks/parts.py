@@ -1,4 +1,4 @@
-"""Claim "parts": when a tenth of the nodes leave in the middle of their leases, what they had made is not lost.
+"""Claim "parts": if nodes leave in the middle of their leases, the tokens that they generated are not lost.
 
 A learner and ten nodes run as processes of their own on this machine. The engines are the fake one, at `TOKEN_S` a
 token, and the trainer sleeps, so that the machine's speed does not count. Repeatedly a node is stopped by Ctrl-C when

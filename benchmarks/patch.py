@@ -1,4 +1,4 @@
-"""Claim "patch": one copy of an update is about a hundredth of the model, made and applied faster than disks read.
+"""Claim "patch": one update is about a hundredth of the model, and is encoded and applied faster than disks read.
 
 A Qwen3 of 42 million parameters, initialised with a deviation of 0.02, is trained on random tokens with AdamW on fp32
 masters and exported as bf16. WARM_STEPS steps fill its moments, since its first steps move every weight by the whole

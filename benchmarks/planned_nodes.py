@@ -1,4 +1,4 @@
-"""Claim "planned_nodes": with the nodes that our model plans the learner hardly waits; with fewer, as it predicts.
+"""Claim "planned_nodes": with the planned number of nodes the learner hardly waits; with fewer it waits as predicted.
 
 The trainer sleeps (`benchmarks/live/trainer.py`), and every version that it publishes is 2 MiB of random bytes. So the
 benchmark does not measure training or a real publication, nor the share of time in which a learner trains. It compares

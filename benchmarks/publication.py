@@ -1,4 +1,4 @@
-"""Claim "publication": a learner trains on while versions and checkpoints are made of what it has learnt.
+"""Claim "publication": a learner trains on while it publishes versions and writes checkpoints.
 
 Bars, each a median:
 

@@ -1,4 +1,4 @@
-"""Claim "quantised": a policy learns from int8 and int4 rollouts what it learns from those of published weights.
+"""Claim "quantised": a policy learns as much from int8 and int4 rollouts as from rollouts of the published weights.
 
 Two tasks train a model of 0.2 M parameters that was taught by example until a fifth (a half) of its completions are
 right: reversal of six letters, and reasoning-gym's basic_arithmetic, sums of two numbers. The second is harder: it ends

@@ -1,4 +1,4 @@
-"""Claim "reach": whoever can meet behind home routers does, at the first try, and nobody is taken for met who is not.
+"""Claim "reach": nodes behind home routers connect at the first try where their routers allow it.
 
 Every pair of the laboratory's kinds of router (`benchmarks/network/routers.py`) is introduced repeatedly by a relay on
 the laboratory's open internet, with round trips to the relay of 10 and 80 ms. The same relays introduce two peers of

@@ -1,4 +1,4 @@
-"""Claim "relay": a new version reaches every peer in little more time than one copy takes to leave the learner.
+"""Claim "relay": a new version reaches every peer in little more time than the learner needs to send one copy.
 
 A source and its peers run in a network namespace each, with links of their own (`benchmarks/network/`). Our nodes, with
 the real transport, store and distribution (encrypted, verified, written to disk and synced), take turns with libtorrent

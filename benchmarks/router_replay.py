@@ -1,5 +1,4 @@
-"""Claim "router_replay": a trainer of a mixture of experts is ten times nearer to its engine if it takes the experts
-that the engine chose.
+"""Claim "router_replay": with the engine's experts, a mixture's trainer is ten times nearer to its engine.
 
 A small Qwen3-MoE learns the documentation of this project, byte by byte, until its routers are sure of most tokens.
 Engines (transformers and vLLM, each in its own process) continue passages of it. The trainer scores the very same

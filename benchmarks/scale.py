@@ -1,4 +1,4 @@
-"""Claim "scale": a thousand peers take little longer than ten, and no more of the source.
+"""Claim "scale": a version reaches a thousand peers almost as fast as ten, and the source sends no more.
 
 The benchmark runs the same cores as nodes (`chunk_picker`, `super_seeding` and `upload_queue` of `swarm/transfer`,
 `swarm/work/neighbour_graph.py`) in virtual time (`benchmarks/swarms/chunk_simulation.py`), with 10, 100 and 1000 peers.

@@ -1,4 +1,4 @@
-"""Claim "siege": what strangers do costs members little: who was here is soon back, memory is bounded, work goes on.
+"""Claim "siege": under attack by strangers, members soon rejoin, memory stays bounded and training continues.
 
 Bars, medians over the repetitions:
 

@@ -1,4 +1,4 @@
-"""Claim "skew": where completions differ much in length, a batch's last completion is there sooner, longest first.
+"""Claim "skew": if completions differ much in length, starting with the longest ends a batch sooner.
 
 Lengths are those of a recorded run of our own with a long tail, of some 2000 groups of eight completions. Volery
 trained a small model to write out Collatz sequences (`benchmarks/lengths/record.py`). A simulated swarm is leased those

@@ -1,4 +1,4 @@
-"""Claim "soak": after a day nothing has grown but the ledger: memory, handles, tasks and files stay as they are.
+"""Claim "soak": in a day nothing grows but the ledger: not memory, handles, tasks or files.
 
 A learner and four nodes live for a day of virtual time in one process (`benchmarks/soaks/day.py`): versions, leases,
 deliveries, nodes that come and go, and a learner that is started again every hour. Besides, thousands of nodes join

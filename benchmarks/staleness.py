@@ -1,4 +1,4 @@
-"""Claim "staleness": the default objective loses next to nothing at S = 6, and does not collapse at S = 11.
+"""Claim "staleness": the default objective loses almost nothing at S = 6, and does not collapse at S = 11.
 
 Small models are taught by example, then trained on rollouts that are exactly S steps old (`benchmarks/lagged/`). The
 tasks are string reversal and reasoning-gym's basic_arithmetic, with S in 0, 1, 3, 6, 11 and ten paired seeds. The

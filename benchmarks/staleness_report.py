@@ -1,4 +1,4 @@
-"""Claim "staleness_report": the recorded study of staleness says what it says, and one of its cells can be had again.
+"""Claim "staleness_report": the recorded study of staleness meets its bars, and a cell of it can be reproduced.
 
 The benchmark judges `benchmarks/recorded/staleness.jsonl` by the bars of `benchmarks/staleness.py` without running
 anything. Then it runs one recorded cell again, the default objective at S = 6 with the study's first seed (or --seed

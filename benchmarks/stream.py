@@ -1,4 +1,4 @@
-"""Claim "stream": one libp2p stream, encrypted and multiplexed, carries half of what a bare TCP connection carries.
+"""Claim "stream": one encrypted and multiplexed libp2p stream is at least 0.45 times as fast as a bare TCP connection.
 
 Bar: ratio_to_raw, at least 0.45: bytes a second of one stream between two processes on loopback, over TLS and yamux,
 divided by those of a plain trio TCP connection between the same two processes. Both write 256 KiB at a time and read at

@@ -1,4 +1,4 @@
-"""Claim "trainer_footprint": the trainer takes little memory beside its state.
+"""Claim "trainer_footprint": the trainer needs little memory beyond its state.
 
 Bars:
 

@@ -1,4 +1,4 @@
-"""Claim "trainer_vs_trl": our trainer takes more steps per second than TRL's, and comes out at the same reward.
+"""Claim "trainer_vs_trl": our trainer takes more steps per second than TRL's, and reaches the same reward.
 
 Bars:
 

@@ -1,4 +1,4 @@
-"""Claim "turns": other episodes generate while the tool of one works, and episodes cost the learner's loop little.
+"""Claim "turns": other episodes generate while one waits for its tool, and episodes take little of the learner's time.
 
 Two swarms run in turn, each a learner and two nodes with the transformers engine on this machine, audits on. The
 trainer computes nothing, so that generation takes the time. In one swarm an episode has `TURNS` turns of `TOKENS`

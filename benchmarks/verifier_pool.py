@@ -1,4 +1,4 @@
-"""Claim "verifiers": rewards of mathematics and of sandboxed programs come from as many processes as one gives them.
+"""Claim "verifiers": rewards of mathematics and of sandboxed programs scale with the number of processes.
 
 Pools of 1, 2 and 4 verifiers on this machine get the same questions of two tasks. The first is `jsonl` with match=math,
 whose completions are short solutions with an answer in a box. The second is `code`, where each completion is a program

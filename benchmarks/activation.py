@@ -1,4 +1,4 @@
-"""Claim "activation": who is paid for costs next to nothing more than the cheapest set, and far less than any set.
+"""Claim "activation": the planner's machines cost little more than the cheapest set, and far less than all machines.
 
 The benchmark simulates REPS seeded pools of 3 to 200 unequal machines, some hours of virtual time each
 (`benchmarks/market/trace.py`). Machines come, go, slow down and change their prices; then only the measurements are

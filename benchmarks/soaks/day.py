@@ -50,7 +50,7 @@ RATE = 120.0
 """Virtual seconds in a real one: a day takes twelve minutes, and a commit of the ledger ten virtual seconds."""
 
 NODES = 4
-STAY_S = 4800.0
+PRESENCE_S = 4800.0
 """Mean stay of a node: 72 leave in a day."""
 
 TRAIN_S = 240.0
@@ -175,7 +175,7 @@ class Day:
 
     async def _join(self, slot: int) -> None:
         """Run one node after the other."""
-        await trio.sleep(slot * STAY_S / NODES)
+        await trio.sleep(slot * PRESENCE_S / NODES)
         while True:
             if self._invite is None:
                 await trio.sleep(1.0)
@@ -184,7 +184,7 @@ class Day:
             path, state = self.out / f"{name}.toml", self.out / name
             path.write_text(fake_node_toml(name, group=8, token_s=0.5, port=1), encoding="utf-8")
             events = EventLog()
-            with trio.move_on_after(self._rng.uniform(0.5, 1.5) * STAY_S):
+            with trio.move_on_after(self._rng.uniform(0.5, 1.5) * PRESENCE_S):
                 outcome = await run_rollout(
                     self._invite,
                     read_node_config(path),

@@ -30,7 +30,7 @@ class Keep:
     most: int = 0
 
 
-class Stays(Enum):
+class KeptFor(Enum):
     """Why a checkpoint is kept."""
 
     NEWEST = "newest"
@@ -41,7 +41,7 @@ class Stays(Enum):
 
 def chosen(
     steps: Iterable[int], keep: Keep, scores: Mapping[int, float], evaluating: Collection[int] = ()
-) -> dict[int, Stays]:
+) -> dict[int, KeptFor]:
     """Return which checkpoints to keep, as training steps with the reason, the most wanted first.
 
     Args:
@@ -51,17 +51,17 @@ def chosen(
         evaluating: training steps of versions whose evaluation is still running, so that no score is known.
     """
     ordered = sorted(set(steps))
-    found = dict.fromkeys(reversed(ordered[-keep.newest :]), Stays.NEWEST)
+    found = dict.fromkeys(reversed(ordered[-keep.newest :]), KeptFor.NEWEST)
     if not keep.most:
         return found
     near = checkpoints_of(ordered, chain(scores, evaluating))
     if keep.best:
-        found |= {near[step]: Stays.EVALUATED for step in evaluating if step in near and near[step] not in found}
+        found |= {near[step]: KeptFor.EVALUATED for step in evaluating if step in near and near[step] not in found}
     best = [near[step] for step in sorted(scores, key=lambda step: (-scores[step], step)) if step in near]
     places = keep.most
     for step, why in chain(
-        ((step, Stays.BEST) for step in best[: keep.best]),
-        ((step, Stays.EVERY) for step in reversed([*_firsts(ordered, keep.every)])),
+        ((step, KeptFor.BEST) for step in best[: keep.best]),
+        ((step, KeptFor.EVERY) for step in reversed([*_firsts(ordered, keep.every)])),
     ):
         if step not in found and places > 0:
             found[step] = why

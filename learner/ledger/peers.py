@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from learner.ledger.queries.peers import PeerQueries
-from learner.ledger.rows import CarriedRow, MetRow, PeerRow, PlanRow, ReachRow, StayRow, TroubleRow
+from learner.ledger.rows import CarriedRow, MetRow, PeerRow, PlanRow, PresenceRow, ReachRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.trust.relay_credit import Credit
 from protocol.core.ids import PeerId
@@ -55,23 +55,23 @@ class PeerLedger(PeerQueries):
             )
         return int(cursor.lastrowid or 0)
 
-    def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
+    def peers_present(self, presences: Sequence[PresenceRow], now_ms: int) -> None:
         """Write that these peers are still here at `now_ms`, or were until then."""
         with self.db.transaction() as db:
-            for stay in stays:
+            for row in presences:
                 db.execute(
                     "UPDATE peers SET last_seen_ms = ?, engine_s = peers.engine_s + ? - before.engine_s"
                     " FROM presence AS before WHERE before.id = ? AND peers.peer = before.peer",
-                    (now_ms, stay.engine_s, stay.presence),
+                    (now_ms, row.engine_s, row.presence),
                 )
                 db.execute(
                     "UPDATE presence SET ended_ms = ?, bytes_up = ?, bytes_down = ?, engine_s = ?, reason = ?"
                     " WHERE id = ?",
-                    (now_ms, stay.bytes_up, stay.bytes_down, stay.engine_s, stay.reason, stay.presence),
+                    (now_ms, row.bytes_up, row.bytes_down, row.engine_s, row.reason, row.presence),
                 )
-                if stay.standby_s > 0:
-                    db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (stay.presence, stay.standby_s))
-                rows = [(stay.presence, source.value, joules) for source, joules in stay.energy.items()]
+                if row.standby_s > 0:
+                    db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (row.presence, row.standby_s))
+                rows = [(row.presence, source.value, joules) for source, joules in row.energy.items()]
                 db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
 
     def troubles_told(self, rows: Sequence[TroubleRow]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from learner.ledger.sqlite.files import Queries
-from learner.trust.observations import Stay, abandoned, days_in, missed, present
+from learner.trust.observations import Presence, abandoned, days_in, missed, present
 from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import PeerId
 from protocol.work import IN_GOOD_ORDER, Rule
@@ -49,7 +49,7 @@ class _Seen:
     """The counts of one peer while they are added up."""
 
     counts: dict[str, Counter[int]] = field(default_factory=lambda: {name: Counter() for name in COUNTS})
-    stays: list[Stay] = field(default_factory=list)
+    presences: list[Presence] = field(default_factory=list)
     given_up_ms: list[int] = field(default_factory=list)
     pardoned_ms: int = 0
 
@@ -61,7 +61,7 @@ def observed_days(db: Queries, now_ms: int, judging: Judging) -> dict[PeerId, li
     pardons = "SELECT peer, max(at_ms) FROM decisions WHERE what = ? GROUP BY peer"
     for peer, at_ms in db.query(pardons, (PARDON,), of="decisions"):
         seen[peer].pardoned_ms = at_ms
-    _see_stays(db, seen, since_ms, judging)
+    _see_presences(db, seen, since_ms, judging)
     _see_leases(db, seen, since_ms)
     _see_verdicts(db, seen, since_ms, judging)
     _see_audits(db, seen, since_ms)
@@ -71,8 +71,8 @@ def observed_days(db: Queries, now_ms: int, judging: Judging) -> dict[PeerId, li
 
 
 def _days(one: _Seen, starts_ms: list[int], now_ms: int) -> list[ObservedDay]:
-    one.counts["present_ms"] = present(one.stays)
-    one.counts["missed_ms"] = missed(one.stays, starts_ms, now_ms, pardoned_ms=one.pardoned_ms)
+    one.counts["present_ms"] = present(one.presences)
+    one.counts["missed_ms"] = missed(one.presences, starts_ms, now_ms, pardoned_ms=one.pardoned_ms)
     one.counts["leases_failed"] += abandoned(one.given_up_ms)
     today = now_ms // DAY_MS
     return [
@@ -82,11 +82,11 @@ def _days(one: _Seen, starts_ms: list[int], now_ms: int) -> list[ObservedDay]:
     ]
 
 
-def _see_stays(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
+def _see_presences(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
     rows = db.query("SELECT peer, began_ms, ended_ms, reason FROM presence WHERE ended_ms >= ?", (since_ms,))
     for peer, began_ms, ended_ms, reason in rows:
         vanished = bool(reason) and reason not in judging.excused
-        seen[peer].stays.append(Stay(began_ms=max(began_ms, since_ms), ended_ms=ended_ms, vanished=vanished))
+        seen[peer].presences.append(Presence(began_ms=max(began_ms, since_ms), ended_ms=ended_ms, vanished=vanished))
 
 
 def _see_leases(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> None:

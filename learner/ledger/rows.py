@@ -157,7 +157,7 @@ class TimeRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StayRow:
+class PresenceRow:
     """The state of a peer's session: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
 
     The amounts are those of this session: chunk bytes moved, seconds generating, seconds on standby, joules by source.

@@ -31,7 +31,7 @@ OCCASION_MS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Stay:
+class Presence:
     """One session of a peer; `vanished`: it ended without a farewell, and not by the learner."""
 
     began_ms: int
@@ -39,28 +39,30 @@ class Stay:
     vanished: bool = False
 
 
-def present(stays: Iterable[Stay]) -> Counter[int]:
-    """Return the milliseconds of each day that at least one of `stays` covers."""
+def present(presences: Iterable[Presence]) -> Counter[int]:
+    """Return the milliseconds of each day that at least one of `presences` covers."""
     found: Counter[int] = Counter()
     until_ms = 0
-    for stay in sorted(stays):
-        _add(found, max(stay.began_ms, until_ms), stay.ended_ms)
-        until_ms = max(until_ms, stay.ended_ms)
+    for presence in sorted(presences):
+        _add(found, max(presence.began_ms, until_ms), presence.ended_ms)
+        until_ms = max(until_ms, presence.ended_ms)
     return found
 
 
-def missed(stays: Iterable[Stay], starts_ms: Sequence[int], now_ms: int, *, pardoned_ms: int = 0) -> Counter[int]:
+def missed(
+    presences: Iterable[Presence], starts_ms: Sequence[int], now_ms: int, *, pardoned_ms: int = 0
+) -> Counter[int]:
     """Return the milliseconds of each day that the peer was missing after it had vanished: MISSED_MS each time at most,
     and none if the learner was started (`starts_ms`) before the peer came back."""
     found: Counter[int] = Counter()
     starts_ms = sorted(starts_ms)
     until_ms, vanished = 0, False
-    for stay in [*sorted(stays), Stay(began_ms=now_ms, ended_ms=now_ms)]:
-        is_ours = bisect_right(starts_ms, stay.began_ms) > bisect_right(starts_ms, until_ms)
+    for presence in [*sorted(presences), Presence(began_ms=now_ms, ended_ms=now_ms)]:
+        is_ours = bisect_right(starts_ms, presence.began_ms) > bisect_right(starts_ms, until_ms)
         if vanished and not is_ours and until_ms >= pardoned_ms:
-            _add(found, until_ms, min(stay.began_ms, until_ms + MISSED_MS))
-        if stay.ended_ms >= until_ms:
-            until_ms, vanished = stay.ended_ms, stay.vanished
+            _add(found, until_ms, min(presence.began_ms, until_ms + MISSED_MS))
+        if presence.ended_ms >= until_ms:
+            until_ms, vanished = presence.ended_ms, presence.vanished
     return found
 
 

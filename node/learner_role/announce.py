@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.ledger.rows import CarriedRow, PeerRow, StayRow
+from learner.ledger.rows import CarriedRow, PeerRow, PresenceRow
 from node.config.invite_text import INVITE_FILE
 from node.config.swarm_config import SwarmConfig
 from node.energy.monitor import EnergyWatch
@@ -72,7 +72,7 @@ class LearnerAnnouncer(Service):
         return text
 
     async def note(self) -> int:
-        """Record in the ledger that the learner is present, and return the id of its stay. Raises LedgerError."""
+        """Record in the ledger that the learner is present, and return the id of its presence. Raises LedgerError."""
         row = PeerRow(
             peer=self.home.learner.peer_id,
             name=self.config.swarm.name,
@@ -84,26 +84,26 @@ class LearnerAnnouncer(Service):
         )
         return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, self.context.now_ms())
 
-    async def run(self, stay: int) -> None:
-        """Update the stay with that id until cancelled, and once more then. Raises LedgerError."""
+    async def run(self, presence: int) -> None:
+        """Update the presence with that id until cancelled, and once more then. Raises LedgerError."""
         try:
             while True:
-                await self._keep(stay)
+                await self._keep(presence)
                 await trio.sleep(PRESENCE_S)
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
-                await self._keep(stay)
+                await self._keep(presence)
             raise
 
-    async def _keep(self, stay: int) -> None:
+    async def _keep(self, presence: int) -> None:
         up, carried = self.serving.served_bytes, self.take_carried()
         self._unwritten.update(carried)
         self._carried += sum(carried.values())
         if (up, self._carried) != self._told:
             self._told = up, self._carried
             self.events.emit("traffic", bytes_up=up, bytes_down=0, bytes_carried=self._carried)
-        row = StayRow(
-            presence=stay, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
+        row = PresenceRow(
+            presence=presence, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
         )
         pairs = [
             CarriedRow(one=one, other=other, num_bytes=num_bytes) for (one, other), num_bytes in self._unwritten.items()
@@ -111,7 +111,7 @@ class LearnerAnnouncer(Service):
         await trio.to_thread.run_sync(self._write, row, pairs, self.context.now_ms())
         self._unwritten.clear()
 
-    def _write(self, row: StayRow, pairs: list[CarriedRow], now_ms: int) -> None:
+    def _write(self, row: PresenceRow, pairs: list[CarriedRow], now_ms: int) -> None:
         self.ledger.peers.peers_present([row], now_ms)
         if pairs:
             self.ledger.peers.circuits_carried(pairs)

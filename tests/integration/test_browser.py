@@ -130,8 +130,8 @@ def banned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("own")
     books = Receipts(directory / "receipts.sqlite")
-    stay = books.session_began(Price(micros_per_hour=1_000_000), START_MS)
-    books.session_lasts(stay, START_MS + 3_600_000, bytes_up=1, bytes_down=2, energy=TAKEN)
+    presence = books.session_began(Price(micros_per_hour=1_000_000), START_MS)
+    books.session_lasts(presence, START_MS + 3_600_000, bytes_up=1, bytes_down=2, energy=TAKEN)
     for number in range(1, 40):
         books.add(receipt(START_MS // 1000 + 60 * number, Rule.ADMITTED, Rule.STALE, tokens=7), b"raw", engine_s=1.0)
     write_html(own_report(books, peer=ALPHA, name=NAMES[0], with_history=True, per_kwh=0.3), directory / "own.html")

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from learner.ledger.ledger import Ledger
-from learner.ledger.queries.peers import PeerStay
+from learner.ledger.queries.peers import PeerPresence
 from learner.ledger.reputation import BAN
-from learner.ledger.rows import AuditRow, StayRow, TroubleRow
+from learner.ledger.rows import AuditRow, PresenceRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
 from learner.ledger.trust import AuditOutcome
 from learner.rollouts.admission import EpisodeSlots
@@ -29,7 +29,7 @@ from learner.trust.margins import TINY as MARGINS
 from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport
-from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REFUSALS
+from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REJECTIONS
 from node.reports.text.peer_columns import listed
 from node.runtime import formatting as words
 from node.state.receipt_rows import PeerTraffic
@@ -150,7 +150,7 @@ def test_every_fate_of_a_lease(story: Story) -> None:
 
 
 def test_only_what_a_working_node_never_does_lowers_honesty(story: Story) -> None:
-    for rule in REFUSALS:
+    for rule in REJECTIONS:
         peer = PeerId(f"peer-{rule.value}")
         story.join(peer_row(peer, rule.value))
         story.deliver(story.lease(peer), peer, rule, version=V0)
@@ -317,17 +317,18 @@ def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas again", micros=3_600_000_000))
     story.now_s = 100
     story.here(ALPHA, up=5)
-    gone = StayRow(presence=old, bytes_up=7, bytes_down=0, reason="joined again")
+    gone = PresenceRow(presence=old, bytes_up=7, bytes_down=0, reason="joined again")
     story.ledger.peers.peers_present([gone], START_MS + 70_000)
     row = row_of(swarm_report(story.ledger.path), ALPHA)
     assert (row.active_s, row.cost, row.bytes_up, row.name) == (100.0, 100.0, 12, "atlas again")
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6))
-def test_presence_is_the_union_of_its_stays(stays: list[tuple[int, int]]) -> None:
-    covered = {tick for began, length in stays for tick in range(began, began + length)}
+def test_presence_is_the_union_of_its_stays(presences: list[tuple[int, int]]) -> None:
+    covered = {tick for began, length in presences for tick in range(began, began + length)}
     presences = [
-        PeerStay(peer=ALPHA, began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays
+        PeerPresence(peer=ALPHA, began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0)
+        for b, n in presences
     ]
     assert present_s(presences) == len(covered)
 
@@ -407,10 +408,10 @@ def test_wide_terminals_have_fewer_tables(demo: SwarmReport) -> None:
 
 def test_every_rejection_is_explained(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
-    for rule in REFUSALS:
+    for rule in REJECTIONS:
         story.deliver(story.lease(ALPHA), ALPHA, rule, version=V0)
     text = " ".join(as_text(swarm_report(story.ledger.path), width=200).split())
-    for rule in REFUSALS:
+    for rule in REJECTIONS:
         assert f"{rule.value} 1 {MEANINGS[rule].words}" in text
     assert text.count("counts against honesty") == len(BLAMED)
 
@@ -571,9 +572,9 @@ def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
     story.now_s = 100.0
     story.plan(BETA, micros=500_000, kappa=2, reasons=("atlas off: it is dear",))
     story.now_s = 400.0
-    stay = StayRow(presence=story.presences[ALPHA], bytes_up=0, bytes_down=0, standby_s=300.0)
+    presence = PresenceRow(presence=story.presences[ALPHA], bytes_up=0, bytes_down=0, standby_s=300.0)
     for _ in range(2):  # repeated, not added
-        story.ledger.peers.peers_present([stay], story.now_ms)
+        story.ledger.peers.peers_present([presence], story.now_ms)
     story.here(BETA)
     report = swarm_report(story.ledger.path, staleness=4)
     peers = {peer.peer: peer for peer in report.peers}
@@ -662,7 +663,7 @@ def test_csv_has_one_row_a_peer_and_a_column_a_rule(demo: SwarmReport) -> None:
     assert [row["peer"] for row in rows] == [peer.peer for peer in demo.peers] == [LEARNER, ALPHA, BETA, GAMMA]
     for row, peer in zip(rows, demo.peers, strict=True):
         assert int(row["admitted"]) == peer.admitted
-        assert sum(int(row[f"rejected_{rule.value}"]) for rule in REFUSALS) == int(row["rejected"]) == peer.rejected
+        assert sum(int(row[f"rejected_{rule.value}"]) for rule in REJECTIONS) == int(row["rejected"]) == peer.rejected
         assert float(row["cost"]) == peer.cost
 
 

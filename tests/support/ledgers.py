@@ -10,7 +10,7 @@ from typing import Any
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.reader import read_ledger
-from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow, TimeRow
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, PresenceRow, RecordRow, StepRow, TimeRow
 from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
@@ -70,7 +70,7 @@ class Story:
         """Record that a peer is present, or was until now, with its bytes and standby time since it came, and joules by
         source.
         """
-        row = StayRow(
+        row = PresenceRow(
             presence=self.presences[peer], bytes_up=up, bytes_down=down, reason=reason, standby_s=standby_s,
             energy={EnergySource(source): amount for source, amount in joules.items()},
         )  # fmt: skip

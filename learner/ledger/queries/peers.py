@@ -33,7 +33,7 @@ class KnownPeer(Row, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerStay:
+class PeerPresence:
     """One session of a peer: the chunk bytes that it moved, its seconds on standby, its energy in joules by source."""
 
     peer: PeerId
@@ -76,18 +76,18 @@ class PeerQueries:
         """Return whether the peer has joined before."""
         return bool(self.db.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
 
-    def stays(self) -> list[PeerStay]:
+    def presences(self) -> list[PeerPresence]:
         """Return all sessions of all peers."""
         standby = dict(self.db.query("SELECT presence, seconds FROM standby", of="standby"))
         energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
         for presence, source, joules in self.db.query("SELECT presence, source, joules FROM energy", of="energy"):
             energy[presence][EnergySource(source)] = joules
         return [
-            PeerStay(
+            PeerPresence(
                 peer=PeerId(peer), began_ms=began_ms, ended_ms=ended_ms, bytes_up=up, bytes_down=down,
-                standby_s=standby.get(stay, 0.0), energy=energy[stay],
+                standby_s=standby.get(presence, 0.0), energy=energy[presence],
             )
-            for stay, peer, began_ms, ended_ms, up, down in self.db.query(
+            for presence, peer, began_ms, ended_ms, up, down in self.db.query(
                 "SELECT id, peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
             )
         ]  # fmt: skip

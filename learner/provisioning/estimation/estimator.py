@@ -193,7 +193,7 @@ class SwarmEstimator:
 
     def resting(self, now_s: float) -> frozenset[str]:
         """Return those who are here and outside their owner's hours at `now_s`, by the clock of the recording."""
-        return frozenset(one.peer for one in self.profiles() if one.stays_s(now_s) == 0)
+        return frozenset(one.peer for one in self.profiles() if one.remaining_s(now_s) == 0)
 
     def candidates(self, now_s: float | None = None) -> list[Candidate]:
         """Return every peer that is here, active or on standby, as a machine that could be active; `name` is the peer's
@@ -216,7 +216,7 @@ class SwarmEstimator:
         candidates, kept = [], self.kept
         now_s = self.now_s if now_s is None else now_s
         for one in profiles:
-            if (stays_s := one.stays_s(now_s)) == 0:
+            if (remaining_s := one.remaining_s(now_s)) == 0:
                 continue
             own_start_s = _value(one.start_s, start_s) or 0.0
             lost = one.stops_per_hour(self.now_s) * own_start_s / _HOUR
@@ -229,7 +229,7 @@ class SwarmEstimator:
                     generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
                     batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
                     start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
-                    stays_s=stays_s,
+                    remaining_s=remaining_s,
                     is_least=one.is_least,
                 )
             )

@@ -123,7 +123,7 @@ class Profile:
         nearly."""
         if self.present:
             self.interrupted(at_s)
-            if self.stays_s(at_s) <= BRIEF_S:
+            if self.remaining_s(at_s) <= BRIEF_S:
                 return
             self._stops += 1
             self.left_s = at_s
@@ -232,7 +232,7 @@ class Profile:
             return self._batches.median()
         return Recent([self._open.rollouts]).median()
 
-    def stays_s(self, now_s: float) -> float:
+    def remaining_s(self, now_s: float) -> float:
         """Return for how many more seconds its owner's hours last: 0 outside them, infinity if there are none."""
         return math.inf if self.until_s is None else max(0.0, self.until_s - now_s)
 

@@ -67,7 +67,7 @@ class Candidate:
         start_s: seconds from being asked until it supplies: download, loading. It is paid meanwhile.
         start_price: what starting costs beside that time.
         stops_per_hour: how often it is taken away (spot machines, owners who come home), each costing a start.
-        stays_s: seconds that it will be there, by its owner's hours; more than 0.
+        remaining_s: seconds that it will be there, by its owner's hours; more than 0.
         is_least: whether it may be faster than `rate`, since it was never kept busy.
     """
 
@@ -80,7 +80,7 @@ class Candidate:
     start_s: float = 0.0
     start_price: float = 0.0
     stops_per_hour: float = 0.0
-    stays_s: float = math.inf
+    remaining_s: float = math.inf
     is_least: bool = False
 
     @property
@@ -100,7 +100,7 @@ class Candidate:
 
     def charged_s(self, stands_s: float) -> float:
         """Return the seconds over which its start is charged: as long as a plan stands, or it stays."""
-        return min(stands_s, max(1.0, self.stays_s))
+        return min(stands_s, max(1.0, self.remaining_s))
 
     def moving_price(self, stands_s: float) -> float:
         """Return the price per hour of starting it once for a plan that stands for `stands_s`."""

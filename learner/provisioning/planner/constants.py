@@ -62,11 +62,11 @@ ENDING_REVIEWS = 2
 """A peer counts as gone this many reviews, and the start of its successor, before its owner's hours end: an end can
 fall just after a review, and a first lease takes a moment."""
 
-STAYS_REVIEWS = 20
+KEPT_REVIEWS = 20
 """Reviews for which an activated peer stays active: ten minutes at least, so that no peer is activated more than six
 times an hour."""
 
-STAYS_STARTS = 4.0
+KEPT_STARTS = 4.0
 """It also stays active four times as long as it took to start: at most a fifth of what it is paid for may be starts."""
 
 TRIAL_REVIEWS = 20

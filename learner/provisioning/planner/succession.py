@@ -30,7 +30,7 @@ class Succession:
 
 def is_brief(one: Candidate, review_s: float) -> bool:
     """Return whether its owner's hours end before activating it would pay off."""
-    return one.stays_s <= one.start_s + ENDING_REVIEWS * review_s
+    return one.remaining_s <= one.start_s + ENDING_REVIEWS * review_s
 
 
 def succession(pool: Pool, active: frozenset[str], review_s: float) -> Succession | None:
@@ -38,8 +38,8 @@ def succession(pool: Pool, active: frozenset[str], review_s: float) -> Successio
     there are none yet."""
     lead_s = ENDING_REVIEWS * review_s
     slowest_s = max((one.start_s for one in pool.candidates if one.name not in active), default=0.0)
-    for in_s in sorted({pool[name].stays_s for name in active if pool[name].stays_s <= lead_s + slowest_s}):
-        rest = pool.without({one.name for one in pool.candidates if one.stays_s <= in_s + lead_s})
+    for in_s in sorted({pool[name].remaining_s for name in active if pool[name].remaining_s <= lead_s + slowest_s}):
+        rest = pool.without({one.name for one in pool.candidates if one.remaining_s <= in_s + lead_s})
         share = rest.share(active & rest.names)
         if share < MARGIN:
             choice = rest.additions(active & rest.names)

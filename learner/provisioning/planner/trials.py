@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from learner.provisioning.model.machine_selection import PLAN_STANDS_S, Candidate
-from learner.provisioning.planner.constants import STAYS_REVIEWS, STAYS_STARTS, TRIAL_REVIEWS, TRIED_AGAIN_S
+from learner.provisioning.planner.constants import KEPT_REVIEWS, KEPT_STARTS, TRIAL_REVIEWS, TRIED_AGAIN_S
 
 
 @dataclass(kw_only=True)
@@ -104,4 +104,4 @@ class TrialTracker:
     def may_end(self, one: Candidate, now_s: float) -> bool:
         """Return whether its start has paid off by now."""
         turn = self._turns[one.name]
-        return now_s >= turn.since_s + max(STAYS_REVIEWS * self._review_s, STAYS_STARTS * turn.start_s)
+        return now_s >= turn.since_s + max(KEPT_REVIEWS * self._review_s, KEPT_STARTS * turn.start_s)

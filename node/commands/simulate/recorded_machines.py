@@ -101,8 +101,8 @@ def _machine(past: _Past, peer: str, profile: Profile, name: str, rate: float) -
     began, comings = past.began, past.comings[peer]
     held = profile.batch_rollouts
     batch = max(1, round(held.value)) if held is not None else began.group_size
-    stays = list(_stays(comings, began.at_s, past.until_s))
-    present_s = sum(end - start for start, end in stays)
+    presences = list(_presences(comings, began.at_s, past.until_s))
+    present_s = sum(end - start for start, end in presences)
     made = sum(one.admitted for one in past.deliveries[peer])
     busy = min(1.0, made / rate / present_s) if present_s > 0 else 0.0
     measured_s = profile.broadcast_s.value if profile.broadcast_s is not None else past.usual_s
@@ -124,7 +124,7 @@ def _machine(past: _Past, peer: str, profile: Profile, name: str, rate: float) -
         price=_first_price(comings),
         claimed_rate=profile.claimed_rate,
         start_s=max(0.0, start_s - arrived_s - install_s),
-        absences=tuple(_absences(stays, past.until_s - began.at_s)),
+        absences=tuple(_absences(presences, past.until_s - began.at_s)),
         changes=tuple(_changes(comings, began.at_s)),
     )
 
@@ -184,7 +184,7 @@ def _spread(deliveries: Sequence[Delivered]) -> float | None:
     return min(1.0, pstdev(took) / mean) if mean > 0 else None
 
 
-def _stays(events: Sequence[Joined | Left], began_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+def _presences(events: Sequence[Joined | Left], began_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """Yield the times in which it was connected within its owner's hours, in seconds from the beginning."""
     since_s: float | None = None
     lent_s = math.inf
@@ -208,9 +208,9 @@ def _stays(events: Sequence[Joined | Left], began_s: float, until_s: float) -> I
         yield since_s, until_s - began_s
 
 
-def _absences(stays: Sequence[tuple[float, float]], end_s: float) -> Iterator[Absence]:
+def _absences(presences: Sequence[tuple[float, float]], end_s: float) -> Iterator[Absence]:
     gone_s = 0.0
-    for start_s, until_s in stays:
+    for start_s, until_s in presences:
         if start_s > gone_s:
             yield Absence(from_s=gone_s, until_s=start_s)
         gone_s = until_s

@@ -26,7 +26,7 @@ from learner.rollouts.buffer import Group
 from learner.rollouts.score_leases import Scored, ScoreLeases, ScoreWork
 from learner.trust.audit_history import NEWCOMER_GROUPS, is_score_audited
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.stay_counts import PEERS_REMEMBERED
+from node.learner_role.shared.presence_counts import PEERS_REMEMBERED
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, banned_detail
 from protocol.core.codec import pack_tokens

@@ -1,11 +1,11 @@
-"""Manage the sessions of teacher nodes: who may join, their stays, and their heartbeats.
+"""Manage the sessions of teacher nodes: who may join, their presences, and their heartbeats.
 
 Teacher nodes have a protocol of their own (`TEACH`), so nothing for rollout nodes counts them: they are leased no
 rollouts, introduced to no peer, and are in no plan. The trio thread waits for the disk only in `welcome`.
 
 Invariants:
 
-- A peer that joined has a row in the ledger for its stay, with its cost.
+- A peer that joined has a row in the ledger for its presence, with its cost.
 - A peer that said goodbye, is banned, or stays away, has no open leases.
 - A peer whose connection broke may continue when it is back.
 """
@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED
-from learner.ledger.rows import StayRow
+from learner.ledger.rows import PresenceRow
 from node.learner_role.distillation.teacher_leases import TeacherLeases
 from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.node_troubles import hear_troubles
+from node.learner_role.shared.presence_counts import PresenceCounts, presence_row
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
-from node.learner_role.shared.stay_counts import StayCounts, stay_row
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from protocol.core.errors import Fault, PeerError
@@ -52,7 +52,7 @@ ENGINE = "teacher, {}"
 """The engine of a teacher node in the ledger, where its role is the same as a rollout node's."""
 
 WRITE_S = 2.0
-"""Seconds between two writes of the stays, besides those at their ends."""
+"""Seconds between two writes of the presences, besides those at their ends."""
 
 BACK_WITHIN_S = 30.0
 """Seconds for which a teacher keeps its leases after its connection broke. A node pauses for at most 19 s between two
@@ -62,7 +62,7 @@ MAX_TEACHERS = 256
 """Most teachers at a time. A swarm needs few: one scores the completions of many nodes."""
 
 WELCOMES = Rate(per_s=0.1, burst=32.0)
-"""Welcomes of one peer. As for rollout nodes, they are limited because each stay is a row in the ledger."""
+"""Welcomes of one peer. As for rollout nodes, they are limited because each presence is a row in the ledger."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -74,9 +74,9 @@ class TeacherSessions(Service):
     token: str
     heartbeat_s: float
     digest: bytes
-    _counts: StayCounts = field(default_factory=StayCounts)
+    _counts: PresenceCounts = field(default_factory=PresenceCounts)
     _welcomes: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=WELCOMES))
-    _ended: list[StayRow] = field(default_factory=list)
+    _ended: list[PresenceRow] = field(default_factory=list)
     _away: dict[PeerId, float] = field(default_factory=dict)
     """By peer whose connection broke: the time until which it keeps its leases."""
 
@@ -103,7 +103,7 @@ class TeacherSessions(Service):
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if banned := await self.trust.standings.recall_banned(peer):
-            self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
+            self._ended.append(PresenceRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
             return Refused(reason=ban_notice(banned))
         # No await from here on: a ban in between would find no connection to end, and the peer would be present.
         if known:
@@ -189,7 +189,7 @@ class TeacherSessions(Service):
     def _end(self, peer: PeerId, reason: str) -> None:
         if (session := self.state.teachers.pop(peer, None)) is None:
             return
-        self._ended.append(stay_row(session, reason))
+        self._ended.append(presence_row(session, reason))
         self._away[peer] = trio.current_time() + BACK_WITHIN_S
         self.events.emit("teacher_left", peer=peer, reason=reason)
         self.state.notify(leasable=False)
@@ -200,7 +200,7 @@ class TeacherSessions(Service):
         self.leases.release(peer, status)
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
-        """Return whether the peer was here before, and the id of its new stay."""
+        """Return whether the peer was here before, and the id of its new presence."""
         return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=ENGINE.format(hello.engine))
 
     async def _write(self) -> None:
@@ -210,12 +210,15 @@ class TeacherSessions(Service):
     def unwritten(self) -> Callable[[], None]:
         """Return a function that writes pending changes to the ledger. Call it on a thread."""
         ended, self._ended = self._ended, []
-        stays: Sequence[StayRow] = [*ended, *(stay_row(session) for session in self.state.teachers.values())]
+        presences: Sequence[PresenceRow] = [
+            *ended,
+            *(presence_row(session) for session in self.state.teachers.values()),
+        ]
         write_leases, now_ms = self.leases.unwritten(), self.now_ms()
 
         def write() -> None:
             write_leases()
-            if stays:
-                self.ledger.peers.peers_present(stays, now_ms)
+            if presences:
+                self.ledger.peers.peers_present(presences, now_ms)
 
         return write

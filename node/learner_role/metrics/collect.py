@@ -183,7 +183,7 @@ def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float
     """Measure the present state: peers, waiting rollouts, durations, and the seconds since the last step."""
     board.set("still_seconds", still_s)
     board.set("peers", len(run.present))
-    board.set("peers_active", sum(stay.is_active for stay in run.present.values()))
+    board.set("peers_active", sum(presence.is_active for presence in run.present.values()))
     board.set("rollouts_buffered", len(run.capacity.buffer))
     board.set("informative", run.capacity.buffer.kept)
     board.set("rollouts_leased", run.capacity.leasing.open_rollouts)

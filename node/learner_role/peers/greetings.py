@@ -1,4 +1,4 @@
-"""Check a node's greeting, and record its stay, for rollout nodes and teacher nodes alike."""
+"""Check a node's greeting, and record its presence, for rollout nodes and teacher nodes alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def objection_to(hello: Hello, token: str) -> str | None:
 
 
 def write_joined(ledger: PeerLedger, peer: PeerId, hello: Hello, now_ms: int, *, engine: str = "") -> tuple[bool, int]:
-    """On a thread: record a new stay. Return whether the peer was here before, and the id of the stay.
+    """On a thread: record a new presence. Return whether the peer was here before, and the id of the presence.
 
     `engine`: the name of its engine for the ledger, if not the one in its greeting.
     """

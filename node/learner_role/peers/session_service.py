@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
-from learner.ledger.rows import StayRow
+from learner.ledger.rows import PresenceRow
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.peers.introducer import Introducer
@@ -30,9 +30,9 @@ from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.node_troubles import hear_troubles
+from node.learner_role.shared.presence_counts import PEERS_REMEMBERED, PresenceCounts, presence_row
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
-from node.learner_role.shared.stay_counts import PEERS_REMEMBERED, StayCounts, stay_row
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from node.network.budget_reports import FaultLog
@@ -66,9 +66,9 @@ from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Ti
 TICK_S = 1.0
 """Seconds between two looks for timeouts and deadlines."""
 
-STAYS_AT_ONCE, STAY_WRITTEN_S = 100, 10.0
-"""Stays that are written with each look, and seconds between two writes of each stay if there are many. A kill loses at
-most that much."""
+PRESENCES_AT_ONCE, PRESENCE_WRITTEN_S = 100, 10.0
+"""Presences that are written with each look, and seconds between two writes of each presence if there are many. A kill
+loses at most that much."""
 
 LATELY_MS = 600_000
 """Milliseconds before the last lease of all. Peers that had a lease in that time are let in first after a restart,
@@ -89,7 +89,7 @@ HEARD_REACHES = Rate(per_s=0.2, burst=20.0)
 cause introductions to all peers, and is a line of the log."""
 
 WELCOMES_AT_ONCE, WELCOME_EVERY_S = 32, 10.0
-"""Welcomes of one peer at once, and seconds for each further one. A stay is a row in the ledger, a line in the
+"""Welcomes of one peer at once, and seconds for each further one. A presence is a row in the ledger, a line in the
 recording and one in the log, so a peer that comes and goes without end would fill the disk. An honest node whose
 connection breaks repeatedly returns every 11 s at most."""
 
@@ -110,8 +110,8 @@ class SessionService(Service):
     """Returns how the learner itself is reached, and which peers it has met."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
-    _ended: list[StayRow] = field(default_factory=list)
-    _counts: StayCounts = field(default_factory=StayCounts)
+    _ended: list[PresenceRow] = field(default_factory=list)
+    _counts: PresenceCounts = field(default_factory=PresenceCounts)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """By peer: the time until which it has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
@@ -120,8 +120,8 @@ class SessionService(Service):
     _unheard: dict[PeerId, Reach] = field(default_factory=dict)
     """By present peer: its newest reach, until that is processed."""
     _over: bool = False
-    _stays_written: int = 0
-    _stays_s: float = -math.inf
+    _presences_written: int = 0
+    _presences_s: float = -math.inf
     _reach_said: str = ""
     _reach_said_s: float = -math.inf
 
@@ -143,7 +143,7 @@ class SessionService(Service):
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
         if self.trust is not None and (banned := await self.trust.standings.recall_banned(peer)):
-            self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
+            self._ended.append(PresenceRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
             return Refused(reason=ban_notice(banned))
         # No await from here on: a ban in between would find no connection to end, and the peer would be present.
         if known:
@@ -322,7 +322,7 @@ class SessionService(Service):
         return max(0.0, over_s)
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
-        """Return whether the peer was here before, and the id of its new stay."""
+        """Return whether the peer was here before, and the id of its new presence."""
         return write_joined(self.ledger.peers, peer, hello, self.now_ms())
 
     def _hear_reach(self, peer: PeerId, presence: PeerSession) -> None:
@@ -377,7 +377,7 @@ class SessionService(Service):
             self.introducer.note(*(lost.peer for lost in losses))
 
     def _reason_of(self, peer: PeerId, reason: str) -> str:
-        """Return why a stay ended, for the ledger. Outside its hours, nothing is expected of a peer."""
+        """Return why a presence ended, for the ledger. Outside its hours, nothing is expected of a peer."""
         worker = self.scheduler.workers.get(peer)
         is_over = worker is not None and worker.until_ms <= self.now_ms()
         return OUT_OF_HOURS if is_over and reason not in EXCUSED else reason
@@ -388,7 +388,7 @@ class SessionService(Service):
             return False
         self._unheard.pop(peer, None)
         presence.switch(is_active=presence.is_active, now_s=trio.current_time())
-        self._ended.append(stay_row(presence, reason))
+        self._ended.append(presence_row(presence, reason))
         self.signals.peers_changed.emit(None)
         self.witness.note_leaving(peer, reason)
         self.state.notify()
@@ -410,24 +410,24 @@ class SessionService(Service):
     def _next_here(self) -> list[PeerSession]:
         """Return the sessions whose stay is written now: all if they are few, otherwise the next in turn."""
         here, now_s = list(self.state.present.values()), trio.current_time()
-        if now_s < self._stays_s + TICK_S:
+        if now_s < self._presences_s + TICK_S:
             return []  # only withdrawn leases are written at once
-        self._stays_s = now_s
-        count = max(STAYS_AT_ONCE, math.ceil(len(here) * TICK_S / STAY_WRITTEN_S))
-        first = self._stays_written % len(here) if len(here) > count else 0
-        self._stays_written = first + count
+        self._presences_s = now_s
+        count = max(PRESENCES_AT_ONCE, math.ceil(len(here) * TICK_S / PRESENCE_WRITTEN_S))
+        first = self._presences_written % len(here) if len(here) > count else 0
+        self._presences_written = first + count
         return (here + here)[first : first + min(count, len(here))]
 
     def _unwritten(self, *, everybody: bool = False) -> Callable[[], None]:
         """Return a function that writes pending changes to the ledger. Call it on a thread.
 
-        `everybody`: include the stays of all present peers.
+        `everybody`: include the presences of all present peers.
         """
         ended, self._ended = self._ended, []
         here = list(self.state.present.values()) if everybody else self._next_here()
         for presence in here:
             presence.switch(is_active=presence.is_active, now_s=trio.current_time())
-        stays = [*ended, *map(stay_row, here)]
+        presences = [*ended, *map(presence_row, here)]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.revisions.write()
         troubles, (reaches, met) = self.state.troubles.unwritten(), self.state.reaches.unwritten()
@@ -436,8 +436,8 @@ class SessionService(Service):
             write_leases()
             if write_trust is not None:
                 write_trust()
-            if stays:
-                self.ledger.peers.peers_present(stays, now_ms)
+            if presences:
+                self.ledger.peers.peers_present(presences, now_ms)
             if troubles:
                 self.ledger.peers.troubles_told(troubles)
             if reaches or met:

@@ -3,7 +3,8 @@
 Invariants:
 
 - Each event has the time of the learner's own clock at which it was received.
-- A peer's reported speed is recorded once a stay. Its owner's hours are recorded when they change, and not too often.
+- A peer's reported speed is recorded once a presence. Its owner's hours are recorded when they change, and not too
+  often.
 - The memory is bounded by the peers that are present and the leases that are open.
 """
 

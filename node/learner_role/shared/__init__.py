@@ -4,6 +4,6 @@
 - `node_troubles`: what a node reports that it cannot do
 - `run_state`: the state that all services of a run share and change
 - `signals`: the news, and the order in which services get it
-- `stay_counts`: the counts of heartbeats, as sums of one stay
+- `presence_counts`: the counts of heartbeats, as sums of one presence
 - `time_keeper`: measures how the learner spends its time, and records it
 """

@@ -31,9 +31,9 @@ from swarm.work.membership import Membership
 class PeerSession:
     """One stay of a peer: its row in the ledger, its name, and the protocol features that its node supports.
 
-    It also counts, since the stay began, the bytes that the node moved, the seconds that its engine generated, and its
-    energy (joules by source). `reach` is how others reach the node, if it says so. `is_active`: it is active, so it is
-    leased work and paid. Otherwise it is on standby. `standby_s` counts its seconds on standby until `switched_s`.
+    It also counts, since the presence began, the bytes that the node moved, the seconds that its engine generated, and
+    its energy (joules by source). `reach` is how others reach the node, if it says so. `is_active`: it is active, so it
+    is leased work and paid. Otherwise it is on standby. `standby_s` counts its seconds on standby until `switched_s`.
     """
 
     row: int
@@ -67,7 +67,7 @@ class RunState:
         membership: which peers are members.
         kappa: the publication period in force, in training steps.
         published: the newest published version.
-        present: the stays of the peers that are here, without teacher nodes.
+        present: the presences of the peers that are here, without teacher nodes.
         finished: whether the run is over.
         vocab_size: the model's vocabulary; known once `opened` is set.
         asked: completions that wait for their reward.
@@ -115,7 +115,7 @@ class RunState:
         return self.scheduler.capacity
 
     def session_of(self, peer: PeerId) -> PeerSession | None:
-        """Return the stay of a peer that is here, in any role."""
+        """Return the presence of a peer that is here, in any role."""
         return self.present.get(peer) or self.teachers.get(peer)
 
     def unable(self) -> Unable:

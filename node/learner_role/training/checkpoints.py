@@ -28,7 +28,7 @@ from typing import Protocol
 
 import trio
 
-from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
+from learner.artifacts.checkpoint_retention import Keep, KeptFor, chosen
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
@@ -247,8 +247,8 @@ class Checkpoints(Service):
     def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId], evaluating: Collection[int]) -> None:
         self.ledger.training.checkpointed(row, self.now_ms(), newest=self.keep.newest, under_audit=under_audit)
         rows = self.ledger.training.checkpoints()
-        stay = chosen([one.step for one in rows], self.keep, self._scores(row), evaluating)
-        self._remove([one for one in rows if one.step not in stay], under_audit)
+        kept = chosen([one.step for one in rows], self.keep, self._scores(row), evaluating)
+        self._remove([one for one in rows if one.step not in kept], under_audit)
 
     def _remove(self, rows: Sequence[CheckpointRow], under_audit: Collection[LeaseId]) -> None:
         if rows:
@@ -271,10 +271,10 @@ class Checkpoints(Service):
             return []
         newest = rows[max(rows)]
         needed = sum(file.stat().st_size for file in (self.directory / newest.directory).rglob("*") if file.is_file())
-        stay = chosen(rows, self.keep, self._scores(newest))
+        kept = chosen(rows, self.keep, self._scores(newest))
         given_up = []
-        for step in reversed([*stay]):
-            if stay[step] is Stays.NEWEST or shutil.disk_usage(self.directory).free >= needed:
+        for step in reversed([*kept]):
+            if kept[step] is KeptFor.NEWEST or shutil.disk_usage(self.directory).free >= needed:
                 break
             self._remove([rows[step]], under_audit)
             given_up.append(rows[step])

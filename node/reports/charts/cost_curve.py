@@ -1,6 +1,6 @@
 """Compute what rollout peers cost over time, and what the plans expected. Pure.
 
-A peer's cost is spread over each of its stays by its active time.
+A peer's cost is spread over each of its presences by its active time.
 
 Invariants:
 

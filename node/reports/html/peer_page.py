@@ -93,7 +93,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
         _part("Machine, as reported by the node", _machine(peer)),
         _part(
             "Presence" if peer.reputation is None else "Presence and reputation",
-            _standing(peer, among.history.stays.get(peer.peer, 0)),
+            _standing(peer, among.history.presences.get(peer.peer, 0)),
         ),
     )
     parts.append(tag("div", about, class_="about"))
@@ -228,10 +228,10 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
         yield "admitted", words.NOTHING if peer.admitted_per_s is None else rollouts
 
 
-def _standing(peer: PeerReport, stays: int) -> Iterator[tuple[str, Child]]:
+def _standing(peer: PeerReport, presences: int) -> Iterator[tuple[str, Child]]:
     yield "first seen", words.moment(peer.first_seen_ms)
     yield "last seen", words.moment(peer.last_seen_ms)
-    yield "joined", words.times(stays)
+    yield "joined", words.times(presences)
     if peer.reputation is not None:
         for share in ("availability", "timeliness", "honesty", "soundness", "service"):
             yield share, f"{getattr(peer.reputation, share):.2f} of 1"

@@ -8,7 +8,7 @@
 - `peer_rows`: one row for each peer
 - `reach`: how peers are reached, and how they connected
 - `report`: the report
-- `stays`: when each peer was present
+- `presences`: when each peer was present
 - `time_spread`: spread amounts over stretches of time
 - `time_words`: how the learner spent its time, in words and for programs
 - `verdict_meanings`: verdicts in words, with advice

@@ -1,8 +1,8 @@
-"""Allocate what each peer did in its stays to the accounts of versions, starts and days. Pure.
+"""Allocate what each peer did in its presences to the accounts of versions, starts and days. Pure.
 
 Invariants:
 
-- Within a stay everything is spread evenly; costs are spread over the active time, not over standby.
+- Within a presence everything is spread evenly; costs are spread over the active time, not over standby.
 - Tokens count when their records came.
 - The rows of a table add up to the report's totals, to the last token, byte and millionth.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from node.reports.model.costs import Account, Accounts
+from node.reports.model.presences import Presence
 from node.reports.model.report import PeerReport, Role, SwarmReport
-from node.reports.model.stays import Stay
 from node.reports.model.time_spread import Piece, divided
 
 DAY_MS = 86_400_000
@@ -51,19 +51,20 @@ def accounts_of(report: SwarmReport, received: Iterable[Received]) -> Accounts:
 
 def cost_pieces(peer: PeerReport) -> list[Piece]:
     """Return a peer's cost, spread over its active time."""
-    return _pieces(peer, peer.cost, lambda stay: stay.active_s)
+    return _pieces(peer, peer.cost, lambda presence: presence.active_s)
 
 
-def _pieces(peer: PeerReport, amount: float, weight: Callable[[Stay], float]) -> list[Piece]:
-    """Spread `amount` over the stays of a peer by weight; without any weight, it falls on the start of the first."""
-    whole = sum(weight(stay) for stay in peer.stays)
+def _pieces(peer: PeerReport, amount: float, weight: Callable[[Presence], float]) -> list[Piece]:
+    """Spread `amount` over the presences of a peer by weight; without any weight, it falls on the start of the
+    first."""
+    whole = sum(weight(presence) for presence in peer.presences)
     if amount and not whole > 0:
-        began_s = min((stay.began_s for stay in peer.stays), default=0.0)
+        began_s = min((presence.began_s for presence in peer.presences), default=0.0)
         return [Piece(began_s=began_s, ended_s=began_s, amount=amount)]
     return [
-        Piece(began_s=stay.began_s, ended_s=stay.ended_s, amount=amount * weight(stay) / whole)
-        for stay in peer.stays
-        if whole > 0 and weight(stay)
+        Piece(began_s=presence.began_s, ended_s=presence.ended_s, amount=amount * weight(presence) / whole)
+        for presence in peer.presences
+        if whole > 0 and weight(presence)
     ]
 
 
@@ -71,20 +72,20 @@ class _Ledger:
     """Everything that is spread over time, and the integers that it must add up to."""
 
     def __init__(self, peers: Sequence[PeerReport], tokens: Sequence[tuple[float, int]]) -> None:
-        stays = [stay for peer in peers for stay in peer.stays]
-        self.began_s = min((stay.began_s for stay in stays), default=0.0)
-        self.ended_s = max((stay.ended_s for stay in stays), default=0.0)
+        presences = [presence for peer in peers for presence in peer.presences]
+        self.began_s = min((presence.began_s for presence in presences), default=0.0)
+        self.ended_s = max((presence.ended_s for presence in presences), default=0.0)
         self._is_metered = any(peer.joules is not None for peer in peers)
         self._tokens = [Piece(began_s=at_s, ended_s=at_s, amount=amount) for at_s, amount in tokens]
         self._num_tokens = sum(amount for _, amount in tokens)
         self._peers = peers
-        self._active = self._spread(lambda peer: peer.active_s, lambda stay: stay.active_s)
-        self._standby = self._spread(lambda peer: peer.standby_s, lambda stay: stay.standby_s)
-        self._joules = self._spread(lambda peer: peer.joules or 0.0, lambda stay: stay.joules)
-        self._up = self._spread(lambda peer: peer.bytes_up, lambda stay: stay.bytes_up)
-        self._down = self._spread(lambda peer: peer.bytes_down, lambda stay: stay.bytes_down)
+        self._active = self._spread(lambda peer: peer.active_s, lambda presence: presence.active_s)
+        self._standby = self._spread(lambda peer: peer.standby_s, lambda presence: presence.standby_s)
+        self._joules = self._spread(lambda peer: peer.joules or 0.0, lambda presence: presence.joules)
+        self._up = self._spread(lambda peer: peer.bytes_up, lambda presence: presence.bytes_up)
+        self._down = self._spread(lambda peer: peer.bytes_down, lambda presence: presence.bytes_down)
 
-    def _spread(self, amount: Callable[[PeerReport], float], weight: Callable[[Stay], float]) -> list[Piece]:
+    def _spread(self, amount: Callable[[PeerReport], float], weight: Callable[[Presence], float]) -> list[Piece]:
         return [piece for peer in self._peers for piece in _pieces(peer, amount(peer), weight)]
 
     def table(self, names: Sequence[str], cuts: Sequence[float], began_s: float, ended_s: float) -> tuple[Account, ...]:

@@ -4,8 +4,8 @@ All times are seconds since the run began.
 
 Invariants:
 
-- Sizes do not grow with a run: time is cut into at most BINS stretches, stays that are closer together than the width
-  of a line are joined, and only PEERS_TOLD peers have a history of their own.
+- Sizes do not grow with a run: time is cut into at most BINS stretches, presences that are closer together than the
+  width of a line are joined, and only PEERS_TOLD peers have a history of their own.
 - The presence of every peer is known.
 """
 
@@ -103,12 +103,12 @@ class StepLag:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """`spans`: when each peer was present; `stays`: how often it came; `peers`: at most PEERS_TOLD of them; `judged`:
-    records of all peers together; `lags`: by step.
+    """`spans`: when each peer was present; `presences`: how often it came; `peers`: at most PEERS_TOLD of them;
+    `judged`: records of all peers together; `lags`: by step.
     """
 
     spans: Mapping[PeerId, tuple[Span, ...]] = field(default_factory=dict)
-    stays: Mapping[PeerId, int] = field(default_factory=dict)
+    presences: Mapping[PeerId, int] = field(default_factory=dict)
     peers: Mapping[PeerId, PeerHistory] = field(default_factory=dict)
     judged: tuple[Judged, ...] = ()
     lags: Mapping[int, StepLag] = field(default_factory=dict)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from learner.ledger.queries.peers import KnownPeer, PeerStay
+from learner.ledger.queries.peers import KnownPeer, PeerPresence
 from learner.ledger.queries.work import PeerWork
 from learner.ledger.rows import TeacherRow
 from node.reports.model.audits import PeerAudits
+from node.reports.model.presences import presences_of
 from node.reports.model.reach import PeerReach
 from node.reports.model.report import LeaseCounts, PeerReport, Role, Scored
-from node.reports.model.stays import stays_of
 from protocol.accounting.claims import Price
 from protocol.accounting.reputation import Reputation
 from protocol.work import Rule
@@ -22,7 +22,7 @@ from protocol.work import Rule
 
 def peer_report(
     peer: KnownPeer,
-    here: Sequence[PeerStay],
+    here: Sequence[PeerPresence],
     *,
     leases: LeaseCounts,
     verdicts: Mapping[Rule, int],
@@ -35,10 +35,10 @@ def peer_report(
     trained: int,
     started_ms: int = 0,
 ) -> PeerReport:
-    """Return the row of one peer with the stays `here`; `trained` counts rollouts of all batches, `scored` a teacher's
-    work."""
-    stays = stays_of(here, started_ms)
-    standby_s = sum(stay.standby_s for stay in stays)
+    """Return the row of one peer with the presences `here`; `trained` counts rollouts of all batches, `scored` a
+    teacher's work."""
+    presences = presences_of(here, started_ms)
+    standby_s = sum(presence.standby_s for presence in presences)
     return PeerReport(
         peer=peer.peer,
         name=peer.name,
@@ -52,8 +52,8 @@ def peer_report(
         trained=work.trained,
         dropped=work.dropped,
         share=work.trained / trained if trained else None,
-        bytes_up=sum(stay.bytes_up for stay in here),
-        bytes_down=sum(stay.bytes_down for stay in here),
+        bytes_up=sum(presence.bytes_up for presence in here),
+        bytes_down=sum(presence.bytes_down for presence in here),
         bytes_relayed=bytes_relayed,
         active_s=max(0.0, present_s(here) - standby_s),
         standby_s=standby_s,
@@ -62,7 +62,7 @@ def peer_report(
         last_seen_ms=peer.last_seen_ms,
         reputation=reputation if peer.role == Role.ROLLOUT.value else None,
         audits=audits,
-        stays=stays,
+        presences=presences,
         reach=reach,
         scored=None if scored is None else _scored(scored),
     )
@@ -72,7 +72,7 @@ def _scored(row: TeacherRow) -> Scored:
     return Scored(groups=row.groups, tokens=row.tokens, refused=row.refused)
 
 
-def present_s(presences: Iterable[PeerStay]) -> float:
+def present_s(presences: Iterable[PeerPresence]) -> float:
     """Return the seconds covered by at least one of `presences`."""
     total_ms, until_ms = 0, 0
     for presence in sorted(presences, key=lambda p: p.began_ms):

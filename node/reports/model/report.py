@@ -27,8 +27,8 @@ from node.config.swarm_config import Mode, mode_of
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
 from node.reports.model.history import History, PeerHistory, Span, joined
+from node.reports.model.presences import Presence
 from node.reports.model.reach import PairReport, PeerReach
-from node.reports.model.stays import Stay
 from node.reports.model.verdict_meanings import BLAMED
 from node.state.receipt_rows import PeerTraffic
 from protocol.accounting.claims import MICROS, EnergySource, Price, cost_micros, per_thousand_tokens
@@ -107,9 +107,9 @@ class PeerReport:
     that others signed to have received from it and that the learner credited.
 
     `reputation`: None if it is not known, and for a learner, which has none. `audits`: None if it was never audited.
-    `stays`: when it was present, what it moved, and the joules of its machine as it reports them. `reach`: how others
-    reach it and how it connected to them, as it reports; None if it does not. `scored`: what a teacher node scored;
-    None for others.
+    `presences`: when it was present, what it moved, and the joules of its machine as it reports them. `reach`: how
+    others reach it and how it connected to them, as it reports; None if it does not. `scored`: what a teacher node
+    scored; None for others.
     """
 
     peer: PeerId
@@ -134,7 +134,7 @@ class PeerReport:
     last_seen_ms: int
     reputation: Reputation | None
     audits: PeerAudits | None = None
-    stays: tuple[Stay, ...] = ()
+    presences: tuple[Presence, ...] = ()
     reach: PeerReach | None = None
     scored: Scored | None = None
 
@@ -213,10 +213,10 @@ class PeerReport:
 
     @property
     def energy(self) -> Mapping[EnergySource, float]:
-        """Joules by source, of the stays in which they are plausible."""
+        """Joules by source, of the presences in which they are plausible."""
         found: defaultdict[EnergySource, float] = defaultdict(float)
-        for stay in self.stays:
-            for source, joules in stay.energy.items() if stay.is_believed else ():
+        for presence in self.presences:
+            for source, joules in presence.energy.items() if presence.is_believed else ():
                 found[source] += joules
         return {source: found[source] for source in EnergySource if source in found}
 
@@ -228,7 +228,7 @@ class PeerReport:
     @property
     def joules_disbelieved(self) -> float:
         """Reported joules that exceed what any machine draws."""
-        return sum(sum(stay.energy.values()) for stay in self.stays if not stay.is_believed)
+        return sum(sum(presence.energy.values()) for presence in self.presences if not presence.is_believed)
 
     def against(self, reference: Reference | None, currency: str) -> float | None:
         """Return its cost per token as a fraction of that of the reference, whose price is in `currency`; None if they

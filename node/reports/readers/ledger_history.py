@@ -35,13 +35,13 @@ def read_history(ledger: LedgerReader, report: SwarmReport) -> History:
     """Return the history of the run of `report`, which has none yet."""
     told = told_of([(peer.peer, peer.blamed) for peer in report.peers])
     started_ms, wall_s = report.started_ms, report.wall_s
-    spans, stays = _stays(ledger, started_ms, wall_s)
+    spans, presences = _presences(ledger, started_ms, wall_s)
     together, judged = _judged(ledger, started_ms, Bins(wall_s=wall_s), set(told))
     evidence = _evidence(ledger, started_ms, set(told))
     given = _given(ledger)
     return History(
         spans=spans,
-        stays=stays,
+        presences=presences,
         peers={
             peer: PeerHistory(judged=judged[peer], evidence=evidence.get(peer, {}), given=given.get(peer, ()))
             for peer in told
@@ -53,15 +53,15 @@ def read_history(ledger: LedgerReader, report: SwarmReport) -> History:
     )
 
 
-def _stays(
+def _presences(
     ledger: LedgerReader, started_ms: int, wall_s: float
 ) -> tuple[dict[PeerId, tuple[Span, ...]], dict[PeerId, int]]:
     """Return when each peer was present, and how often it came."""
     found: defaultdict[PeerId, list[Span]] = defaultdict(list)
-    for stay in ledger.peers.stays():
-        found[stay.peer].append(((stay.began_ms - started_ms) / 1000, (stay.ended_ms - started_ms) / 1000))
-    spans = {peer: joined(stays, gap_s=wall_s / FINEST) for peer, stays in found.items()}
-    return spans, {peer: len(stays) for peer, stays in found.items()}
+    for presence in ledger.peers.presences():
+        found[presence.peer].append(((presence.began_ms - started_ms) / 1000, (presence.ended_ms - started_ms) / 1000))
+    spans = {peer: joined(presences, gap_s=wall_s / FINEST) for peer, presences in found.items()}
+    return spans, {peer: len(presences) for peer, presences in found.items()}
 
 
 def _judged(

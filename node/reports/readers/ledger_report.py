@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.artifacts.checkpoint_retention import checkpoints_of
-from learner.ledger.queries.peers import PeerStay
+from learner.ledger.queries.peers import PeerPresence
 from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.ledger.reach import Reaches
 from learner.monitoring.eval_scores import GREEDY_OF, SAMPLED_OF
@@ -205,9 +205,9 @@ def _peers(
     """Return the peers' rows. `trained`: records of all peers that were trained on."""
     audits = audits_by_peer(ledger, started_ms)
     reputed = reputations(ledger, ended_ms, {peer: one.banned for peer, one in audits.items()})
-    stays, relayed = defaultdict[str, list[PeerStay]](list), Counter[str]()
-    for stay in ledger.peers.stays():
-        stays[stay.peer].append(stay)
+    presences, relayed = defaultdict[str, list[PeerPresence]](list), Counter[str]()
+    for presence in ledger.peers.presences():
+        presences[presence.peer].append(presence)
     for one in ledger.peers.relayed():
         relayed[one.relay] += one.num_bytes
     reached = reach_by_peer(reaches, ledger, started_ms)
@@ -217,7 +217,7 @@ def _peers(
     return in_order(
         peer_report(
             known,
-            stays[known.peer],
+            presences[known.peer],
             leases=_counts(leases[known.peer], late.get(known.peer, 0), *recalled.get(known.peer, (0, 0))),
             verdicts=verdicts[known.peer],
             work=work[known.peer],

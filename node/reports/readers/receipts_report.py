@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from learner.ledger.queries.peers import PeerStay
+from learner.ledger.queries.peers import PeerPresence
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
+from node.reports.model.presences import presences_of
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RejectedRecord, Role, Scored
-from node.reports.model.stays import stays_of
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
 from protocol.accounting.claims import Price
@@ -72,14 +72,14 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
     dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
     late = receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
-    stays = stays_of((_stay(session, peer) for session in sessions), min(dates, default=0))
+    presences = presences_of((_presence(session, peer) for session in sessions), min(dates, default=0))
     return PeerReport(
         peer=peer, name="", role=Role.ROLLOUT, engine="", machine="", price=price,
         leases=LeaseCounts(issued=sums.receipts, delivered=sums.receipts, late=late),
         verdicts=sums.verdicts, tokens=sums.tokens, trained=None, dropped=None, share=None,
         bytes_up=sum(s.bytes_up for s in sessions), bytes_down=sum(s.bytes_down for s in sessions), bytes_relayed=None,
-        active_s=sum(stay.active_s for stay in stays), standby_s=0.0, engine_s=sums.engine_s,
-        first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, stays=stays,
+        active_s=sum(presence.active_s for presence in presences), standby_s=0.0, engine_s=sums.engine_s,
+        first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, presences=presences,
         scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored, refused=sums.groups_rejected)
         if sums.groups_scored + sums.groups_rejected
         else None,
@@ -88,8 +88,8 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
 
 def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:
     wall_s = (row.last_seen_ms - row.first_seen_ms) / 1000
-    stays = [((s.began_ms - row.first_seen_ms) / 1000, (s.ended_ms - row.first_seen_ms) / 1000) for s in sessions]
-    return joined(stays, gap_s=wall_s / FINEST)
+    presences = [((s.began_ms - row.first_seen_ms) / 1000, (s.ended_ms - row.first_seen_ms) / 1000) for s in sessions]
+    return joined(presences, gap_s=wall_s / FINEST)
 
 
 def _history(receipts: ReceiptQueries, row: PeerReport) -> PeerHistory:
@@ -97,8 +97,8 @@ def _history(receipts: ReceiptQueries, row: PeerReport) -> PeerHistory:
     return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 
 
-def _stay(session: Session, peer: PeerId) -> PeerStay:
-    return PeerStay(
+def _presence(session: Session, peer: PeerId) -> PeerPresence:
+    return PeerPresence(
         peer=peer,
         began_ms=session.began_ms,
         ended_ms=session.ended_ms,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.artifacts.checkpoint_retention import Keep, Stays, checkpoints_of, chosen
+from learner.artifacts.checkpoint_retention import Keep, KeptFor, checkpoints_of, chosen
 
 
 def run(keep: Keep, last: int, scores: dict[int, float] | None = None, step: int = 1) -> list[int]:
@@ -56,7 +56,7 @@ def test_a_checkpoint_stands_for_one_evaluation() -> None:
 def test_what_is_being_evaluated_waits_for_its_score_beyond_the_bound() -> None:
     keep = Keep(newest=2, best=1, most=1)
     assert chosen([10, 20, 21, 22], keep, {10: 0.5}, {20}) == {
-        22: Stays.NEWEST, 21: Stays.NEWEST, 20: Stays.EVALUATED, 10: Stays.BEST,
+        22: KeptFor.NEWEST, 21: KeptFor.NEWEST, 20: KeptFor.EVALUATED, 10: KeptFor.BEST,
     }  # fmt: skip
     assert sorted(chosen([10, 20, 21, 22], keep, {10: 0.5, 20: 0.4})) == [10, 21, 22]
     assert sorted(chosen([10, 20, 21, 22], keep, {10: 0.5, 20: 0.6})) == [20, 21, 22]
@@ -85,8 +85,8 @@ def test_the_bounds_hold_and_choosing_again_changes_nothing(
     stay = chosen(steps, keep, scores, evaluating)
     assert stay.keys() <= steps
     newest = sorted(steps)[-keep.newest :]
-    assert {step for step, why in stay.items() if why is Stays.NEWEST} == set(newest)
-    milestones = [step for step, why in stay.items() if why in (Stays.BEST, Stays.EVERY)]
+    assert {step for step, why in stay.items() if why is KeptFor.NEWEST} == set(newest)
+    milestones = [step for step, why in stay.items() if why in (KeptFor.BEST, KeptFor.EVERY)]
     assert len(milestones) <= keep.most
     assert len(stay) <= keep.newest + keep.most + len(evaluating)
     assert chosen(stay, keep, scores, evaluating).keys() == stay.keys(), "a restart finds the same"

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from learner.ledger.evidence import Evidence
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.work import has_payload
-from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, PresenceRow, RecordRow, StepRow
 from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.files import execute_all
@@ -236,18 +236,18 @@ def test_what_a_peer_did_adds_up_over_its_stays(ledger: Ledger) -> None:
     assert not ledger.peers.knows(HERE)
     first = ledger.peers.peer_joined(row, NOW_MS)
     assert ledger.peers.knows(HERE)
-    ledger.peers.peers_present([StayRow(presence=first, bytes_up=10, bytes_down=1, engine_s=2.0)], NOW_MS + 10)
-    ledger.peers.peers_present([StayRow(presence=first, bytes_up=30, bytes_down=2, engine_s=5.0)], NOW_MS + 20)
+    ledger.peers.peers_present([PresenceRow(presence=first, bytes_up=10, bytes_down=1, engine_s=2.0)], NOW_MS + 10)
+    ledger.peers.peers_present([PresenceRow(presence=first, bytes_up=30, bytes_down=2, engine_s=5.0)], NOW_MS + 20)
     second = ledger.peers.peer_joined(row, NOW_MS + 50)
     ledger.peers.peers_present(
-        [StayRow(presence=second, bytes_up=4, bytes_down=3, engine_s=0.5, reason="left")], NOW_MS + 70
+        [PresenceRow(presence=second, bytes_up=4, bytes_down=3, engine_s=0.5, reason="left")], NOW_MS + 70
     )
-    broken = StayRow(presence=first, bytes_up=30, bytes_down=2, reason="the line broke")
+    broken = PresenceRow(presence=first, bytes_up=30, bytes_down=2, reason="the line broke")
     ledger.peers.peers_present([broken], NOW_MS + 25)
     with sqlite3.connect(ledger.path) as db:
-        stays = db.execute("SELECT began_ms, ended_ms, bytes_up, bytes_down, reason FROM presence").fetchall()
+        presences = db.execute("SELECT began_ms, ended_ms, bytes_up, bytes_down, reason FROM presence").fetchall()
         assert db.execute("SELECT first_seen_ms, last_seen_ms FROM peers").fetchall() == [(NOW_MS, NOW_MS + 25)]
-    assert stays == [
+    assert presences == [
         (NOW_MS, NOW_MS + 25, 30, 2, "the line broke"),
         (NOW_MS + 50, NOW_MS + 70, 4, 3, "left"),
     ]
@@ -256,9 +256,11 @@ def test_what_a_peer_did_adds_up_over_its_stays(ledger: Ledger) -> None:
 def test_engine_time_adds_up(ledger: Ledger) -> None:
     row = PeerRow(peer=HERE, name="", role="rollout", engine="", machine="", micros_per_hour=0, currency="USD")
     for _ in range(2):
-        stay = ledger.peers.peer_joined(row, NOW_MS)
+        presence = ledger.peers.peer_joined(row, NOW_MS)
         for engine_s in (1.0, 4.0):
-            ledger.peers.peers_present([StayRow(presence=stay, bytes_up=0, bytes_down=0, engine_s=engine_s)], NOW_MS)
+            ledger.peers.peers_present(
+                [PresenceRow(presence=presence, bytes_up=0, bytes_down=0, engine_s=engine_s)], NOW_MS
+            )
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT engine_s FROM peers").fetchall() == [(8.0,)]
 
@@ -633,7 +635,7 @@ def life(ledger: Ledger) -> list[Callable[[], object]]:
         lambda: ledger.peers.peer_joined(row, NOW_MS),
         lambda: ledger.work.leases_issued([lease_row(n) for n in (1, 2, 3)]),
         lambda: ledger.work.deliveries_judged(rows, two, NOW_MS),
-        lambda: ledger.peers.peers_present([StayRow(presence=1, bytes_up=1, bytes_down=2, engine_s=1.0)], NOW_MS),
+        lambda: ledger.peers.peers_present([PresenceRow(presence=1, bytes_up=1, bytes_down=2, engine_s=1.0)], NOW_MS),
         lambda: ledger.work.leases_closed([lease_id(3)], "lost", NOW_MS),
         lambda: train(ledger, 1, 1, dropped={2: "stale"}),
         lambda: checkpoint(ledger, 1),

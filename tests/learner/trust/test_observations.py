@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS, OCCASION_MS, Stay, abandoned, missed, present
+from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS, OCCASION_MS, Presence, abandoned, missed, present
 from protocol.accounting.reputation import DAY_MS, ObservedDay, Reputation, SoftStrike, reputation_of
 
 HOUR_MS = 3_600_000
@@ -16,40 +16,40 @@ DAY = 20_000
 START_MS = DAY * DAY_MS
 
 
-def stay(began_h: float, ended_h: float, *, vanished: bool = False) -> Stay:
-    return Stay(
+def presence(began_h: float, ended_h: float, *, vanished: bool = False) -> Presence:
+    return Presence(
         began_ms=START_MS + round(began_h * HOUR_MS), ended_ms=START_MS + round(ended_h * HOUR_MS), vanished=vanished
     )
 
 
 def test_time_is_cut_at_midnight_and_counts_once() -> None:
-    found = present([stay(20, 30), stay(22, 26), stay(40, 41)])
+    found = present([presence(20, 30), presence(22, 26), presence(40, 41)])
     assert found == {DAY: 4 * HOUR_MS, DAY + 1: 7 * HOUR_MS}
 
 
 def test_who_says_goodbye_misses_nothing_and_who_vanishes_a_little() -> None:
     later_ms = START_MS + 30 * HOUR_MS
-    assert missed([stay(1, 2)], [], later_ms) == {}
-    assert missed([stay(1, 2, vanished=True)], [], later_ms) == {DAY: MISSED_MS}
-    soon_back = [stay(1, 2, vanished=True), stay(2.01, 3)]
+    assert missed([presence(1, 2)], [], later_ms) == {}
+    assert missed([presence(1, 2, vanished=True)], [], later_ms) == {DAY: MISSED_MS}
+    soon_back = [presence(1, 2, vanished=True), presence(2.01, 3)]
     assert missed(soon_back, [], later_ms) == {DAY: HOUR_MS // 100}
-    over_midnight = missed([stay(1, 24 - 1 / 60, vanished=True)], [], later_ms)
+    over_midnight = missed([presence(1, 24 - 1 / 60, vanished=True)], [], later_ms)
     assert over_midnight == {DAY: 60_000, DAY + 1: MISSED_MS - 60_000}
 
 
 def test_nobody_misses_time_in_which_the_learner_was_away() -> None:
-    stays, started_ms = [stay(1, 2, vanished=True), stay(3, 4)], START_MS + round(2.5 * HOUR_MS)
-    assert missed(stays, [started_ms], START_MS + 4 * HOUR_MS) == {}
-    assert missed(stays, [START_MS, START_MS + 4 * HOUR_MS], START_MS + 4 * HOUR_MS) == {DAY: MISSED_MS}
+    presences, started_ms = [presence(1, 2, vanished=True), presence(3, 4)], START_MS + round(2.5 * HOUR_MS)
+    assert missed(presences, [started_ms], START_MS + 4 * HOUR_MS) == {}
+    assert missed(presences, [START_MS, START_MS + 4 * HOUR_MS], START_MS + 4 * HOUR_MS) == {DAY: MISSED_MS}
 
 
 def test_who_is_here_on_another_line_is_not_missing() -> None:
-    assert missed([stay(1, 2, vanished=True), stay(1.5, 5)], [], START_MS + 9 * HOUR_MS) == {}
+    assert missed([presence(1, 2, vanished=True), presence(1.5, 5)], [], START_MS + 9 * HOUR_MS) == {}
 
 
 def test_a_pardon_forgives_what_was_before() -> None:
     now_ms = START_MS + 9 * HOUR_MS
-    assert missed([stay(1, 2, vanished=True)], [], now_ms, pardoned_ms=START_MS + 3 * HOUR_MS) == {}
+    assert missed([presence(1, 2, vanished=True)], [], now_ms, pardoned_ms=START_MS + 3 * HOUR_MS) == {}
 
 
 def test_an_owner_may_take_his_machine_back_a_few_times_a_day_whatever_was_leased() -> None:
@@ -104,7 +104,7 @@ TOLERANCE = 0.02
 
 def lived(machine: Machine, habit: Habit, rng: random.Random) -> Reputation:
     """Four weeks of one machine, through the same functions as a ledger's rows go."""
-    stays, given_up, days = list[Stay](), list[int](), dict[int, dict[str, int]]()
+    presences, given_up, days = list[Presence](), list[int](), dict[int, dict[str, int]]()
     first_h, last_h = machine.hours
     for day in range(DAYS):
         counts = days.setdefault(DAY + day, {})
@@ -119,12 +119,14 @@ def lived(machine: Machine, habit: Habit, rng: random.Random) -> Reputation:
             counts |= {"bytes_given": 10**9, "bytes_had": 10**9}
         at_h, vanishes = 24.0 * day + first_h, rng.random() < habit.vanishes_per_day * hours / 24
         middle_h = at_h + hours * rng.random()
-        stays.append(stay(at_h, middle_h, vanished=vanishes))
-        stays.append(stay(middle_h + (0.5 if vanishes else 0.0), 24.0 * day + last_h + (0.5 if vanishes else 0.0)))
+        presences.append(presence(at_h, middle_h, vanished=vanishes))
+        presences.append(
+            presence(middle_h + (0.5 if vanishes else 0.0), 24.0 * day + last_h + (0.5 if vanishes else 0.0))
+        )
         if rng.random() < habit.stops_per_day:
             given_up += [START_MS + round(middle_h * HOUR_MS)] * machine.held
     now_ms = START_MS + DAYS * DAY_MS
-    here, missing, gave_up = present(stays), missed(stays, [], now_ms), abandoned(given_up)
+    here, missing, gave_up = present(presences), missed(presences, [], now_ms), abandoned(given_up)
     observed = [
         ObservedDay(
             day=day, present_ms=here[day], missed_ms=missing[day],

@@ -226,7 +226,7 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
     while history.audits < most and not is_convicted(history):
         theirs, ours = versions(dice, gain), versions(dice, gain, 16)
         mine = pick(dice, theirs)
-        other = dice.outcome([number for number in range(4) if number != mine])
+        other = dice.choice([number for number in range(4) if number != mine])
         both = [
             [
                 replace(one, gains=VersionGain(tokens=one.tokens, worth=one.reward - two.reward))

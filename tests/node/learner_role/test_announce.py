@@ -64,10 +64,10 @@ async def test_what_circuits_carried_is_told_and_written_once(tmp_path: Path, mo
     home = open_learner_home(tmp_path / "home", name="a run", certificate_days=1, now_ms=NOW_MS)
     async with open_learner(tmp_path, Settings()) as learner:
         row = announcer(learner, home, circuits)
-        stay = await row.note()
+        presence = await row.note()
         async with trio.open_nursery() as nursery:
             circuits.waiting[ALPHA, BETA] = 100
-            nursery.start_soon(row.run, stay)
+            nursery.start_soon(row.run, presence)
             await until(lambda: [one.num_bytes for one in learner.ledger.peers.carried()] == [100])
             circuits.waiting.update({(ALPHA, BETA): 20, (ALPHA, GAMMA): 3})
 

@@ -67,7 +67,7 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     told = own_report(receipts, peer=ALPHA)
     assert told.receipts == 4
     assert (told.peer.does, told.peer.worked) == ("rollout, teacher", "generated and scored")
-    assert told.peer.scored == Scored(groups=2, tokens=700, rejected=1)
+    assert told.peer.scored == Scored(groups=2, tokens=700, refused=1)
     assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
     assert sum(admitted + rejected for _, admitted, rejected in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0
@@ -77,7 +77,7 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     assert "rollouts admitted" in page
     revised = structs.replace(receipt(2, Rule.BANNED), issued_ms=9_000)
     assert receipts.revise(revised, b"c")
-    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, rejected=2)
+    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, refused=2)
 
 
 def test_a_teacher_alone_hears_of_no_rollouts(receipts: Receipts) -> None:
@@ -240,7 +240,7 @@ def test_own_report_has_the_shape_of_the_row_at_the_learner(receipts: Receipts) 
     assert row.cost_micros == 10_000
     assert row.cost_per_1000_tokens == pytest.approx(0.01 / 50 * 1000)
     assert (row.share, row.reputation) == (None, None)
-    assert [rejected.rule for rejected in report.rejected] == [Rule.LATE, Rule.LATE, Rule.STALE, Rule.STALE]
+    assert [rejected.rule for rejected in report.refused] == [Rule.LATE, Rule.LATE, Rule.STALE, Rule.STALE]
 
 
 @pytest.mark.parametrize(("at_ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**53 - 1, "9007199254740991 ms UTC")])
@@ -251,7 +251,7 @@ def test_a_date_that_no_calendar_holds_is_told_all_the_same(at_ms: int, told: st
 
 def test_own_report_without_receipts(receipts: Receipts) -> None:
     report = own_report(receipts, peer=LEARNER, price=PRICE)
-    assert (report.receipts, report.newest, report.rejected) == (0, None, ())
+    assert (report.receipts, report.newest, report.refused) == (0, None, ())
     assert (report.peer.price, report.peer.cost_micros, report.peer.admitted_per_s) == (PRICE, 0, None)
 
 

@@ -279,11 +279,11 @@ def test_every_figure_is_a_number_within_its_interval(events: list[Recorded]) ->
     candidates = swarm.candidates()
     assert {one.name for one in candidates} | swarm.resting(swarm.now_s) == swarm.present
     for candidate in candidates:
-        assert candidate.stays_s > 0
+        assert candidate.remaining_s > 0
         assert all(
             math.isfinite(value) and value >= 0
             for name, value in dataclasses.asdict(candidate).items()
-            if name not in ("name", "stays_s")
+            if name not in ("name", "remaining_s")
         )
 
 

@@ -153,7 +153,7 @@ def test_who_goes_when_its_owners_hours_are_over_was_not_taken_away() -> None:
     for night in range(10):
         at_s = 86_400.0 * night
         profile.joined(Joined(at_s=at_s, peer="a", until_s=at_s + 3600.0))
-        assert profile.stays_s(at_s + 600) == 3000
+        assert profile.remaining_s(at_s + 600) == 3000
         profile.left(at_s + 3600.0 + (-BRIEF_S, 0.0, 5000.0)[night % 3])
     assert profile.stops_per_hour(1e6) < STOPS_PER_HOUR
     profile.joined(Joined(at_s=1e6, peer="a", until_s=1e6 + 3600.0))

@@ -16,12 +16,12 @@ from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choi
 from learner.provisioning.planner.constants import (
     BETTER_REVIEWS,
     ENDING_REVIEWS,
+    KEPT_REVIEWS,
     LOOK_REVIEWS,
     RELEASED,
     REVIEW_S,
     SEVERE_REVIEWS,
     SHORT_REVIEWS,
-    STAYS_REVIEWS,
     TRIAL_REVIEWS,
     TRIED_AGAIN_S,
 )
@@ -82,7 +82,7 @@ class Story:
     def lent(self, one: Candidate) -> Candidate:
         """It, with what is left of its owner's hours."""
         end_s, _ = self.hours.get(one.name, (math.inf, math.inf))
-        return replace(one, stays_s=end_s - self.now_s) if end_s > self.now_s else one
+        return replace(one, remaining_s=end_s - self.now_s) if end_s > self.now_s else one
 
     def alter(self, name: str, **fields: float) -> None:
         self.pool[name] = replace(self.pool[name], **fields)
@@ -160,7 +160,7 @@ def test_cheaper_peers_that_join_replace_dearer_ones_which_stay_until_they_suppl
     decision = story.go_on(2)
     assert decision.active == set("abcdef"), "the dear ones work while the new ones start"
     assert "the pool costs 0.8 USD/h instead of 1.4 USD/h" in story.reasons("e")[0]
-    assert story.go_on(STAYS_REVIEWS).active == set("abef")
+    assert story.go_on(KEPT_REVIEWS).active == set("abef")
     assert "deactivated: 0.4 USD/h for 0.3 rollouts/s is the dearest per rollout" in story.reasons("c")[1]
     assert story.go_on(200).active == set("abef")
 
@@ -578,6 +578,8 @@ def test_hours_that_were_told_leave_the_learner_nothing_to_wait_for(seed: int) -
     for _ in range(90):
         decision = story.go_on(1)
         for change in decision.changes:
-            assert not change.active or story.lent(story.pool[change.peer]).stays_s > story.pool[change.peer].start_s
+            assert (
+                not change.active or story.lent(story.pool[change.peer]).remaining_s > story.pool[change.peer].start_s
+            )
         assert decision.share is not None
         assert decision.share >= 1.0

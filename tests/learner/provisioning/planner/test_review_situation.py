@@ -43,8 +43,8 @@ def test_who_is_outside_its_owners_hours_is_no_candidate_and_is_told_of() -> Non
         for peer, until_s in zip("abc", (60.0, 90.0, None), strict=True)
     ]
     situation = situation_of(seen(*said), 70.0)
-    assert [(one.name, one.stays_s) for one in situation.candidates] == [("b", 20.0), ("c", math.inf)]
+    assert [(one.name, one.remaining_s) for one in situation.candidates] == [("b", 20.0), ("c", math.inf)]
     assert situation.resting == {"a"}
     again = Joined(at_s=80, peer="a", rate=0.5, until_s=3680.0)
     assert situation_of(seen(*said, again), 80.0).resting == frozenset()
-    assert situation_of(seen(*said, again), 80.0).candidates[0].stays_s == 3600.0
+    assert situation_of(seen(*said, again), 80.0).candidates[0].remaining_s == 3600.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from learner.provisioning.model.machine_selection import PLAN_STANDS_S, Candidate
-from learner.provisioning.planner.constants import STAYS_REVIEWS, STAYS_STARTS, TRIED_AGAIN_S
+from learner.provisioning.planner.constants import KEPT_REVIEWS, KEPT_STARTS, TRIED_AGAIN_S
 from learner.provisioning.planner.trials import TrialTracker
 
 REVIEW_S = 10.0
@@ -104,12 +104,12 @@ def test_where_only_those_are_left_who_failed_they_are_tried_at_once() -> None:
 def test_it_stays_until_its_start_was_worth_it() -> None:
     turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
-    assert not turns.may_end(ONE, STAYS_STARTS * 100.0 - 1)
-    assert turns.may_end(ONE, STAYS_STARTS * 100.0)
+    assert not turns.may_end(ONE, KEPT_STARTS * 100.0 - 1)
+    assert turns.may_end(ONE, KEPT_STARTS * 100.0)
     quick = replace(ONE, name="quick", start_s=0.0)
     turns.begin(quick, 0.0)
-    assert not turns.may_end(quick, STAYS_REVIEWS * REVIEW_S - 1)
-    assert turns.may_end(quick, STAYS_REVIEWS * REVIEW_S)
+    assert not turns.may_end(quick, KEPT_REVIEWS * REVIEW_S - 1)
+    assert turns.may_end(quick, KEPT_REVIEWS * REVIEW_S)
 
 
 def test_a_release_is_remembered_as_long_as_a_plan_stands() -> None:

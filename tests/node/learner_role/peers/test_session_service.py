@@ -736,17 +736,17 @@ async def test_a_stay_counts_what_was_moved_during_it(tmp_path: Path, mock_clock
         beat(170, 2.0)
         beat(10, 0.5)  # the node was started anew in between
         await tick(learner, mock_clock)
-        await until(lambda: stays(learner) == [(150, 300, "the connection was reset"), (30, 60, "")])
+        await until(lambda: presences(learner) == [(150, 300, "the connection was reset"), (30, 60, "")])
         assert engine_s(learner) == pytest.approx(2.5)
     async with opened(tmp_path, ROOMY, HERE) as learner:
         beat(15, 0.75)  # we were restarted: what it counted before is in the books already
         beat(20, 1.0)
         await tick(learner, mock_clock)
-        await until(lambda: stays(learner)[2:] == [(5, 10, "")])
+        await until(lambda: presences(learner)[2:] == [(5, 10, "")])
         assert engine_s(learner) == pytest.approx(2.75)
 
 
-def stays(learner: Learner) -> list[tuple[int, int, str]]:
+def presences(learner: Learner) -> list[tuple[int, int, str]]:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         return db.execute("SELECT bytes_up, bytes_down, reason FROM presence ORDER BY id").fetchall()
 

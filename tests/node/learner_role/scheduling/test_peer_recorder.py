@@ -277,4 +277,4 @@ async def test_hours_stand_where_a_recording_goes_on_in_another_file(tmp_path: P
         learner.recorder.begin(0)
         again = [event for event in of(learner, Joined) if isinstance(event, Joined)][-1]
         assert again.until_s == NOW_S + 600
-        assert fit(learner.recorded()).candidates(NOW_S + 100)[0].stays_s == 500
+        assert fit(learner.recorded()).candidates(NOW_S + 100)[0].remaining_s == 500

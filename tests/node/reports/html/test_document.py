@@ -248,8 +248,8 @@ def test_restless_peers_plans_and_learners_are_a_page_that_opens(tmp_path: Path)
         for peer in peers:
             row = (peer, "comes and goes", "rollout", "fake", "", 0, "USD", START_MS, START_MS + 10**7, 0.0)
             db.execute(f"INSERT INTO peers VALUES ({', '.join('?' * len(row))})", row)
-            stays = [(peer, START_MS + 5000 * number, START_MS + 5000 * number + 2000) for number in range(2000)]
-            db.executemany("INSERT INTO presence (peer, began_ms, ended_ms) VALUES (?, ?, ?)", stays)
+            presences = [(peer, START_MS + 5000 * number, START_MS + 5000 * number + 2000) for number in range(2000)]
+            db.executemany("INSERT INTO presence (peer, began_ms, ended_ms) VALUES (?, ?, ?)", presences)
         restarts = [(number, 0, START_MS + 5000 * number) for number in range(2, 2000)]
         db.executemany("INSERT INTO incarnations VALUES (?, ?, ?)", restarts)
     for number in range(200):

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from learner.ledger.queries.peers import PeerStay
+from learner.ledger.queries.peers import PeerPresence
 from node.reports import accounts_as_csv, as_csv, as_html, as_json, as_terminal, as_text, swarm_report
 from node.reports.model.cost_allocation import DAY_MS, MAX_DAYS
 from node.reports.model.costs import NO_ACCOUNTS, Account, CostTerms, Reference
+from node.reports.model.presences import presences_of
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.model.stays import stays_of
 from protocol.accounting.claims import MAX_WATTS, EnergySource, Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
@@ -166,28 +166,32 @@ def test_a_ledger_of_before_joules_were_kept(story: Story) -> None:
 
 
 def test_time_that_two_stays_share_is_the_earlier_ones() -> None:
-    first = PeerStay(peer=ALPHA, began_ms=0, ended_ms=10_000, bytes_up=1, bytes_down=2, standby_s=4.0)
-    second = PeerStay(peer=ALPHA, began_ms=5000, ended_ms=8000, bytes_up=3, bytes_down=4, standby_s=3.0)
-    third = PeerStay(peer=ALPHA, began_ms=9000, ended_ms=15_000, bytes_up=5, bytes_down=6, standby_s=60.0)
-    found = stays_of([third, first, second], 1000)
+    first = PeerPresence(peer=ALPHA, began_ms=0, ended_ms=10_000, bytes_up=1, bytes_down=2, standby_s=4.0)
+    second = PeerPresence(peer=ALPHA, began_ms=5000, ended_ms=8000, bytes_up=3, bytes_down=4, standby_s=3.0)
+    third = PeerPresence(peer=ALPHA, began_ms=9000, ended_ms=15_000, bytes_up=5, bytes_down=6, standby_s=60.0)
+    found = presences_of([third, first, second], 1000)
     assert [(one.began_s, one.ended_s, one.active_s, one.standby_s) for one in found] == [
         (-1.0, 9.0, 6.0, 4.0), (9.0, 9.0, 0.0, 0.0), (9.0, 14.0, 0.0, 5.0),
     ]  # fmt: skip
 
 
 def test_claims_are_held_against_the_time_since_the_stay_before() -> None:
-    def stay(began_s: float, ended_s: float, joules: float) -> PeerStay:
-        return PeerStay(
+    def presence(began_s: float, ended_s: float, joules: float) -> PeerPresence:
+        return PeerPresence(
             peer=ALPHA, began_ms=round(1000 * began_s), ended_ms=round(1000 * ended_s), bytes_up=0, bytes_down=0,
             energy={NVML: joules / 2, RAPL: joules / 2},
         )  # fmt: skip
 
     most = MAX_WATTS * 1000
-    assert [one.is_believed for one in stays_of([stay(0, 1000, most), stay(2000, 3000, 2 * most)], 0)] == [True, True]
-    assert [one.is_believed for one in stays_of([stay(0, 1000, most + 1), stay(2000, 3000, 2 * most + 1)], 0)] == [
+    assert [one.is_believed for one in presences_of([presence(0, 1000, most), presence(2000, 3000, 2 * most)], 0)] == [
+        True,
+        True,
+    ]
+    found = presences_of([presence(0, 1000, most + 1), presence(2000, 3000, 2 * most + 1)], 0)
+    assert [one.is_believed for one in found] == [
         False, False,
     ]  # fmt: skip
-    assert stays_of([stay(0, 0, 60 * MAX_WATTS)], 0)[0].is_believed
+    assert presences_of([presence(0, 0, 60 * MAX_WATTS)], 0)[0].is_believed
 
 
 def test_who_exaggerates_spoils_no_sum_and_is_named(story: Story) -> None:
@@ -318,16 +322,18 @@ STAYS = st.lists(
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(stays=STAYS, versions=st.lists(st.floats(0, 8e5), max_size=5), restarts=st.lists(st.floats(0, 8e5), max_size=3))
+@given(
+    presences=STAYS, versions=st.lists(st.floats(0, 8e5), max_size=5), restarts=st.lists(st.floats(0, 8e5), max_size=3)
+)
 def test_every_table_adds_up_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory,
-    stays: list[tuple[PeerId, float, float, float, float, int]],
+    presences: list[tuple[PeerId, float, float, float, float, int]],
     versions: list[float],
     restarts: list[float],
 ) -> None:
     story = open_story(tmp_path_factory.mktemp("run") / "ledger.sqlite")
     prices = {LEARNER: ("USD", 400_000), ALPHA: ("USD", 123_457), BETA: ("EUR", 999_999), GAMMA: ("USD", 0)}
-    for peer, come_s, long_s, standby_s, joules, moved in stays:
+    for peer, come_s, long_s, standby_s, joules, moved in presences:
         story.now_s = come_s
         currency, micros = prices[peer]
         role = "learner" if peer == LEARNER else "rollout"

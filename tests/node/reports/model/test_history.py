@@ -133,7 +133,7 @@ def test_stays_are_joined_where_nobody_could_see_between_them(story: Story) -> N
     story.here(ALPHA)
     history = history_of(story)
     assert history.spans[ALPHA] == ((0.0, 2999.0), (5000.0, 6000.0))
-    assert history.stays[ALPHA] == 301
+    assert history.presences[ALPHA] == 301
 
 
 def test_only_so_many_peers_have_a_history_and_the_blamed_are_among_them(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_nothing_is_lost_between_the_stretches(wall_s: float, counts: list[tuple
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=12), st.integers(0, 5))
-def test_joined_stretches_cover_the_same_and_lie_apart(stays: list[tuple[int, int]], gap: int) -> None:
-    spans = [(float(began), float(began + length)) for began, length in stays]
+def test_joined_stretches_cover_the_same_and_lie_apart(presences: list[tuple[int, int]], gap: int) -> None:
+    spans = [(float(began), float(began + length)) for began, length in presences]
     found = joined(spans, gap_s=gap)
     assert all(any(b <= began and ended <= e for b, e in found) for began, ended in spans)
     assert all(later[0] - before[1] > gap for before, later in pairwise(found))

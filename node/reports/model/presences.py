@@ -1,9 +1,9 @@
-"""Turn a peer's presences into stays that a report can add up. Pure.
+"""Turn a peer's rows of presence into presences that do not overlap, so that a report can add them up. Pure.
 
 Invariants:
 
-- Time that two stays share belongs to the earlier one.
-- Joules that no machine can have drawn since the stay before are kept apart, and counted nowhere.
+- Time that two presences share belongs to the earlier one.
+- Joules that no machine can have drawn since the presence before are kept apart, and counted nowhere.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from learner.ledger.queries.peers import PeerStay
+from learner.ledger.queries.peers import PeerPresence
 from protocol.accounting.claims import EnergySource, is_believed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stay:
-    """The part of a stay that no earlier one covers, in seconds since the run began, and what happened in it."""
+class Presence:
+    """The part of a presence that no earlier one covers, in seconds since the run began, and what happened in it."""
 
     began_s: float
     ended_s: float
@@ -30,13 +30,13 @@ class Stay:
 
     @property
     def joules(self) -> float:
-        """Joules of this stay; 0 if they are not plausible."""
+        """Joules of this presence; 0 if they are not plausible."""
         return sum(self.energy.values()) if self.is_believed else 0.0
 
 
-def stays_of(presences: Iterable[PeerStay], started_ms: int) -> tuple[Stay, ...]:
-    """Return the stays in order of time."""
-    found: list[Stay] = []
+def presences_of(presences: Iterable[PeerPresence], started_ms: int) -> tuple[Presence, ...]:
+    """Return the presences in order of time."""
+    found: list[Presence] = []
     until_ms: int | None = None
     for one in sorted(presences, key=lambda one: one.began_ms):
         # A node still counts joules while its connection is broken, and reports them when it is back.
@@ -46,7 +46,7 @@ def stays_of(presences: Iterable[PeerStay], started_ms: int) -> tuple[Stay, ...]
         here_s = (ended_ms - began_ms) / 1000
         standby_s = min(max(0.0, one.standby_s), here_s)
         found.append(
-            Stay(
+            Presence(
                 began_s=(began_ms - started_ms) / 1000,
                 ended_s=(ended_ms - started_ms) / 1000,
                 active_s=here_s - standby_s,

@@ -1,6 +1,6 @@
-"""Turn the counts of a peer's heartbeats into sums of one stay.
+"""Turn the counts of a peer's heartbeats into sums of one presence.
 
-A node counts since its start, but a stay lasts as long as one connection.
+A node counts since its start, but a presence lasts as long as one connection.
 
 Invariants:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from learner.ledger.rows import StayRow
+from learner.ledger.rows import PresenceRow
 from node.learner_role.shared.run_state import PeerSession
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId
@@ -23,13 +23,13 @@ PEERS_REMEMBERED = 4096
 """Most peers whose last heartbeat is kept after they have left, so that its counts are not added again."""
 
 COUNTED_MOST = (1 << 53) - 1
-"""Most bytes, or seconds, of one stay: as much as one heartbeat may claim. A node that pretends to restart can add this
-much again and again, and the ledger holds no more than 2^63."""
+"""Most bytes, or seconds, of one presence: as much as one heartbeat may claim. A node that pretends to restart can add
+this much again and again, and the ledger holds no more than 2^63."""
 
 
 @dataclass(kw_only=True)
-class StayCounts:
-    """Adds heartbeats to stays, and remembers the last one of each peer."""
+class PresenceCounts:
+    """Adds heartbeats to presences, and remembers the last one of each peer."""
 
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
 
@@ -38,7 +38,8 @@ class StayCounts:
         self._counted.setdefault(peer, None)
 
     def add(self, peer: PeerId, session: PeerSession, now: Heartbeat, here: Container[PeerId]) -> None:
-        """Add to this stay what a heartbeat counts beyond the one before. `here`: peers that are always remembered."""
+        """Add to this presence what a heartbeat counts beyond the one before. `here`: peers that are always
+        remembered."""
         before = self._counted.get(peer, Heartbeat())
         if before is None:
             before = now
@@ -54,9 +55,9 @@ class StayCounts:
             self._counted = {one: beat for one, beat in self._counted.items() if one in here}
 
 
-def stay_row(session: PeerSession, reason: str = "") -> StayRow:
-    """Return the row of a stay for the ledger. `reason`: why it ended, "" while it lasts."""
-    return StayRow(
+def presence_row(session: PeerSession, reason: str = "") -> PresenceRow:
+    """Return the row of a presence for the ledger. `reason`: why it ended, "" while it lasts."""
+    return PresenceRow(
         presence=session.row,
         bytes_up=session.bytes_up,
         bytes_down=session.bytes_down,

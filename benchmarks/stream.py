@@ -72,7 +72,7 @@ DONE = b"!"
 SHARED = 0.3
 """Cores used by other processes above which a warning is printed: two processes at full speed need two cores."""
 
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 """Timeout of an end that waits for the other one; a transfer takes seconds."""
 
 
@@ -181,7 +181,7 @@ def figures(runs: Mapping[str, Sequence[Copied]], ratios: Mapping[str, Sequence[
 
 async def receiver(size: int) -> None:
     """Print the listening addresses, receive every transfer, and print its cost."""
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
             (listener,) = await trio.open_tcp_listeners(0, host=LOOPBACK)
             streams, arrived = trio.open_memory_channel[Stream](len(KINDS))
@@ -202,7 +202,7 @@ async def receiver(size: int) -> None:
 async def sender(size: int) -> None:
     """Read the receiver's addresses, connect once for each kind, send, and print the time taken."""
     addresses = json.loads(sys.stdin.readline())
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with AsyncExitStack() as stack:
             connection = await trio.open_tcp_stream(LOOPBACK, addresses[RAW])
             pipes: dict[str, Pipe] = {RAW: await stack.enter_async_context(connection)}

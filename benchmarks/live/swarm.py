@@ -41,7 +41,7 @@ POLL_S = 0.5
 START_S = 120.0
 """Timeout until all have joined: many interpreters and their imports, on two busy cores."""
 
-PATIENCE = 6.0
+TIMEOUT_FACTOR = 6.0
 """A run has failed if it takes longer than this factor times the training alone, plus START_S."""
 
 SWARM_TOML = """\
@@ -167,7 +167,7 @@ def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
 
 def _watch(learner: Program, started: Sequence[Program], plant: Plant, run: Run, state: Path) -> float:
     """Wait until the learner has ended; return the share of the cores in use since the first counted step."""
-    ends = time.monotonic() + PATIENCE * run.steps * plant.train_s + START_S
+    ends = time.monotonic() + TIMEOUT_FACTOR * run.steps * plant.train_s + START_S
     began: tuple[float, float] | None = None
     cores = 0.0
     while (code := learner.process.poll()) is None:

@@ -56,7 +56,7 @@ READY_S = 150.0
 SETTLE_S = 0.5
 """Pause from the last READY to GO: streams open, and the machine becomes idle again."""
 
-PATIENCE = 6.0
+TIMEOUT_FACTOR = 6.0
 """Factor of the bound after which a run has failed; libtorrent takes two bounds."""
 
 REPORT_S = 30.0
@@ -271,7 +271,7 @@ async def _perform(scenario: Scenario, members: Sequence[_Member]) -> Ran:
     await trio.sleep(SETTLE_S)
     machine, began = machine_seconds(), time.monotonic()
     await _all(members, lambda member: member.say("GO\n"), REPORT_S)
-    done = await _all(peers, lambda member: member.hear("DONE"), PATIENCE * scenario.bound_s + READY_S)
+    done = await _all(peers, lambda member: member.hear("DONE"), TIMEOUT_FACTOR * scenario.bound_s + READY_S)
     machine = machine_seconds() - machine
     await _all(members, lambda member: member.end(), REPORT_S)
     reports = await _all(members, lambda member: member.hear("REPORT"), REPORT_S)
@@ -291,11 +291,11 @@ async def _all(members: Iterable[_Member], act: Callable[[_Member], Awaitable[st
     async def one(member: _Member) -> None:
         said[member] = await act(member)
 
-    with trio.move_on_after(timeout_s) as patience:
+    with trio.move_on_after(timeout_s) as time_limit:
         async with trio.open_nursery() as nursery:
             for member in waiting:
                 nursery.start_soon(one, member)
-    if patience.cancelled_caught:
+    if time_limit.cancelled_caught:
         late = [member for member in waiting if member not in said]
         raise RunFailed(f"After {timeout_s:.0f} s, {len(late)} nodes had not answered. {late[0].last_words()}")
     return [said[member] for member in waiting]

@@ -19,7 +19,7 @@ from urllib.parse import urljoin, urlsplit
 from benchmarks.network.home import Home
 from benchmarks.network.homes import WITNESSES, Laboratory
 from benchmarks.network.namespaces import socket_in
-from benchmarks.network.ports import IN, Port, ProbeFailed, answer_to, patience_s, seen_by
+from benchmarks.network.ports import IN, Port, ProbeFailed, answer_timeout_s, answer_to, seen_by
 
 LEASE_S = 120
 """Requested lifetime of the mapping; it is not renewed, so it ends by itself."""
@@ -58,7 +58,7 @@ def check_daemon(lab: Laboratory, home: Home) -> None:
         host, _ = seen_by(mine, witness)
         port = _by_upnp(lab, node, mine.number) if home.kind.daemon == "upnp" else _by_pcp(lab, node, mine.number)
         with Port(lab, west, socket.AF_INET) as stranger:
-            answer = answer_to(stranger.connect((host, port)), patience_s(lab, node, west))
+            answer = answer_to(stranger.connect((host, port)), answer_timeout_s(lab, node, west))
     if answer != IN:
         raise ProbeFailed(
             f"the router of {node} ({home.kind.name}) said that port {port} is open, but a stranger's SYN was {answer}"

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from benchmarks.network.homes import Laboratory
 from benchmarks.network.namespaces import socket_in
 
-SILENCE_S = 1.5
+TIMEOUT_S = 1.5
 """Timeout beyond a round trip: TCP repeats a lost SYN after one second."""
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -79,13 +79,13 @@ class Port:
 
 def seen_by(mine: Port, witness: Port) -> Place:
     """Connect to a public host, and return our outside address there. Raises ProbeFailed."""
-    patience = patience_s(mine.lab, mine.node, witness.node)
-    answer = answer_to(mine.connect(witness.place), patience)
+    time_limit = answer_timeout_s(mine.lab, mine.node, witness.node)
+    answer = answer_to(mine.connect(witness.place), time_limit)
     if answer != IN:
         raise ProbeFailed(f"{mine.node} does not reach {witness.node}, a public host: its SYN was {answer}")
     arrival = select.poll()
     arrival.register(witness.listener, select.POLLIN)
-    if not arrival.poll(patience * 1000):  # the last part of the handshake is still on its way
+    if not arrival.poll(time_limit * 1000):  # the last part of the handshake is still on its way
         raise ProbeFailed(f"{mine.node} connected to {witness.node}, a public host, which saw no connection")
     host, port, *_ = witness.accept().getpeername()
     return host, port
@@ -107,5 +107,5 @@ def address_of(lab: Laboratory, node: str, family: int) -> str:
     return lab.address(node) if family == socket.AF_INET else lab.address6(node)
 
 
-def patience_s(lab: Laboratory, one: str, other: str) -> float:
-    return SILENCE_S + lab.round_trip_s(one, other)
+def answer_timeout_s(lab: Laboratory, one: str, other: str) -> float:
+    return TIMEOUT_S + lab.round_trip_s(one, other)

@@ -34,13 +34,13 @@ from benchmarks.network.ports import (
     FAMILIES,
     IN,
     REFUSED,
-    SILENCE_S,
+    TIMEOUT_S,
     Place,
     Port,
     ProbeFailed,
     address_of,
+    answer_timeout_s,
     answer_to,
-    patience_s,
     seen_by,
 )
 from benchmarks.network.routers import By, can_meet
@@ -180,7 +180,7 @@ def _observe_filtering(lab: Laboratory, node: str, family: socket.AddressFamily,
         if port is None:
             raise ProbeFailed(f"no SYN of {node} came to {east}, a public host")
         knocks = [one.connect((seen_from, port)) for one in (same_port, other_port, other_host)]
-        ends = time.monotonic() + patience_s(lab, node, east)
+        ends = time.monotonic() + answer_timeout_s(lab, node, east)
         return [answer_to(knock, ends - time.monotonic()) for knock in knocks]
 
 
@@ -192,15 +192,15 @@ def _observe_hairpin(lab: Laboratory, node: str) -> bool | None:
         return None
     family = socket.AF_INET
     with Port(lab, node, family) as mine, Port(lab, others[0], family) as its, Port(lab, WITNESSES[0], family) as east:
-        return answer_to(mine.connect(seen_by(its, east)), SILENCE_S) == IN
+        return answer_to(mine.connect(seen_by(its, east)), TIMEOUT_S) == IN
 
 
 @contextmanager
 def _sniffing(lab: Laboratory, witness: str, family: socket.AddressFamily) -> Iterator[Iterator[Place]]:
-    """Yield the places from which SYNs come to a witness's deaf port, until none came for SILENCE_S."""
+    """Yield the places from which SYNs come to a witness's deaf port, until none came for TIMEOUT_S."""
     ethertype = ETHERTYPES[family]
     with socket_in(lab.namespace(witness), socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ethertype)) as packets:
-        packets.settimeout(SILENCE_S)
+        packets.settimeout(TIMEOUT_S)
         yield _deaf_syns(packets, family)
 
 

@@ -56,7 +56,7 @@ STEPS, FIRST = 10, 4
 
 RATE = 1e-6
 
-PATIENCE_S = 400.0
+TIMEOUT_S = 400.0
 """Timeout of a run."""
 
 SWARM_TOML = """\
@@ -212,10 +212,10 @@ def _volery(*words: object) -> list[str]:
 
 
 def _wait(learner: Program, node: Program) -> None:
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + TIMEOUT_S
     while (code := learner.process.poll()) is None:
         if time.monotonic() > ends:
-            raise BenchmarkError(f"The run takes longer than {PATIENCE_S:.0f} s. {learner.last_words()}")
+            raise BenchmarkError(f"The run takes longer than {TIMEOUT_S:.0f} s. {learner.last_words()}")
         time.sleep(POLL_S)
     if code or node.process.poll():
         raise BenchmarkError((learner if code else node).last_words())

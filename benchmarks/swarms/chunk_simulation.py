@@ -32,7 +32,7 @@ MESSAGE_BYTES, INDEX_BYTES = 120, 3
 """Bytes of a small message on the wire (28 to 60 bytes, its frame, muxer, TLS record, TCP and IP), and of each further
 chunk that a Gained names."""
 
-SILENCE_S = 30.0
+TIMEOUT_S = 30.0
 """Seconds after which the connection to a peer that vanished without notice is found to be dead."""
 
 Neighbours = Callable[[Collection[PeerId]], Mapping[PeerId, Collection[PeerId]]]
@@ -134,7 +134,7 @@ class Simulation:
     def _leave(self, node: _Node) -> None:
         node.port.present = False
         for other in node.neighbours.values():
-            notice_s = SILENCE_S if node.peer.vanishes else node.peer.link.latency_s + other.peer.link.latency_s
+            notice_s = TIMEOUT_S if node.peer.vanishes else node.peer.link.latency_s + other.peer.link.latency_s
             self.clock.at(self.clock.now + notice_s, other.lose, node)
 
 

@@ -23,7 +23,7 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 if TYPE_CHECKING:
     from learner.simulation.world import World
 
-SILENCE_S = 20.0
+TIMEOUT_S = 20.0
 """Seconds until the learner notices that a machine was taken away: four heartbeats of 5 s."""
 
 NEWCOMER = "On standby: the plan has not been reviewed since your machine came."
@@ -152,7 +152,7 @@ class Node:
         self._waiting, self._making = [], None
         world.workload.withdraw(peer)
         life = self._life
-        world.after(SILENCE_S, lambda: self._missed() if self._life == life else None)
+        world.after(TIMEOUT_S, lambda: self._missed() if self._life == life else None)
         if world.learning.barrier:
             world.serve()
 

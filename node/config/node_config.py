@@ -21,7 +21,7 @@ from node.config.common import (
     Text,
 )
 from node.config.daily_hours import MAX_CHARS
-from node.config.swarm_config import PATIENCE_S
+from node.config.swarm_config import GIVE_UP_S
 from protocol.versions.formats import FP8, INT4, INT8
 
 OnNewVersion = Literal["finish", "continue", "abort"]
@@ -72,7 +72,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     """Niceness of the engine: 0 as other programs, 19 yields to all of them."""
     hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
     """Hours to work in, by the machine's clock: "19:00-07:30, 12:00-13:00"; empty: always."""
-    patience_s: PositiveFloat = PATIENCE_S
+    patience_s: PositiveFloat = GIVE_UP_S
     """Seconds without any success after which the node ends."""
     on_new_version: OnNewVersion = "finish"
     """Completions in flight at a new version ("vllm"): "finish", "continue" with it, or "abort"."""

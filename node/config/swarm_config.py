@@ -55,7 +55,7 @@ from protocol.core.limits import (
     MIN_TEMPERATURE,
 )
 
-PATIENCE_S = 600.0
+GIVE_UP_S = 600.0
 """Seconds that a rollout node goes on while nothing works. That is long enough for another program to leave the GPU, or
 for the operator to publish something else, and so short that the person who started the node is still there."""
 

@@ -30,15 +30,15 @@ def is_settled(
         num_met: peers that are connected.
         is_outside: whether the learner is in the internet; otherwise no peer dials back.
     """
-    is_patient = elapsed_s < SIGHTS_S
-    if is_patient and len({sight.peer for sight in evidence.sights}) < num_met:
+    may_wait = elapsed_s < SIGHTS_S
+    if may_wait and len({sight.peer for sight in evidence.sights}) < num_met:
         return False
     if not is_outside:
         return True
     if mapping is not None and not has_answered(mapping, routers):
         return False
     if not evidence.num_helpers or not evidence.addresses:
-        return not is_patient
+        return not may_wait
     return all(one.is_tried for one in evidence.addresses)
 
 

@@ -79,13 +79,13 @@ class FakeEngine:
             self._lives.add(life)
             try:
                 await trio.lowlevel.checkpoint()
-                with trio.move_on_after(seconds) as patience:
+                with trio.move_on_after(seconds) as time_limit:
                     await interrupted.wait()
             finally:
                 self._lives.discard(life)
         if life.cancelled_caught:
             raise EngineCrashed("the fake engine was told to crash; make the call again")
-        if not patience.cancelled_caught and (each_s := self._config.seconds_per_token) > 0:
+        if not time_limit.cancelled_caught and (each_s := self._config.seconds_per_token) > 0:
             seconds = min(seconds, trio.current_time() - began)
             generations = [_first(one, int(seconds / each_s)) for one in generations]
         num_tokens = max(1, sum(len(g.tokens) for g in generations))

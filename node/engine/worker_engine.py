@@ -62,7 +62,7 @@ class WorkerConfig:
     auto|float32|bfloat16|float16; auto is float32 on a CPU and the stored type elsewhere. `max_batch`: completions at a
     time. `kv_cache_bytes`: memory for their caches; 0 for what the worker finds free. `ram_bytes`: bound on the memory
     of all its processes together; None for no bound. `on_new_version`: what happens to unfinished completions, where a
-    worker can choose. `scratch`: as in `ChildSpec`. `hang_s`: its `silence_s`.
+    worker can choose. `scratch`: as in `ChildSpec`. `hang_s`: its `timeout_s`.
     """
 
     WORKER: ClassVar[str]
@@ -102,7 +102,7 @@ class WorkerConfig:
             nice=self.nice,
             cancel_op="cancel",
             memory_bytes=self.ram_bytes,
-            silence_s=self.hang_s,
+            timeout_s=self.hang_s,
             yields_memory=True,
             scratch=self.scratch,
             restarts=self.restarts,
@@ -136,7 +136,7 @@ class WorkerEngine:
             with _as_engine_errors():
                 request = _install_request(version, directory)
                 request["on_new_version"] = self.on_new_version
-                await self._service.call("install", request, silence_s=INSTALL_S)
+                await self._service.call("install", request, timeout_s=INSTALL_S)
         except EngineRefused as refusal:
             raise InstallFailed(str(refusal)) from refusal
 
@@ -220,7 +220,7 @@ class WorkerEngine:
         if self._installed is None or self._directory is None:
             return
         try:
-            await worker.call("install", _install_request(self._installed, self._directory), silence_s=INSTALL_S)
+            await worker.call("install", _install_request(self._installed, self._directory), timeout_s=INSTALL_S)
         except ChildRefused:
             self._installed = self._directory = None
         self.restarted.emit(None)

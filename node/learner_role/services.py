@@ -164,7 +164,7 @@ class LearnerServices:
                 lengths=CompletionLengths(alike=alike) if learn.leases_longest_first else None,
             ),
             kappa=learn.publish_every or 1,
-            membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
+            membership=Membership(timeout_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
         self.signals.prompts_ready.subscribe(lambda _: self.state.notify())
 

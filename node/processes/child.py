@@ -73,13 +73,13 @@ class SupervisedChild:
         header: Mapping[str, object] | None = None,
         arrays: Arrays | None = None,
         *,
-        silence_s: float | None = None,
+        timeout_s: float | None = None,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         """Send a request and return the reply's header and arrays. Many callers may call at once, and replies come in
         any order.
 
-        `silence_s`: seconds that the child may send nothing while it owes this reply, in place of the spec's limit.
+        `timeout_s`: seconds that the child may send nothing while it owes this reply, in place of the spec's limit.
         `sent` is called once the request has its place before all later ones.
 
         Raises ChildRefused, ChildCrashed (the call may be repeated), ChildGaveUp. A cancelled call leaves the pipe
@@ -89,7 +89,7 @@ class SupervisedChild:
             if self._gave_up is not None:
                 raise ChildGaveUp(self._gave_up.exit, self._spec.restarts)
             await self._changed.wait()
-        return await self._life.call(op, header, arrays, silence_s=silence_s, sent=sent)
+        return await self._life.call(op, header, arrays, timeout_s=timeout_s, sent=sent)
 
     def end(self, reason: str) -> None:
         """Kill the process in service with its whole group, if there is one. It is started again as after any other

@@ -71,7 +71,7 @@ class _Waiting:
     """A caller that waits for this process, and how many seconds without a frame it allows. `reply` stays None if the
     process ended first."""
 
-    silence_s: float
+    timeout_s: float
     replied: trio.Event = field(default_factory=trio.Event)
     reply: tuple[Header, Arrays] | None = None
 
@@ -94,7 +94,7 @@ class ChildProcess:
         self._tail: deque[str] = deque(maxlen=HEARD_LINES)
         self._reason: str | None = None
         self._exit: ChildExit | None = None
-        self._silent_s = 0.0
+        self._unheard_s = 0.0
         self._waits = ""
         self._carrying: trio.CancelScope | None = None
         self._dismissed = False
@@ -109,13 +109,13 @@ class ChildProcess:
         header: Mapping[str, object] | None = None,
         arrays: Arrays | None = None,
         *,
-        silence_s: float | None = None,
+        timeout_s: float | None = None,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         """Do the same as `SupervisedChild.call`, for this process only."""
         request = next(self._ids)
         frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
-        waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)
+        waiting = await self._send(request, frame, self._spec.timeout_s if timeout_s is None else timeout_s)
         sent()
         try:
             await waiting.replied.wait()
@@ -130,13 +130,13 @@ class ChildProcess:
             raise ChildRefused(str(reply.get("kind", "error")), str(reply.get("error", "no reason given")))
         return reply, reply_arrays
 
-    async def _send(self, request: int, frame: bytes, silence_s: float) -> _Waiting:
+    async def _send(self, request: int, frame: bytes, timeout_s: float) -> _Waiting:
         """Give `frame` to the writer. The slot taken here is released when the reply comes, not when the caller
         leaves."""
         await self._slots.acquire()
         if not self._waiting:
-            self._silent_s = 0.0  # it owed no reply
-        waiting = self._waiting[request] = _Waiting(silence_s)
+            self._unheard_s = 0.0  # it owed no reply
+        waiting = self._waiting[request] = _Waiting(timeout_s)
         with ExitStack() as stack:
             stack.callback(self._give_up, request)
             try:
@@ -184,8 +184,8 @@ class ChildProcess:
                         nursery.cancel_scope.cancel()
                     nursery.start_soon(self._write_frames)
                     nursery.start_soon(enter_service)
-                    if self._spec.silence_s < math.inf:
-                        nursery.start_soon(self._watch_silence)
+                    if self._spec.timeout_s < math.inf:
+                        nursery.start_soon(self._watch_timeout)
                     if self._spec.memory_bytes is not None:
                         nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
                     await self._read_frames()
@@ -214,15 +214,15 @@ class ChildProcess:
         held = await wait_over(self.pid, limit_bytes)
         self.condemn(f"it held {held / 1e9:.2f} GB of memory, more than its limit of {limit_bytes / 1e9:.2f} GB")
 
-    async def _watch_silence(self) -> None:
-        every_s = min(LOOK_S, self._spec.silence_s / LOOKS)
+    async def _watch_timeout(self) -> None:
+        every_s = min(LOOK_S, self._spec.timeout_s / LOOKS)
         while True:
             await trio.sleep(every_s)
             # Checks are counted, not seconds: while the machine slept, or this process was stopped, nothing could
             # arrive.
-            self._silent_s += every_s
-            allowed_s = max((waiting.silence_s for waiting in self._waiting.values()), default=math.inf)
-            if self._silent_s >= allowed_s:
+            self._unheard_s += every_s
+            allowed_s = max((waiting.timeout_s for waiting in self._waiting.values()), default=math.inf)
+            if self._unheard_s >= allowed_s:
                 self.condemn(f"it owed replies, and sent nothing for {allowed_s:g} s: it hangs")
 
     def _end(self) -> ChildExit:
@@ -274,7 +274,7 @@ class ChildProcess:
         return bytes(data)
 
     def _take_frame(self, header: Header, arrays: Arrays) -> None:
-        self._silent_s = 0.0
+        self._unheard_s = 0.0
         match header:
             case {"event": "ready"}:
                 self._ready.set()

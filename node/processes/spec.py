@@ -77,7 +77,7 @@ class ChildSpec:
         dying_s: seconds in which a child that closed its pipe unasked must end.
         grace_s: seconds in which a child that is asked to end must end.
         scratch: directory of its temporary files (`node.processes.temp_directory`); None: the system's.
-        silence_s: seconds after which a child that owes a reply and sends no frame counts as hanging. It is ended as if
+        timeout_s: seconds after which a child that owes a reply and sends no frame counts as hanging. It is ended as if
             it had crashed. A call may allow more.
     """
 
@@ -94,7 +94,7 @@ class ChildSpec:
     memory_bytes: int | None = None
     yields_memory: bool = False
     scratch: Path | None = None
-    silence_s: float = math.inf
+    timeout_s: float = math.inf
     restarts: RestartLimits = field(default_factory=RestartLimits)
 
 

@@ -5,7 +5,7 @@
 - `command`: `volery join`, and how Ctrl-C ends it
 - `dry_run`: `volery join --dry-run`
 - `owner_control`: the owner's pause, resume and drain
-- `patience`: how long the node retries what fails
+- `retry_policy`: how long the node retries what fails
 - `proof_client`: proofs that records were trained on
 - `receipt_revisions`: verdicts that the learner revised
 - `resource_limits`: how much of the machine the node may use

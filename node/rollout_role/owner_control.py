@@ -18,7 +18,7 @@ import trio
 
 from learner.ledger.troubles import in_words
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Patience
+from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.worker import RolloutCounts
 from node.runtime.errors import RunError
 from node.runtime.events import Clock
@@ -37,7 +37,7 @@ class NodeWorker(Protocol):
     """The parts of a worker that its owner's orders need: of `RolloutWorker`, or of a teacher node's worker."""
 
     shift: Availability
-    patience: Patience
+    retry_policy: RetryPolicy
     line: WorkClient
     counts: RolloutCounts
     holding: set[LeaseId]
@@ -136,7 +136,7 @@ class Owner:
             return f"draining, {counted(len(self.role.holding), 'lease')} to deliver"
         shift = self.role.shift
         if shift.is_lent:
-            return in_words(self.role.patience.told) or (
+            return in_words(self.role.retry_policy.told) or (
                 "at work" if self.role.line.is_up else "not connected to the learner"
             )
         why = shift.held or f"outside its hours, until {shift.turns_at}"

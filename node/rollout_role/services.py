@@ -23,10 +23,10 @@ from node.network.swarm_peer import SwarmPeer
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
 from node.rollout_role.owner_control import NodeWorker, Owner
-from node.rollout_role.patience import Patience
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.resource_limits import in_force
+from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.session_records import SessionRecords
 from node.rollout_role.work_line_news import line_reporter
 from node.rollout_role.worker import RolloutWorker
@@ -193,7 +193,7 @@ class RolloutServices(NodeServices):
             events=self.events,
             form=engine.scheme_in_force or STORED,
             shift=Availability(parse_hours(engine.hours)),
-            patience=Patience(patience_s=engine.patience_s),
+            retry_policy=RetryPolicy(give_up_s=engine.patience_s),
         )
         self.arrivals.subscribe(role.arrive)
         self.fetch_failures.subscribe(lambda news: role.note_fetch_failure(*news))
@@ -261,7 +261,7 @@ class RolloutServices(NodeServices):
             tokens_per_s=counts.tokens_per_s or 0.0,
             hours_left_s=self.role.shift.left_s,
             energy=self.energy.told(),
-            troubles=self.role.patience.told,
+            troubles=self.role.retry_policy.told,
             ext=self._reach(anew=False),
         )
 

@@ -1,7 +1,7 @@
 """Keep the newest version that is complete here in service: installed in the engine and proven.
 
-A version that cannot be installed is tried again after growing pauses (`node.rollout_role.patience`), a newer one at
-once. An engine that is restarted during such a pause does not shorten it. It proves what it has loaded meanwhile, so
+A version that cannot be installed is tried again after growing pauses (`node.rollout_role.retry_policy`), a newer one
+at once. An engine that is restarted during such a pause does not shorten it. It proves what it has loaded meanwhile, so
 that no batch waits for the end of the pause.
 
 Invariants:
@@ -24,7 +24,7 @@ import trio
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed, PolicyEngine
 from node.engine.probe_check import require_proven
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Arrived, Event, Failed, Patience, Worked
+from node.rollout_role.retry_policy import Arrived, Event, Failed, RetryPolicy, Worked
 from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.visible import first_line
@@ -46,8 +46,8 @@ class ServingVersion:
         in_flight: the version that is being fetched, or None.
         on_change: called whenever a version may have come into service, or become trusted.
         on_installed: called once a version is in service.
-        patience: decides when a failed version is tried again.
-        happened: called with the events that `patience` must know.
+        retry_policy: decides when a failed version is tried again.
+        happened: called with the events that `retry_policy` must know.
         has_freed_memory: whether the machine is not lent and the engine holds no memory.
     """
 
@@ -58,7 +58,7 @@ class ServingVersion:
     events: EventLog
     on_change: Callable[[], None]
     on_installed: Callable[[], None]
-    patience: Patience
+    retry_policy: RetryPolicy
     happened: Callable[[Event], None]
     free_after_s: float = FREE_AFTER_S
     has_freed_memory: bool = False
@@ -154,7 +154,7 @@ class ServingVersion:
         """Prove the version in service, if it needs that and is not the newest.
 
         Returns when to try again if it failed. Success does not show that the newest can be installed, so the pauses of
-        that one keep growing (`node.rollout_role.patience`).
+        that one keep growing (`node.rollout_role.retry_policy`).
         """
         found, newest = self.engine.installed, self._newest
         if found is None or found.manifest not in self._unproven:
@@ -199,7 +199,7 @@ class ServingVersion:
         self.happened(
             Failed(kind=TroubleKind.INSTALL, reason=first_line(reason), version=signed.version, is_final=is_final)
         )
-        again_s = None if is_final else self.patience.again_s(TroubleKind.INSTALL)
+        again_s = None if is_final else self.retry_policy.again_s(TroubleKind.INSTALL)
         self.events.emit(
             "install_failed",
             version=str(signed.version),

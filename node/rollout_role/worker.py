@@ -1,7 +1,7 @@
 """Do the work of a rollout node: lease prompts, generate completions, sign records and deliver them.
 
-`node.rollout_role.serving_version` decides which version is in service. `node.rollout_role.patience` decides how long
-failures are retried, and what the learner is told about them.
+`node.rollout_role.serving_version` decides which version is in service. `node.rollout_role.retry_policy` decides how
+long failures are retried, and what the learner is told about them.
 
 Invariants:
 
@@ -41,7 +41,7 @@ from node.engine.interface import (
 from node.engine.lease_requests import learners_clock, record_of, requests_of
 from node.engine.throughput import measure_speed
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
+from node.rollout_role.retry_policy import Event, Failed, Lent, RetryPolicy, Worked
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.batched_calls import BatchedCalls
 from node.runtime.events import EventLog
@@ -170,7 +170,7 @@ class RolloutWorker:
     form: str = STORED
     """The format in which the engine holds weights. Records name it."""
     shift: Availability = field(default_factory=Availability)
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     is_draining: bool = False
@@ -198,7 +198,7 @@ class RolloutWorker:
             events=self.events,
             on_change=self._stir,
             on_installed=self.line.beat_now,
-            patience=self.patience,
+            retry_policy=self.retry_policy,
             happened=self._note,
         )
 
@@ -297,14 +297,14 @@ class RolloutWorker:
 
     def _note(self, event: Event) -> None:
         """Note that something failed or worked, and tell the learner if its view of our troubles changes."""
-        if self.patience.handle(event, trio.current_time()):
+        if self.retry_policy.handle(event, trio.current_time()):
             self.line.beat_now()
         self._stir()
 
     async def _persevere(self) -> None:
         """Wait until nothing has worked for too long. Raises GaveUp."""
-        while (why := self.patience.verdict(trio.current_time())) is None:
-            with trio.move_on_at(self.patience.ends_s):
+        while (why := self.retry_policy.verdict(trio.current_time())) is None:
+            with trio.move_on_at(self.retry_policy.ends_s):
                 await self._stirred.wait()
         self.events.emit("gave_up", reason=why)
         await self._end(why)
@@ -342,9 +342,11 @@ class RolloutWorker:
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 while self.installed is None:  # before the first version, or after a rest
                     await self._stirred.wait()
-                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # one batch at a time while batches fail
+                while self._in_hand and self.retry_policy.fails(
+                    LEASE, ENGINE
+                ):  # one batch at a time while batches fail
                     await self._stirred.wait()
-                await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
+                await trio.sleep_until(max(self._asks_again_s, self.retry_policy.again_s(LEASE, ENGINE)))
                 if self.counts.tokens_per_s is None:  # before the first lease, while nothing else runs
                     speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
                     self.events.emit("speed_measured", tokens_per_s=round(speed, 1))

@@ -6,7 +6,7 @@ that succeeded.
 
 Invariants:
 
-- A remembered peer is not sent both at once, as long as it is among the last MAX_PATIENT.
+- A remembered peer is not sent both at once, as long as it is among the last MAX_REMEMBERED.
 - One call makes at most two attempts.
 """
 
@@ -19,7 +19,7 @@ from typing import TypeVar
 from protocol.core.ids import PeerId
 from swarm.libp2p.security import NotTakenAtOnce
 
-MAX_PATIENT = 1024
+MAX_REMEMBERED = 1024
 """Peers remembered: as many as a node has connections. A forgotten peer costs one more connection."""
 
 T = TypeVar("T")
@@ -29,11 +29,11 @@ class Haste:
     """Remember the peers that cannot take a proposal and the first message at once."""
 
     def __init__(self) -> None:
-        self._patient: dict[PeerId, None] = {}
+        self._remembered: dict[PeerId, None] = {}
 
     def suits(self, peer: PeerId) -> bool:
         """Return whether sending the proposal and the first message at once may save a round trip."""
-        return peer not in self._patient
+        return peer not in self._remembered
 
     async def attempt(self, peer: PeerId, connect: Callable[[bool], Awaitable[T]]) -> T:
         """Connect to a peer; `connect` gets True to send both at once. Raises what its last call raises."""
@@ -45,7 +45,7 @@ class Haste:
         return connected
 
     def _remember(self, peer: PeerId) -> None:
-        self._patient.pop(peer, None)
-        self._patient[peer] = None
-        if len(self._patient) > MAX_PATIENT:
-            self._patient.pop(next(iter(self._patient)))
+        self._remembered.pop(peer, None)
+        self._remembered[peer] = None
+        if len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.pop(next(iter(self._remembered)))

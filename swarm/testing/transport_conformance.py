@@ -376,11 +376,11 @@ async def check_closing_early_does_not_hang_the_sender(harness: Harness) -> None
     """If a handler answers and returns without reading everything, the answer arrives and the sender does not hang."""
     async with pair(harness) as (a, b):
 
-        async def impatient(stream: Stream) -> None:
+        async def hurried(stream: Stream) -> None:
             assert await stream.receive_some(10)
             await stream.send_all(b"enough")
 
-        a.handle("/test/impatient/1", impatient)
+        a.handle("/test/impatient/1", hurried)
         stream = await b.open_stream(a.peer_id, "/test/impatient/1")
         await stream.send_all(bytes(1000))
         assert await read_all(stream) == b"enough"

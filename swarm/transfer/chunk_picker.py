@@ -53,7 +53,7 @@ MAX_FAILURES = 3
 FAILURE_PAUSE_S = 2.0
 """Seconds before a peer that broke a promise is asked again: other holders of the chunk are asked first."""
 
-PATIENCE_S, PATIENCE_LATENCIES = 3.0, 4.0
+TIMEOUT_S, TIMEOUT_LATENCIES = 3.0, 4.0
 """A peer that owes us chunks is given up after so many seconds without a byte, or after so many of its usual latencies
 if that is longer."""
 
@@ -495,7 +495,7 @@ class ChunkPicker:
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for neighbour in list(self._neighbours.values()):
-            if neighbour.asked and now - neighbour.heard_at > max(PATIENCE_S, PATIENCE_LATENCIES * neighbour.latency):
+            if neighbour.asked and now - neighbour.heard_at > max(TIMEOUT_S, TIMEOUT_LATENCIES * neighbour.latency):
                 effects += [GiveUp(peer=neighbour.peer), *self._fail(neighbour, now)]
         with_room = [
             neighbour
@@ -545,8 +545,8 @@ class ChunkPicker:
         A peer that has vanished has no open requests, and would look freest of all. In one simulation a chunk was
         requested from three such peers, one after the other, and its fetcher was done 3 s after all others (of 300).
         """
-        is_silent = now - max(other.heard_at, other.told_at) > PATIENCE_S
-        return self._failures[other.peer], is_silent, len(other.asked), other.latency
+        is_overdue = now - max(other.heard_at, other.told_at) > TIMEOUT_S
+        return self._failures[other.peer], is_overdue, len(other.asked), other.latency
 
     def _others(self, chunk: int, first: _Neighbour, now: float) -> list[_Neighbour]:
         """Return the other peers that hold `chunk` and have room."""

@@ -223,9 +223,9 @@ class ChunkServer:
                 answers = list(outlet.answers)
                 outlet.answers.clear()
                 ends_at = min(outlet.upload_ends_at, trio.current_time() + UPLOAD_TIMEOUT_S)
-                with trio.move_on_at(ends_at) as patience:
+                with trio.move_on_at(ends_at) as time_limit:
                     await outlet.frames.send_together(answers)
-                if patience.cancelled_caught:
+                if time_limit.cancelled_caught:
                     raise _not_taken(outlet.peer)
             elif outlet.upload is not None and outlet.upload_ends_at == math.inf:
                 await self._upload(outlet, outlet.upload)
@@ -261,13 +261,13 @@ class ChunkServer:
             self._uploaded(outlet, cid)
             outlet.answer(exchange.Missing(cid=cid))
             return
-        with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
+        with trio.move_on_after(UPLOAD_TIMEOUT_S) as time_limit:
             await outlet.frames.send_bytes(
                 exchange.chunk_head(cid, len(data)),
                 data,
                 note_progress=partial(self._moved, outlet.peer),
             )
-        if patience.cancelled_caught:
+        if time_limit.cancelled_caught:
             raise _not_taken(outlet.peer)
         self._sent(outlet, cid, len(data))
 

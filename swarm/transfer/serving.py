@@ -191,9 +191,9 @@ class Serving:
     async def _answer_questions(self, frames: FrameStream) -> None:
         while (question := await frames.receive(exchange.Question)) is not None:
             await self._rates.keep_to(frames)
-            with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
+            with trio.move_on_after(UPLOAD_TIMEOUT_S) as time_limit:
                 await frames.send(self._answer(question))
-            if patience.cancelled_caught:
+            if time_limit.cancelled_caught:
                 raise StreamBroken(f"{frames.stream.remote} did not take an answer within {UPLOAD_TIMEOUT_S:.0f} s")
 
     def _answer(self, question: exchange.Question) -> exchange.Answer:

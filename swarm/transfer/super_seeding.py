@@ -65,7 +65,7 @@ FIRST_LAG_S = 0.05
 SMOOTHING = 0.3
 """Weight of the newest lag in its moving average: an uplink that collapses is noticed after three chunks."""
 
-OFFER_PATIENCE_S = 2.0
+OFFER_TIMEOUT_S = 2.0
 """Seconds after which an offer that was not asked for is withdrawn: the peer has the chunk, or does not want it."""
 
 SHOWN_AFTER_S, SHOWN_AFTER_LAGS = 10.0, 5.0
@@ -305,8 +305,8 @@ class SuperSeeder:
         for relay in self._relays.values():
             if not relay.asked:
                 for chunk, since in list(relay.offered.items()):
-                    if now - since > OFFER_PATIENCE_S:
-                        relay.paused_until = now + OFFER_PATIENCE_S
+                    if now - since > OFFER_TIMEOUT_S:
+                        relay.paused_until = now + OFFER_TIMEOUT_S
                         self._take_back(relay, chunk, now)
 
     def _take_back(self, relay: _Relay, chunk: int, now: float) -> None:
@@ -363,9 +363,7 @@ class SuperSeeder:
 
     def _is_giving(self, now: float) -> bool:
         """Return whether an offer is still on its way out. A peer that takes too long over one holds up nobody else."""
-        return any(
-            now - since < OFFER_PATIENCE_S for relay in self._relays.values() for since in relay.offered.values()
-        )
+        return any(now - since < OFFER_TIMEOUT_S for relay in self._relays.values() for since in relay.offered.values())
 
     def _next(self, now: float, in_hand: int) -> Offer | None:
         """Return a fresh chunk for the best target; if the uplink has capacity to spare, a second copy, or a fresh

@@ -25,7 +25,7 @@ from protocol.core.ids import PeerId
 from protocol.core.limits import MANIFEST_PIECE_BYTES
 from swarm.transfer.chunk_picker import OfPeer
 
-MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
+MANIFEST_TIMEOUT_S, MANIFEST_RATE = 1.0, 500_000
 """Seconds that a peer may be silent before the next is asked as well, and the rate in bytes per second that sets the
 additional time for a piece. So a frozen peer costs a second, and a slow link does not carry one manifest twice."""
 
@@ -133,11 +133,11 @@ class ManifestInquiry:
             case Heard(size_bytes=size_bytes):
                 if size_bytes > asked.size_bytes:
                     asked.size_bytes = size_bytes
-                    asked.late_at = min(now + MANIFEST_PATIENCE_S, asked.piece_by)
+                    asked.late_at = min(now + MANIFEST_TIMEOUT_S, asked.piece_by)
             case PieceCame():
                 asked.carries = True
                 asked.piece_by = now + self._piece_s
-                asked.late_at = now + MANIFEST_PATIENCE_S
+                asked.late_at = now + MANIFEST_TIMEOUT_S
                 return self._leave_slowest(now)
             case WholeCame():
                 asked.late_at = math.inf
@@ -145,7 +145,7 @@ class ManifestInquiry:
 
     @property
     def _piece_s(self) -> float:
-        return MANIFEST_PATIENCE_S + self.piece_bytes / MANIFEST_RATE
+        return MANIFEST_TIMEOUT_S + self.piece_bytes / MANIFEST_RATE
 
     def _ask(self, present: Sequence[PeerId], now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -154,9 +154,7 @@ class ManifestInquiry:
                 break
             if peer not in self._known:
                 self._known.add(peer)
-                self._asked[peer] = _Asked(
-                    began_at=now, late_at=now + MANIFEST_PATIENCE_S, piece_by=now + self._piece_s
-                )
+                self._asked[peer] = _Asked(began_at=now, late_at=now + MANIFEST_TIMEOUT_S, piece_by=now + self._piece_s)
                 effects.append(Ask(peer=peer))
         return effects
 

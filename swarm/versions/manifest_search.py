@@ -33,7 +33,7 @@ from protocol.versions.manifest_pieces import ManifestPieces
 from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.manifest_inquiry import (
-    MANIFEST_PATIENCE_S,
+    MANIFEST_TIMEOUT_S,
     Ask,
     Ended,
     Event,
@@ -126,7 +126,7 @@ class ManifestSearch:
         async with trio.open_nursery() as nursery:
             await asking.run(nursery, in_a_hurry)
             for peer in asking.core.late(trio.current_time()):
-                self.note_silence(peer)
+                self.note_no_answer(peer)
             nursery.cancel_scope.cancel()
         if asking.wrong is not None:
             raise asking.wrong
@@ -143,10 +143,10 @@ class ManifestSearch:
         if len(self._lied) >= MAX_LIES:
             self._lied.clear()
         self._lied.add((peer, manifest))
-        self.note_silence(peer)
+        self.note_no_answer(peer)
         self.report(peer, error.fault, error.detail)
 
-    def note_silence(self, peer: PeerId) -> None:
+    def note_no_answer(self, peer: PeerId) -> None:
         """Note that `peer` did not deliver in time."""
         for gone in self._let_down.keys() - self.transport.connected_peers():
             del self._let_down[gone]
@@ -185,7 +185,7 @@ class _Asking:
             if not self.core.waiting or (not keeping_up and in_a_hurry()):
                 return
             # If no peer keeps up, all were asked. Look again a little later, because others may connect.
-            with trio.move_on_at(self.core.next_at if keeping_up else now + MANIFEST_PATIENCE_S):
+            with trio.move_on_at(self.core.next_at if keeping_up else now + MANIFEST_TIMEOUT_S):
                 await self.wake.wait()
 
     def _handle(self, event: Event, nursery: trio.Nursery) -> None:
@@ -198,7 +198,7 @@ class _Asking:
                     self.asked[peer] = _Asked(pieces=pieces)
                     nursery.start_soon(self._ask_one, peer, self.asked[peer], nursery)
                 case Leave(peer=peer):
-                    self.search.note_silence(peer)
+                    self.search.note_no_answer(peer)
                     self.asked[peer].scope.cancel()
 
     async def _ask_one(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> None:
@@ -212,7 +212,7 @@ class _Asking:
             except _WrongManifest as wrong:
                 self.wrong = wrong.error
             except (StreamBroken, trio.TooSlowError):
-                self.search.note_silence(peer)
+                self.search.note_no_answer(peer)
             except StreamRefused:
                 pass
         del self.asked[peer]
@@ -221,7 +221,7 @@ class _Asking:
 
     async def _fetch(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> SignedManifest | None:
         """Return the manifest from `peer`, or None if the peer does not have it, or no longer."""
-        with trio.fail_after(ASK_TIMEOUT_S) as patience:
+        with trio.fail_after(ASK_TIMEOUT_S) as time_limit:
             stream = await self.search.transport.open_stream(peer, exchange.ASK)
             async with open_frames(stream, exchange.MAX_ANSWER_BYTES) as frames:
                 asked.frames = frames
@@ -236,7 +236,7 @@ class _Asking:
                                 Fault.BROKEN_PROMISE, f"answered a request for a manifest with {type(other).__name__}"
                             )
                     if asked.pieces.question is not None:
-                        patience.deadline = trio.current_time() + ASK_TIMEOUT_S
+                        time_limit.deadline = trio.current_time() + ASK_TIMEOUT_S
                         self._handle(Heard(peer=peer, size_bytes=frames.received_bytes), nursery)
                         self._handle(PieceCame(peer=peer), nursery)
         self._handle(WholeCame(peer=peer), nursery)

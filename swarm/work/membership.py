@@ -7,7 +7,7 @@ Invariants:
 
 - Every `Joined` is followed by exactly one `Lost`, unless the peer is still present.
 - A peer that joins again is lost first.
-- A peer without a heartbeat for `silence_s` is lost at the next tick.
+- A peer without a heartbeat for `timeout_s` is lost at the next tick.
 - A peer whose connection ends is lost at once.
 """
 
@@ -91,16 +91,16 @@ class Member:
 
 @dataclass(kw_only=True)
 class Membership:
-    """The table of present and awaited peers. `silence_s` is the timeout in seconds."""
+    """The table of present and awaited peers. `timeout_s` is the timeout in seconds."""
 
-    silence_s: float
+    timeout_s: float
     is_open: bool = False
     members: dict[PeerId, Member] = field(default_factory=dict)
 
     @property
     def returns_s(self) -> float:
         """Seconds that an awaited peer may stay away after the learner has opened."""
-        return max(self.silence_s, RETURNS_WITHIN_S)
+        return max(self.timeout_s, RETURNS_WITHIN_S)
 
     def handle(self, event: Event, now: float) -> list[Lost]:
         """Handle one event at time `now` (seconds, monotonic). Return the lost peers."""
@@ -125,18 +125,18 @@ class Membership:
             case Gone(peer=peer, reason=reason):
                 return self._remove(peer, reason, now)
             case Tick():
-                silent = [m for m in self.members.values() if self._is_silent(m, now)]
-                return [lost for m in silent for lost in self._remove(m.peer, self._why(m), now)]
+                overdue = [m for m in self.members.values() if self._is_overdue(m, now)]
+                return [lost for m in overdue for lost in self._remove(m.peer, self._why(m), now)]
 
-    def _is_silent(self, member: Member, now: float) -> bool:
+    def _is_overdue(self, member: Member, now: float) -> bool:
         if member.awaited:
             return self.is_open and now - member.heard > self.returns_s
-        return now - member.heard > self.silence_s
+        return now - member.heard > self.timeout_s
 
     def _why(self, member: Member) -> str:
         if member.awaited:
             return f"it did not return within {self.returns_s:.0f} s after the learner's restart"
-        return f"no heartbeat for {self.silence_s:.0f} s"
+        return f"no heartbeat for {self.timeout_s:.0f} s"
 
     def _remove(self, peer: PeerId, reason: str, now: float) -> list[Lost]:
         member = self.members.pop(peer, None)

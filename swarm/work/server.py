@@ -311,11 +311,11 @@ class WorkServer:
         self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner], whole: trio.CancelScope
     ) -> None:
         async for answer in answers:
-            with trio.move_on_after(SEND_TIMEOUT_S) as patience:
+            with trio.move_on_after(SEND_TIMEOUT_S) as time_limit:
                 try:
                     await line.frames.send(answer)
                 except trio.Cancelled:
-                    if patience.cancel_called:  # set the reason here, before the reader finds the stream aborted
+                    if time_limit.cancel_called:  # set the reason here, before the reader finds the stream aborted
                         line.end(f"it did not read an answer within {SEND_TIMEOUT_S:.0f} s")
                     raise
         line.reason = "dismissed"

@@ -17,7 +17,7 @@ from benchmarks.network.emulation import Node
 from benchmarks.network.home import Home
 from benchmarks.network.homes import INTERNET, WITNESSES, Laboratory, main, open_homes
 from benchmarks.network.namespaces import ip
-from benchmarks.network.ports import SILENCE_S, Port, answer_to, seen_by
+from benchmarks.network.ports import TIMEOUT_S, Port, answer_to, seen_by
 from benchmarks.network.requirements import LINKS, ROUTERS, missing_tools, obstacle
 from benchmarks.network.routers import KINDS
 from tests.support.paths import ROOT
@@ -76,7 +76,7 @@ class TestRunning:
 
     def test_two_of_one_home_reach_each_other_whatever_their_router_lets_in(self, two_homes: Laboratory) -> None:
         with Port(two_homes, "b1", socket.AF_INET) as here, Port(two_homes, "b2", socket.AF_INET) as there:
-            assert answer_to(here.connect(there.place), SILENCE_S) == "let in"
+            assert answer_to(here.connect(there.place), TIMEOUT_S) == "let in"
 
     def test_a_router_that_was_rebooted_knows_nobody(self) -> None:
         east, west = WITNESSES
@@ -87,10 +87,10 @@ class TestRunning:
             Port(lab, west, socket.AF_INET) as stranger,
         ):
             seen = seen_by(mine, friend)
-            assert answer_to(stranger.connect(seen), SILENCE_S) == "let in"
+            assert answer_to(stranger.connect(seen), TIMEOUT_S) == "let in"
             lab.reboot(home)
             with Port(lab, west, socket.AF_INET) as another:
-                assert answer_to(another.connect(seen), SILENCE_S) == "swallowed"
+                assert answer_to(another.connect(seen), TIMEOUT_S) == "swallowed"
 
     def test_nothing_is_left(self) -> None:
         with open_homes([Home(name="a", kind=KINDS["upnp"])]) as lab:

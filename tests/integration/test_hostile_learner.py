@@ -370,7 +370,9 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
 
     def begin(role: RolloutWorker, events: EventLog) -> None:
         role.counts.tokens_per_s = 1.0  # leases that no engine takes may come for longer than an owner would wait
-        role.patience.patience_s = math.inf  # leases that no engine takes may come for longer than an owner would wait
+        role.retry_policy.give_up_s = (
+            math.inf
+        )  # leases that no engine takes may come for longer than an owner would wait
         role.service.offer(VERSION)
         roles.append(role)
 

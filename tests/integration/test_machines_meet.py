@@ -14,8 +14,8 @@ from learner.training.distributed.machines.messages import (
     FIRST_TOLD_S,
     POLL_S,
     SETTLE_S,
-    SILENT_S,
     STALE_S,
+    TIMEOUT_S,
     TOLD_AGAIN_S,
     Begin,
     Effect,
@@ -272,7 +272,7 @@ def test_a_line_that_broke_between_two_is_told_where_nothing_else_is_known() -> 
 def test_a_machine_that_goes_without_a_word_is_named_and_ends_the_others() -> None:
     world = World(machines=3).gathered()
     world.silent.add(2)
-    world.run(SILENT_S - 2)
+    world.run(TIMEOUT_S - 2)
     assert world.first.state is State.TRAINING
     world.run(4 + SETTLE_S)
     told = (
@@ -295,7 +295,7 @@ def test_when_the_first_goes_the_others_end_and_say_so(how: str) -> None:
     world = World(machines=2).gathered()
     if how == "silence":
         world.silent.add(0)
-        world.run(SILENT_S + 2)
+        world.run(TIMEOUT_S + 2)
     else:
         world.give(1, LineLost(why="the connection to it ended"))
     why = "nothing has been heard of it for 30 s" if how == "silence" else "the connection to it ended"
@@ -360,7 +360,7 @@ def test_whatever_ends_and_goes_it_is_over_once_for_all_that_are_left(
             has_ended.add(number)
             troubled |= end is not None
             world.end(number, end)
-    world.run(2 * SILENT_S + 3 * SETTLE_S)
+    world.run(2 * TIMEOUT_S + 3 * SETTLE_S)
     if troubled:
         left = set(range(machines)) - world.silent
         told = {number: world.lines(number) for number in left}

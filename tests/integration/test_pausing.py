@@ -12,7 +12,7 @@ import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
 from node.rollout_role.owner_control import Drained, Owner
-from node.rollout_role.patience import Failed
+from node.rollout_role.retry_policy import Failed
 from node.rollout_role.worker import DRAINED, HELD, RolloutWorker
 from node.runtime.events import EventLog
 from node.state.owner_orders import Drain, OwnerRequests, OwnerSignals
@@ -251,7 +251,7 @@ async def test_a_node_that_cannot_work_says_so_to_its_owner(tmp_path: Path) -> N
     async def check(learner: Learner) -> None:
         await until(lambda: owned.doing == "at work")
         failed = Failed(kind=TroubleKind.INSTALL, reason="no such attention", version=PolicyVersion(1, 7))
-        owned.role.patience.handle(failed, trio.current_time())
+        owned.role.retry_policy.handle(failed, trio.current_time())
         owned.look()
         await until(lambda: owned.doing == "cannot install 1.7: no such attention")
         owned.orders.pause("`volery pause`")

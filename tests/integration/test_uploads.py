@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 FILES = {"model.bin.json": b"".join(bytes([number]) * CHUNK_BYTES for number in range(6))}
 SIGNED = SWARM.publish(FILES, chunk_bytes=CHUNK_BYTES)
 CIDS = [Cid(chunk.cid) for chunk in SIGNED.manifest.chunks]
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 @dataclass
@@ -58,7 +58,7 @@ async def served(root: Path) -> AsyncIterator[Served]:
             host.handle(exchange.CHUNKS, lambda stream: chunks.serve(FrameStream(stream, 10_000)))
             host.trust(guest.peer_id)
             stream = await guest.open_stream(await guest.dial(host.addresses()), exchange.CHUNKS)
-            with trio.fail_after(PATIENCE_S):
+            with trio.fail_after(TIMEOUT_S):
                 yield Served(chunks, guest, FrameStream(stream, exchange.MAX_CHUNK_FRAME_BYTES))
 
 

@@ -119,7 +119,7 @@ LOGGED = [
     )
     for number in range(5)
 ]
-SILENCE_S = 4.0
+TIMEOUT_S = 4.0
 HEARTBEAT_S = 1.0
 
 
@@ -146,13 +146,13 @@ class FakeTrainer:
     """A trainer that hashes what it is trained on. Weights are 32 bytes; `script` is called before and after each
     request.
 
-    A checkpoint that is saved in the background is durable after `patience` more requests; those whose numbers are in
-    `failing`, counted from 1, never are. An export in the background is there after `export_patience` more, and
-    `script` is called with "written". `apart`: what it reports of each sequence of a batch, if anything.
+    A checkpoint that is saved in the background is durable after `requests_to_save` more requests; those whose numbers
+    are in `failing`, counted from 1, never are. An export in the background is there after `requests_to_export` more,
+    and `script` is called with "written". `apart`: what it reports of each sequence of a batch, if anything.
     """
 
-    patience: int = 0
-    export_patience: int = 0
+    requests_to_save: int = 0
+    requests_to_export: int = 0
     failing: Collection[int] = ()
     on_frame: OnFrame = lambda header, arrays: None
     died: Callable[[], None] = lambda: None
@@ -261,7 +261,7 @@ class FakeTrainer:
         assert self._weights is not None
         assert header["wait"] is False
         text = json.dumps({"steps": self._steps, "weights": self._weights.hex()})
-        self._saving.append((len(self.calls) + self.patience, Path(str(header["directory"])), text))
+        self._saving.append((len(self.calls) + self.requests_to_save, Path(str(header["directory"])), text))
         return {"steps": self._steps}
 
     def _restore(self, header: Header, arrays: Arrays) -> Header:
@@ -289,8 +289,10 @@ class FakeTrainer:
 
         if header["wait"]:
             return export()
-        patience = self.export_patience if self._trains else 0  # no other request comes before the first step
-        self._exporting.append((len(self.calls) + patience, directory, export))
+        requests_to_save = (
+            self.requests_to_export if self._trains else 0
+        )  # no other request comes before the first step
+        self._exporting.append((len(self.calls) + requests_to_save, directory, export))
         return {}
 
 
@@ -638,7 +640,7 @@ def _wire(
     state = RunState(
         scheduler=LeaseScheduler(capacity=capacity, next_prompt=next_prompt),
         kappa=settings.publish_every,
-        membership=Membership(silence_s=SILENCE_S),
+        membership=Membership(timeout_s=TIMEOUT_S),
     )
     send, receive = trio.open_memory_channel[Incoming](INBOX)
     began = Began(

@@ -4,8 +4,8 @@ Pure. The numbers are in `constants`.
 
 Invariants:
 
-- A set that is moved to has paid off at every review for BETTER_REVIEWS times `patience`.
-- `patience` doubles with every move that had to be taken back (`regret`), and falls again while there is none. So
+- A set that is moved to has paid off at every review for BETTER_REVIEWS times `caution`.
+- `caution` doubles with every move that had to be taken back (`regret`), and falls again while there is none. So
   changes that undo each other become rare, whatever the noise.
 """
 
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from learner.provisioning.model.machine_selection import MARGIN, PLAN_STANDS_S, Choice, cheapest
 from learner.provisioning.planner.constants import (
     BETTER_REVIEWS,
+    CAUTION_MOST,
     HELD,
     LOOK_REVIEWS,
-    PATIENCE_MOST,
     PAYS,
     SAVING,
     SURPLUS,
@@ -42,10 +42,10 @@ class CheaperSetSearch:
 
     def __init__(self, review_s: float) -> None:
         self.aim: Aim | None = None
-        self.patience = 1.0
+        self.caution = 1.0
         self._review_s = review_s
         self._changed_s = -math.inf
-        """When patience last changed."""
+        """When caution last changed."""
         self._looked_s = -math.inf
         self._offers: frozenset[tuple[str, float]] = frozenset()
         self._offered_s = 0.0
@@ -76,12 +76,12 @@ class CheaperSetSearch:
 
     def regret(self, now_s: float) -> None:
         """Record that a peer that was deactivated is needed again: the next better set must look better for longer."""
-        self.patience, self._changed_s = min(PATIENCE_MOST, 2 * self.patience), now_s
+        self.caution, self._changed_s = min(CAUTION_MOST, 2 * self.caution), now_s
 
     def review(self, pool: Pool, active: frozenset[str], now_s: float) -> Aim | None:
         """Return the set to move to now, if there is one."""
         if now_s - self._changed_s >= PLAN_STANDS_S:
-            self.patience, self._changed_s = max(1.0, self.patience / 2), now_s
+            self.caution, self._changed_s = max(1.0, self.caution / 2), now_s
         if self.aim is not None:
             has_lost = not self.aim.names <= pool.names
             if not self._stands(pool, active, self.aim, now_s):
@@ -91,7 +91,7 @@ class CheaperSetSearch:
         aim = self.aim = self.aim or self._look(pool, active, now_s)
         if aim is None or aim.begun:
             return aim
-        return aim if now_s - aim.since_s >= BETTER_REVIEWS * self._review_s * self.patience else None
+        return aim if now_s - aim.since_s >= BETTER_REVIEWS * self._review_s * self.caution else None
 
     def _look(self, pool: Pool, active: frozenset[str], now_s: float) -> Aim | None:
         """Search for a better set, unless that was done a moment ago."""

@@ -81,7 +81,7 @@ LOOK_REVIEWS = 4
 """Least reviews between two searches after prices or peers changed: a search of a thousand peers takes half a
 second."""
 
-PATIENCE_MOST = 12.0
+CAUTION_MOST = 12.0
 """Largest multiple of BETTER_REVIEWS, an hour: a quieter swarm must be able to become cheaper again."""
 
 EXACT_ADDITIONS = 300

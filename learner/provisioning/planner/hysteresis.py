@@ -48,11 +48,11 @@ class Shortages:
         self.lasted_s = 0.0
         """For how many seconds half of the reserve had been gone at the last look."""
 
-    def is_due(self, share: float, num_left: int, now_s: float, *, patience: float) -> bool:
+    def is_due(self, share: float, num_left: int, now_s: float, *, caution: float) -> bool:
         """Return whether it is time to add to a pool that supplies `share`, and from which `num_left` peers have left
         since the last look.
 
-        `patience`: factor on the time that a shortage must last for which nothing waits yet.
+        `caution`: factor on the time that a shortage must last for which nothing waits yet.
         """
         severe_s = self._severe.update(share < SEVERE, now_s)
         short_s = self._short.update(share < SHORT, now_s)
@@ -62,7 +62,7 @@ class Shortages:
             (num_left > 0 and share < MARGIN)
             or severe_s >= SEVERE_REVIEWS * self._review_s
             or short_s >= SHORT_REVIEWS * self._review_s
-            or thin_s >= BETTER_REVIEWS * self._review_s * patience
+            or thin_s >= BETTER_REVIEWS * self._review_s * caution
         )
 
     def made_good(self) -> None:

@@ -187,7 +187,7 @@ class Planner:
     def _replenish(self, pool: Pool, num_left: int) -> bool:
         """Add what is missing if that is due. Return whether the pool was short."""
         share, bargain = pool.share(self._active), self._bargain
-        if self._shortages.is_due(share, num_left, self._now_s, patience=bargain.patience) or not self._active:
+        if self._shortages.is_due(share, num_left, self._now_s, caution=bargain.caution) or not self._active:
             bargain.aim = None
             self._add(pool, share, num_left)
             return True

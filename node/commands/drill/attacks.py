@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-PATIENCE = 400
+TURN_ROLLOUTS = 400
 """Rollouts that a cheat makes in its turn: enough to show what it can do. Then the next attack takes its place."""
 
 SLEEPS = 500
@@ -48,7 +48,7 @@ class Attack(Enum):
     harm: Harm
     rollouts: int
 
-    def __new__(cls, name: str, said: str, harm: Harm = Harm.TRAINING, rollouts: int = PATIENCE) -> Attack:
+    def __new__(cls, name: str, said: str, harm: Harm = Harm.TRAINING, rollouts: int = TURN_ROLLOUTS) -> Attack:
         attack = object.__new__(cls)
         attack._value_, attack.said, attack.harm, attack.rollouts = name, said, harm, rollouts
         return attack
@@ -74,7 +74,7 @@ class Attack(Enum):
     IMPERSONATED = "impersonated", "sends records in the name of another key"
     POISONED = "poisoned", "writes a text of its own after right answers"
     SYBIL = "sybil", "is greedy, and comes with a new key after every 4 groups"
-    SLEEPER = "sleeper", "is honest for 500 rollouts, and then greedy", Harm.TRAINING, SLEEPS + PATIENCE
+    SLEEPER = "sleeper", "is honest for 500 rollouts, and then greedy", Harm.TRAINING, SLEEPS + TURN_ROLLOUTS
     MINTED = "minted", "signs receipts for chunks that its other key never sent", Harm.CREDIT
     OVERCHARGING = "overcharging", "asks a hundred times the price, and claims hours that it did not work", Harm.CREDIT
     BASE = "base", "generates with the first version of the run, and claims the newest"

@@ -32,7 +32,7 @@ from learner.provisioning.estimation.recording import (
     Withdrawn,
 )
 from learner.simulation.machines import Absence, Change, Machine
-from learner.simulation.rollout_node import SILENCE_S
+from learner.simulation.rollout_node import TIMEOUT_S
 
 ENOUGH = 6
 """Deliveries of a peer from which on their spread is meaningful."""
@@ -199,7 +199,7 @@ def _presences(events: Sequence[Joined | Left], began_s: float, until_s: float) 
                 if since_s is None and lent_s > at_s:
                     since_s = at_s
             case Left() if since_s is not None:
-                went_s = at_s - SILENCE_S if event.reason == "silent" else at_s
+                went_s = at_s - TIMEOUT_S if event.reason == "silent" else at_s
                 yield since_s, max(since_s, went_s)
                 since_s = None
             case _:

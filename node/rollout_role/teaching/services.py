@@ -12,8 +12,8 @@ from node.engine.interface import ScoringEngine
 from node.network.budget_reports import FaultLog
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Patience
 from node.rollout_role.receipt_revisions import Revisions
+from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.services import NodeServices
 from node.rollout_role.session_records import SessionRecords
 from node.rollout_role.teaching.worker import TeachingWorker
@@ -63,7 +63,7 @@ class TeachingServices(NodeServices):
             batch_rollouts=engine.batch_rollouts,
             events=events,
             shift=Availability(parse_hours(engine.hours)),
-            patience=Patience(patience_s=engine.patience_s),
+            retry_policy=RetryPolicy(give_up_s=engine.patience_s),
         )
         self.owner = self.build_owner(self.role, carried=lambda: 0)
         self.energy = self.build_energy(self.role)
@@ -101,5 +101,5 @@ class TeachingServices(NodeServices):
             engine_s=counts.engine_s,
             hours_left_s=self.role.shift.left_s,
             energy=self.energy.told(),
-            troubles=self.role.patience.told,
+            troubles=self.role.retry_policy.told,
         )

@@ -1,6 +1,6 @@
 """Do the work of a teacher node: lease groups, score them, sign records and deliver them.
 
-`node.rollout_role.patience` decides how long failures are retried.
+`node.rollout_role.retry_policy` decides how long failures are retried.
 
 Invariants:
 
@@ -24,7 +24,7 @@ import trio
 from node.engine.interface import EngineCrashed, EngineError, EngineRefused, ScoringEngine
 from node.engine.teacher_scores import scores_of
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
+from node.rollout_role.retry_policy import Event, Failed, Lent, RetryPolicy, Worked
 from node.rollout_role.worker import DRAINED, GOODBYE_S, STOPPED, GaveUp, RolloutCounts
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts, Received
@@ -59,7 +59,7 @@ class TeachingWorker:
     batch_rollouts: int
     events: EventLog
     shift: Availability = field(default_factory=Availability)
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
     is_draining: bool = False
@@ -124,7 +124,7 @@ class TeachingWorker:
                 return
             leases: list[ScoreLease] = []
             with self.shift.until_over(), trio.CancelScope() as self._asking:
-                await trio.sleep_until(self.patience.again_s(TroubleKind.LEASE, TroubleKind.ENGINE))
+                await trio.sleep_until(self.retry_policy.again_s(TroubleKind.LEASE, TroubleKind.ENGINE))
                 leases = await self.line.request_scoring(self.batch_rollouts)
             if not leases:
                 continue
@@ -191,8 +191,8 @@ class TeachingWorker:
 
     async def _persevere(self) -> None:
         """Wait until nothing has worked for too long. Raises GaveUp."""
-        while (why := self.patience.verdict(trio.current_time())) is None:
-            with trio.move_on_at(self.patience.ends_s):
+        while (why := self.retry_policy.verdict(trio.current_time())) is None:
+            with trio.move_on_at(self.retry_policy.ends_s):
                 await self._stirred.wait()
         self.events.emit("gave_up", reason=why)
         self._give_up(list(self._in_hand.values()), why)
@@ -207,7 +207,7 @@ class TeachingWorker:
         self.line.beat_now()
 
     def _note(self, event: Event) -> None:
-        if self.patience.handle(event, trio.current_time()):
+        if self.retry_policy.handle(event, trio.current_time()):
             self.line.beat_now()
         self._stir()
 

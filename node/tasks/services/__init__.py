@@ -5,7 +5,7 @@
 - `http_client`: send one request, and read a limited reply
 - `judge`: a language model as a judge, over the chat completions protocol
 - `loop_thread`: asyncio for callers without a loop
-- `patience`: decide when to ask again, and whether a service is down
+- `retries`: decide when to ask again, and whether a service is down
 - `remarks`: notices about services for the operator
 - `reward_service`: a plain service, items in and rewards out
 - `terms`: the settings of a service, and the form of its answers

@@ -1,6 +1,6 @@
 """Ask a service questions in batches, on asyncio. Each one gets an answer, or is `Unsaid`, within its time.
 
-`node.tasks.services.patience` decides when to ask again, and whether the service is down.
+`node.tasks.services.retries` decides when to ask again, and whether the service is down.
 
 Invariants:
 
@@ -22,8 +22,8 @@ from random import Random
 from node.tasks.api.interface import TaskError
 from node.tasks.services.answer_cache import AnswerCache
 from node.tasks.services.http_client import HttpClient, key_of
-from node.tasks.services.patience import MAX_PAUSE_S, Health, RequestFailed, pause_s
 from node.tasks.services.remarks import remark
+from node.tasks.services.retries import MAX_PAUSE_S, Health, RequestFailed, pause_s
 from node.tasks.services.terms import ServiceTerms, Speech, Unsaid, Worth, shortened
 
 MAX_WAITING = 4096

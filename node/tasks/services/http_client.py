@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from node.tasks.api.interface import TaskError
-from node.tasks.services.patience import RequestFailed, read_retry_after
+from node.tasks.services.retries import RequestFailed, read_retry_after
 from node.tasks.services.terms import ServiceTerms, shortened
 
 if TYPE_CHECKING:

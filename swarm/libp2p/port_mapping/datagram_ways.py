@@ -27,8 +27,8 @@ from swarm.libp2p.port_mapping.outcomes import (
     Granted,
     IPAddress,
     MappedBy,
+    NoAnswer,
     Refused,
-    Silent,
     why_no_external,
 )
 from swarm.libp2p.sockets.addresses import Address
@@ -96,7 +96,7 @@ class PcpWay:
             case pcp.VersionUnsupported(speaks=speaks):
                 return Refused(why=f"the router speaks only version {speaks} of PCP")
             case None:
-                return Silent(why="the router does not answer PCP")
+                return NoAnswer(why="the router does not answer PCP")
 
     async def look(self) -> Forgot | Moved | None:
         """Return what happened to the mapping; None if nothing did, or the gateway is silent."""
@@ -173,7 +173,7 @@ class NatPmpWay:
             case nat_pmp.Failure(result=result):
                 return Refused(why=nat_pmp.explain(result))
             case None:
-                return Silent(why="the router does not answer NAT-PMP")
+                return NoAnswer(why="the router does not answer NAT-PMP")
         match await self._map(external_port, lifetime_s):
             case nat_pmp.Failure(result=result):
                 return Refused(why=nat_pmp.explain(result))
@@ -182,7 +182,7 @@ class NatPmpWay:
             case nat_pmp.PortAnswer():
                 return Refused(why="the router granted the port for 0 s")
             case None:
-                return Silent(why="the router does not answer NAT-PMP")
+                return NoAnswer(why="the router does not answer NAT-PMP")
 
     async def look(self) -> Forgot | Moved | None:
         """Return what happened to the mapping; None if nothing did, or the gateway is silent."""

@@ -1,10 +1,10 @@
-"""Send requests to one gateway over one UDP socket, repeatedly until it answers or PATIENCE_S is over.
+"""Send requests to one gateway over one UDP socket, repeatedly until it answers or TIMEOUT_S is over.
 
 The socket is connected, so the kernel delivers only datagrams from the gateway's own address and port.
 
 Invariants:
 
-- A request takes at most PATIENCE_S, whatever the gateway sends meanwhile.
+- A request takes at most TIMEOUT_S, whatever the gateway sends meanwhile.
 - One request is open at a time; the others wait for their turn.
 """
 
@@ -27,7 +27,7 @@ RETRANSMIT_S = (0.25, 0.5, 1.0, 2.0)
 nothing else to try, while we have UPnP.
 """
 
-PATIENCE_S = sum(RETRANSMIT_S)
+TIMEOUT_S = sum(RETRANSMIT_S)
 
 MAX_HEARD = 64
 """Datagrams that are read after each transmission. If a gateway sends more, they wait for the next one."""

@@ -38,7 +38,7 @@ from swarm.libp2p.port_mapping.lease import (
     MappingLease,
     Tick,
 )
-from swarm.libp2p.port_mapping.outcomes import Answer, Granted, MappedBy, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import Answer, Granted, MappedBy, NoAnswer, Refused
 from swarm.libp2p.port_mapping.ssdp import find_locations
 from swarm.libp2p.port_mapping.upnp import UpnpWay
 from swarm.libp2p.reachability.dial_policy import SHARED, is_private
@@ -213,7 +213,7 @@ def _combine(refusals: Sequence[Refused], version: int) -> Answer:
     """Return why nothing was granted, by all that were asked."""
     if not refusals:
         asked = "PCP, NAT-PMP or UPnP" if version == 4 else "PCP, the only protocol for IPv6 that is spoken here"
-        return Silent(why=f"the router does not answer {asked}")
+        return NoAnswer(why=f"the router does not answer {asked}")
     return Refused(
         why="; ".join(dict.fromkeys(one.why for one in refusals)),
         is_conflict=all(one.is_conflict for one in refusals),

@@ -26,7 +26,7 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from swarm.libp2p.port_mapping.outcomes import Answer, Granted, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import Answer, Granted, NoAnswer, Refused
 from swarm.libp2p.sockets.addresses import Address
 
 LIFETIME_S = 1200
@@ -192,7 +192,7 @@ class MappingLease:
                 return [*self._lose(why), *self._wait(self.rng.uniform(0.0, RECOVERY_S))]
             case Moved(host=host) if self.external is not None and self._now < self.until_s:
                 return self._move(replace(self.external, host=host))
-            case Granted() | Refused() | Silent() if self.standing in (Standing.ASKED, Standing.RENEWING):
+            case Granted() | Refused() | NoAnswer() if self.standing in (Standing.ASKED, Standing.RENEWING):
                 return self._answered(event)
             case _:
                 return self._tick()
@@ -224,13 +224,13 @@ class MappingLease:
                 return [*lost, *self._ask()]
             case Refused(why=why, wait_s=wait_s):
                 return self._fail(why, wait_s)
-            case Silent(why=why) if self.standing is Standing.RENEWING and not self._is_uncertain:
+            case NoAnswer(why=why) if self.standing is Standing.RENEWING and not self._is_uncertain:
                 if self._now >= self.until_s:
                     return self._fail(why, 0.0)
                 self.standing = Standing.GRANTED
                 self._due_s = self._now + max((self.until_s - self._now) / 2, MIN_PAUSE_S)
                 return []
-            case Silent(why=why):
+            case NoAnswer(why=why):
                 return self._fail(why, 0.0)
 
     def _grant(self, external: Address, lifetime_s: float) -> list[Effect]:

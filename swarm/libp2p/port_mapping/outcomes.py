@@ -52,13 +52,13 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silent:
+class NoAnswer:
     """The gateway did not answer."""
 
     why: str
 
 
-Answer = Granted | Refused | Silent
+Answer = Granted | Refused | NoAnswer
 
 
 def why_no_external(host: IPAddress, port: int) -> str:

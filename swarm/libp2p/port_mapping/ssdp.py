@@ -8,7 +8,7 @@ Specification: UPnP Device Architecture 1.1, section 1.3 (search), 1.3.3 (answer
 Invariants:
 
 - A location is an http URL at the gateway's own address, of printable ASCII, at most MAX_URL_CHARS long.
-- A search takes at most PATIENCE_S and returns at most MAX_LOCATIONS.
+- A search takes at most TIMEOUT_S and returns at most MAX_LOCATIONS.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def why_not_at(url: str, gateway: IPAddress) -> str:
 
 
 async def find_locations(own: IPAddress, gateway: IPAddress) -> list[str]:
-    """Return the gateway's descriptions in the order of its answers; waits at most PATIENCE_S."""
+    """Return the gateway's descriptions in the order of its answers; waits at most TIMEOUT_S."""
     found: list[str] = []
     try:
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as searching:

@@ -23,7 +23,7 @@ import trio
 
 from swarm.libp2p.port_mapping.gateway_client import GatewayClient
 from swarm.libp2p.port_mapping.lease import FIRST_RANDOM_PORT, Forgot, Moved
-from swarm.libp2p.port_mapping.outcomes import Answer, Granted, IPAddress, MappedBy, Refused, Silent, why_no_external
+from swarm.libp2p.port_mapping.outcomes import Answer, Granted, IPAddress, MappedBy, NoAnswer, Refused, why_no_external
 from swarm.libp2p.sockets.addresses import Address
 
 WORKER = Path(__file__).with_name("upnp_worker.py")
@@ -38,7 +38,7 @@ NUM_PORTS = 3
 
 log = logging.getLogger(__name__)
 
-SILENT = Silent(why="the router does not answer UPnP in time")
+NO_ANSWER = NoAnswer(why="the router does not answer UPnP in time")
 
 
 @dataclass(kw_only=True)
@@ -61,7 +61,7 @@ class UpnpWay:
         reply = await self._call("map", ports=[external_port, *others], lifetime_s=lifetime_s)
         match reply:
             case None:
-                return SILENT
+                return NO_ANSWER
             case {"error": str(why)}:
                 return Refused(why=f"the router's UPnP says: {why}", is_conflict=reply.get("is_conflict") is True)
             case {"external_port": int(port), "host": str(host), "lifetime_s": int(granted_s)}:

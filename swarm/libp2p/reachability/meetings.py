@@ -87,7 +87,7 @@ class Meetings:
         try:
             if self._host.open_connection(relay) is None:
                 await self._host.dial([str(one.relay) for one in addresses], named_by_others=named_by_others)
-            circuit = await self._host.unless_met(peer, partial(self._connect_patiently, relay, peer))
+            circuit = await self._host.unless_met(peer, partial(self._connect_with_retries, relay, peer))
         except (DialFailed, NoCircuit) as error:
             return f"{addresses[0]}: {error}"
         if circuit is None or not circuit.route.is_limited:
@@ -99,7 +99,7 @@ class Meetings:
             return f"{addresses[0]}: no direct connection through the routers between us succeeded"
         return ""
 
-    async def _connect_patiently(self, relay: PeerId, peer: PeerId) -> Connection:
+    async def _connect_with_retries(self, relay: PeerId, peer: PeerId) -> Connection:
         """Return a circuit to `peer`, also from a relay that is busy for a while. Raises NoCircuit."""
         for pause_s in BUSY_PAUSES_S:
             try:

@@ -127,12 +127,12 @@ class OwnAddresses:
 
     def due(self, now: float) -> list[Address]:
         """Return the addresses to try now, the most urgent first."""
-        waiting = [own for own in self._known.values() if now - own.tried_s >= _patience(own)]
+        waiting = [own for own in self._known.values() if now - own.tried_s >= _retry_s(own)]
         return [own.address for own in sorted(waiting, key=lambda own: own.tried_s)]
 
     def next_due_s(self) -> float:
         """Return when the next address must be tried; infinity if there is none."""
-        return min((own.tried_s + _patience(own) for own in self._known.values()), default=math.inf)
+        return min((own.tried_s + _retry_s(own) for own in self._known.values()), default=math.inf)
 
     def all(self) -> list[OwnAddress]:
         """Return all addresses, the reachable ones first."""
@@ -143,7 +143,7 @@ class OwnAddresses:
         return [own for own in self.all() if own.standing is Standing.REACHABLE]
 
 
-def _patience(own: OwnAddress) -> float:
+def _retry_s(own: OwnAddress) -> float:
     """Return the seconds from one try to the next."""
     is_uncertain = own.failed_by and own.standing is not Standing.UNREACHABLE
     return 0.0 if is_uncertain else AGAIN_S if own.standing is Standing.REACHABLE else RETRY_S

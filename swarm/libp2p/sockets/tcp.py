@@ -234,12 +234,12 @@ class TcpConnection(IRawConnection):
         return data
 
     async def _wait_to_write(self) -> None:
-        with trio.move_on_after(WRITE_DEADLINE_S) as patience:
+        with trio.move_on_after(WRITE_DEADLINE_S) as time_limit:
             try:
                 await trio.lowlevel.wait_writable(self._stream.socket)
             except (OSError, trio.ClosedResourceError) as error:
                 raise ConnectionClosedError(f"the connection was closed: {error}", transport="tcp") from error
-        if patience.cancelled_caught:
+        if time_limit.cancelled_caught:
             raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
 
     async def _wait_for(self, size: int) -> int:

@@ -14,7 +14,7 @@ Invariants:
 - A reader may pause as long as it likes: its window closes, and the other streams go on.
 - Control frames go ahead of bulk. Streams with bulk take turns, one frame each. A stream that begins to send, as with a
   small message, comes before those that have been sending. The next write is decided `WRITE_S` ahead.
-- A silent peer is asked with a PING; a peer that is silent for `SILENCE_S` is gone.
+- A silent peer is asked with a PING; a peer that is silent for `TIMEOUT_S` is gone.
 - An unread stream can cost us at most its window. The window grows above `INITIAL_WINDOW` only once half of that was
   read, and only for a member or on a stream that we opened (see `widens`).
 - All bytes that a stream holds are on the connection's `Account`. A peer that sends many small frames is read more
@@ -79,7 +79,7 @@ ASK_AGAIN_S = 5.0
 """Seconds before an unanswered question is asked again. The other end waits two such pauses longer with its first
 question. Otherwise both would ask at once, and pay twice."""
 
-SILENCE_S = 35.0
+TIMEOUT_S = 35.0
 """Seconds of silence after which the peer counts as gone: three unanswered questions of the initiator."""
 
 FLUSH_S = 0.5
@@ -286,8 +286,8 @@ class YamuxConnection:
         while True:
             await trio.sleep(ASK_AGAIN_S)
             now = trio.current_time()
-            if now - self._heard_at > SILENCE_S:
-                self.end_reason = f"nothing was heard from the peer for {SILENCE_S:.0f} s"
+            if now - self._heard_at > TIMEOUT_S:
+                self.end_reason = f"nothing was heard from the peer for {TIMEOUT_S:.0f} s"
                 return
             if self._driver.is_stuck:
                 raise ConnectionLost("the peer took nothing for too long")

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.swarms.chunk_simulation import Outcome, Peer, Scenario, Simulation, bound_s
 from benchmarks.swarms.virtual_links import Link, Router
 from protocol.core.limits import KIB, MIB
-from swarm.transfer.chunk_picker import PATIENCE_S
+from swarm.transfer.chunk_picker import TIMEOUT_S
 from swarm.work.neighbour_graph import open_neighbourhoods
 
 FULL_ROUTERS = Router(queue_bytes=100_000, queue_s=0.05)
@@ -144,7 +144,7 @@ def test_an_uplink_that_collapses_is_given_less() -> None:
 def test_who_holds_and_never_sends_is_ignored() -> None:
     scenario = with_one(Peer(link=Link(up=50, down=50), answers=False))
     outcome = run(scenario)
-    assert last_of_others(outcome) <= 1.25 * bound_s(scenario) + PATIENCE_S
+    assert last_of_others(outcome) <= 1.25 * bound_s(scenario) + TIMEOUT_S
     assert outcome.done_s[-1] is not None, "and is served all the same"
 
 
@@ -170,7 +170,7 @@ def test_when_the_source_dies_after_one_full_scatter_the_peers_finish_among_them
     assert opened is not None
     outcome = run(replace(scenario, source_leaves_s=opened + 0.6))
     assert None not in outcome.done_s
-    assert outcome.last_s <= 1.25 * bound_s(scenario) + PATIENCE_S
+    assert outcome.last_s <= 1.25 * bound_s(scenario) + TIMEOUT_S
 
 
 def test_peers_that_cannot_reach_each_other_are_a_star() -> None:

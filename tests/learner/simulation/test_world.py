@@ -20,7 +20,7 @@ from learner.provisioning.estimation.recording import (
     Withdrawn,
 )
 from learner.simulation.machines import Absence, Change
-from learner.simulation.rollout_node import SILENCE_S
+from learner.simulation.rollout_node import TIMEOUT_S
 from learner.simulation.trace import LEARNER
 from tests.support.examples import examples
 from tests.support.simulated_swarms import LEARNING, machine, machines, of, world
@@ -87,7 +87,7 @@ def test_a_machine_that_is_taken_away_loses_its_leases_and_others_make_up_for_it
     outcome = simulated.run(steps=12)
     (left,) = of(events, Left)
     lost = [event for event in of(events, Withdrawn) if event.peer == "gone"]
-    assert left.at_s == 100.0 + SILENCE_S
+    assert left.at_s == 100.0 + TIMEOUT_S
     assert [(event.at_s, event.status) for event in lost] == [(left.at_s, "lost")]
     assert outcome.lost == lost[0].rollouts > 0
     assert all(event.at_s < 100.0 for event in of(events, Delivered) if event.peer == "gone")

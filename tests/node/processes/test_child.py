@@ -197,17 +197,17 @@ async def test_a_refusal_says_why_and_leaves_the_child_in_service(make_spec: Mak
 
 
 async def test_a_child_that_owes_a_reply_and_is_silent_hangs_and_is_started_again(make_spec: Make) -> None:
-    async with open_child(make_spec(silence_s=1.0)) as child:
+    async with open_child(make_spec(timeout_s=1.0)) as child:
         with pytest.raises(ChildCrashed, match="sent nothing for 1 s: it hangs"):
             await child.call("hold")
         assert (await child.call("echo", {"still": "here"}))[0] == {"still": "here"}
 
 
 async def test_a_child_that_says_something_or_owes_nothing_does_not_hang(make_spec: Make) -> None:
-    async with open_child(make_spec(silence_s=2.0)) as busy, open_child(make_spec(silence_s=0.5)) as idle:
+    async with open_child(make_spec(timeout_s=2.0)) as busy, open_child(make_spec(timeout_s=0.5)) as idle:
         pids = busy.pid, idle.pid
         await busy.call("mutter", {"words": 12, "every_s": 0.25})
-        await idle.call("mutter", {"words": 1, "every_s": 1.0}, silence_s=60.0)  # it was allowed more
+        await idle.call("mutter", {"words": 1, "every_s": 1.0}, timeout_s=60.0)  # it was allowed more
         assert (busy.pid, idle.pid) == pids
 
 

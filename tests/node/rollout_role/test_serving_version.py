@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed
 from node.rollout_role.availability import Availability
-from node.rollout_role.patience import Event, Patience
+from node.rollout_role.retry_policy import Event, RetryPolicy
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
 from node.runtime.typed_signal import Signal
@@ -90,7 +90,7 @@ class World:
 
     engine: Engine
     service: ServingVersion
-    patience: Patience
+    retry_policy: RetryPolicy
     clock: MockClock
 
     async def pass_s(self, seconds: float) -> None:
@@ -121,10 +121,10 @@ async def opened(engine: Engine, clock: MockClock, monkeypatch: pytest.MonkeyPat
         await found.prove(version.version)
 
     monkeypatch.setattr("node.rollout_role.serving_version.require_proven", prove)
-    patience = Patience()
+    retry_policy = RetryPolicy()
 
     def happened(event: Event) -> None:
-        patience.handle(event, trio.current_time())
+        retry_policy.handle(event, trio.current_time())
 
     made: Any = ServingVersion
     service: ServingVersion = made(
@@ -135,10 +135,10 @@ async def opened(engine: Engine, clock: MockClock, monkeypatch: pytest.MonkeyPat
         events=EventLog(),
         on_change=lambda: None,
         on_installed=lambda: None,
-        patience=patience,
+        retry_policy=retry_policy,
         happened=happened,
     )
-    world = World(engine, service, patience, clock)
+    world = World(engine, service, retry_policy, clock)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         service.offer(signed(OLD))
@@ -211,9 +211,9 @@ async def test_the_pause_grows_also_where_each_try_ends_the_engine_and_what_was_
             await world.pass_s(1)
             assert await world.trusts(OLD) is True
         assert world.installs_of(NEW) == [0, 5, 15, 35, 75, 155]
-        [told] = world.patience.told
+        [told] = world.retry_policy.told
         assert (told.kind, told.version, told.times) == (INSTALL, NEW, 6)
         engine.loads = fine
         await world.pass_s(200)
         assert world.service.installed == NEW
-        assert world.patience.told == []
+        assert world.retry_policy.told == []

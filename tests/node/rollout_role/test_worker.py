@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.config.swarm_config import PATIENCE_S
+from node.config.swarm_config import GIVE_UP_S
 from node.engine.interface import (
     EngineCrashed,
     EngineError,
@@ -22,7 +22,7 @@ from node.engine.interface import (
     InstalledVersion,
     InstallFailed,
 )
-from node.rollout_role.patience import LONGEST_PAUSE_S
+from node.rollout_role.retry_policy import LONGEST_PAUSE_S
 from node.rollout_role.worker import HELD, GaveUp, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import PolicyVersion
@@ -155,13 +155,13 @@ async def test_an_engine_that_refuses_every_lease_is_tried_seldom_told_of_and_gi
     reason = NO if str(error) else "no reason given"
     assert reason in str(gave_up.value)
     batches = len(role.told("leases_given_back"))
-    assert 3 <= batches <= 2 + math.log2(PATIENCE_S), "one for each doubling, and one that was asked for meanwhile"
+    assert 3 <= batches <= 2 + math.log2(GIVE_UP_S), "one for each doubling, and one that was asked for meanwhile"
     assert leases <= 2 * batches + 2
-    assert role.asked[-1] - role.asked[0] >= PATIENCE_S / 2
+    assert role.asked[-1] - role.asked[0] >= GIVE_UP_S / 2
     assert unable.is_everyone
     assert unable.text.endswith(reason), "it has left, and its learner knows why"
     assert role.told("gave_up") == [{"reason": str(gave_up.value)}]
-    assert [one.kind for one in role.role.patience.told] == [kind]
+    assert [one.kind for one in role.role.retry_policy.told] == [kind]
 
 
 async def test_a_version_that_cannot_be_installed_is_tried_seldom_told_of_and_given_up(
@@ -190,12 +190,12 @@ async def test_what_fails_for_a_while_is_told_and_taken_back(tmp_path: Path, aut
         await until(lambda: learner.run.unable().is_everyone)
         assert learner.run.unable().text == "1 of 1 nodes cannot use their leases: no memory"
         await role.here.wait()
-        assert role.role.patience.told[0] == Trouble(
-            TroubleKind.LEASE, role.role.patience.told[0].times, "no memory", role.role.installed
+        assert role.role.retry_policy.told[0] == Trouble(
+            TroubleKind.LEASE, role.role.retry_policy.told[0].times, "no memory", role.role.installed
         )
         await until(lambda: role.role.counts.admitted > 0)
         await until(lambda: learner.run.unable().nodes == 0)
-        assert role.role.patience.told == []
+        assert role.role.retry_policy.told == []
 
 
 async def test_a_newer_version_is_tried_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -205,14 +205,14 @@ async def test_a_newer_version_is_tried_at_once(tmp_path: Path, autojump_clock: 
         nursery.start_soon(work_with, node, learner, tmp_path, 0.0, role)
         await until(lambda: len(role.installs) >= 7)
         before_s = role.installs[-1][0]
-        assert role.role.patience.again_s(TroubleKind.INSTALL) - before_s > LONGEST_PAUSE_S / 2
-        # From here on by real time: a jump while threads write what the peer made would use up the node's patience.
+        assert role.role.retry_policy.again_s(TroubleKind.INSTALL) - before_s > LONGEST_PAUSE_S / 2
+        # From here on by real time: a jump while threads write what the peer made would use up the node's retry_policy.
         autojump_clock.autojump_threshold, autojump_clock.rate = math.inf, 1.0
         nursery.start_soon(FakePeer().work, learner)
         await until(lambda: role.role.installed is not None)
         [newer_s] = [at_s for at_s, version in role.installs if version != FIRST][:1]
         assert newer_s - before_s < LONGEST_PAUSE_S / 2
-        assert role.role.patience.told == []
+        assert role.role.retry_policy.told == []
 
 
 async def test_leases_that_go_back_for_the_owner_are_no_failure(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -224,7 +224,7 @@ async def test_leases_that_go_back_for_the_owner_are_no_failure(tmp_path: Path, 
             await until(lambda: role.role._begun is not None)
             role.role.shift.hold("owner", "paused")
             await until(lambda: role.role._begun is None)
-            assert role.role.patience.told == []
+            assert role.role.retry_policy.told == []
             role.role.shift.release("owner")
         assert {fields["reason"] for fields in role.told("leases_given_back")} == {HELD}
-        assert role.role.patience.ends_s == math.inf
+        assert role.role.retry_policy.ends_s == math.inf

@@ -73,7 +73,7 @@ def test_any_attempts_ask_twice_at_most_and_remember_no_more_than_the_bound(
         hasty, slow = Haste(), list[PeerId]()
         for number, is_quick, is_there in attempts:
             name, peer = PeerId(str(number)), Peer(is_quick=is_quick, is_there=is_there)
-            assert hasty.suits(name) is (name not in slow[-haste.MAX_PATIENT :])
+            assert hasty.suits(name) is (name not in slow[-haste.MAX_REMEMBERED :])
             expected = [False] if not hasty.suits(name) else [True] if is_quick else [True, False]
             try:
                 await hasty.attempt(name, peer.connect)
@@ -83,8 +83,8 @@ def test_any_attempts_ask_twice_at_most_and_remember_no_more_than_the_bound(
                 if not peer.asked[-1]:
                     slow = [one for one in slow if one != name] + [name]
             assert peer.asked == expected
-            assert len(hasty._patient) <= haste.MAX_PATIENT
+            assert len(hasty._remembered) <= haste.MAX_REMEMBERED
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(haste, "MAX_PATIENT", 3)
+        patch.setattr(haste, "MAX_REMEMBERED", 3)
         trio.run(make)

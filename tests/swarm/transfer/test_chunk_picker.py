@@ -24,7 +24,7 @@ from swarm.transfer.chunk_picker import (
     MAX_WINDOW,
     MIN_WINDOW,
     OVERDUE_S,
-    PATIENCE_S,
+    TIMEOUT_S,
     WINDOW,
     Arrived,
     Ask,
@@ -214,12 +214,12 @@ def test_who_is_silent_is_given_up_and_one_who_sends_part_of_a_chunk_is_not() ->
     plan.handle(has(B, 2, 3), 0.0)
     for second in range(1, 6):
         plan.handle(Heard(peer=B), float(second))
-        assert GiveUp(peer=A) not in plan.handle(Tick(), PATIENCE_S * second / 6)
-    effects = plan.handle(Tick(), PATIENCE_S + 1)
+        assert GiveUp(peer=A) not in plan.handle(Tick(), TIMEOUT_S * second / 6)
+    effects = plan.handle(Tick(), TIMEOUT_S + 1)
     assert GiveUp(peer=A) in effects
     assert GiveUp(peer=B) not in effects
-    assert asked(plan.handle(PeerGained(peer=B, chunks=(0, 1)), PATIENCE_S + 1)) == set(), "its window is full"
-    assert asked(plan.handle(Arrived(peer=B, chunk=2), PATIENCE_S + 1)) & {(B, 0), (B, 1)}
+    assert asked(plan.handle(PeerGained(peer=B, chunks=(0, 1)), TIMEOUT_S + 1)) == set(), "its window is full"
+    assert asked(plan.handle(Arrived(peer=B, chunk=2), TIMEOUT_S + 1)) & {(B, 0), (B, 1)}
 
 
 # Overdue chunks.
@@ -266,7 +266,7 @@ def test_the_second_is_one_of_whom_something_was_heard_of_late_though_the_silent
     plan = ChunkPicker(range(3), random.Random(0), MIN_WINDOW, MIN_WINDOW)
     for peer in (A, B, C):
         plan.handle(has(peer, 0), 0.0)
-    now = PATIENCE_S + 1.0
+    now = TIMEOUT_S + 1.0
     plan.handle(Heard(peer=A), now)
     assert plan.handle(Tick(), now) == [Recall(peer=A, chunk=0)]
     assert asked(plan.handle(PeerGained(peer=C, chunks=(1,)), now)) == {(C, 1)}

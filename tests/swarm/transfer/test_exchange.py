@@ -24,7 +24,7 @@ from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, sign_manif
 from swarm.store import StoreFull, VersionUnknown
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
 from swarm.transfer import upload_queue as uploads
-from swarm.transfer.chunk_picker import FAILURE_PAUSE_S, MAX_FAILURES, PATIENCE_S, WINDOW
+from swarm.transfer.chunk_picker import FAILURE_PAUSE_S, MAX_FAILURES, TIMEOUT_S, WINDOW
 from swarm.transfer.exchange import STARVED_S
 from swarm.transfer.fetch import Starved
 from swarm.transfer.link import FAULT_PAUSE_S, REFUSED_MOST_S
@@ -526,7 +526,7 @@ async def test_holdings_without_data_are_a_broken_promise_and_others_complete(
         await b.transport.dial(liar.transport.addresses())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(b.fetch, SIGNED)
-            with trio.fail_after(MAX_FAILURES * (PATIENCE_S + FAILURE_PAUSE_S)):
+            with trio.fail_after(MAX_FAILURES * (TIMEOUT_S + FAILURE_PAUSE_S)):
                 while not b.faults:
                     await trio.sleep(0.1)
             a.hold(SIGNED, FILES)
@@ -710,7 +710,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_outstanding_and_the_next
         await b.dial(a)
         network.set_fault(a.peer, b.peer, frozen)
         for _ in range(5):
-            with trio.move_on_after(PATIENCE_S / 2):
+            with trio.move_on_after(TIMEOUT_S / 2):
                 await b.fetch(SIGNED)
             await trio.testing.wait_all_tasks_blocked()
             assert not b.store.is_complete(SIGNED.hash)

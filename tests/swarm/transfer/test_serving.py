@@ -202,9 +202,9 @@ async def test_wanting_another_manifest_replaces_the_first(tmp_path: Path) -> No
         put(node, OTHER, OTHER_FILES, node.store.missing(OTHER.hash)[0])
         told = await frames.receive(exchange.ExchangeFrame)
         assert isinstance(told, exchange.Gained)
-        with trio.move_on_after(0) as patience:
+        with trio.move_on_after(0) as time_limit:
             await frames.receive(exchange.ExchangeFrame)
-        assert patience.cancelled_caught, "nothing more may be sent about the first manifest"
+        assert time_limit.cancelled_caught, "nothing more may be sent about the first manifest"
 
 
 async def test_wanting_the_same_again_is_answered_by_the_whole_again(tmp_path: Path) -> None:
@@ -410,9 +410,9 @@ async def test_slow_readers_do_not_keep_others_waiting_for_long(tmp_path: Path, 
         for one in slow:
             await hold_slot(one, cid)
         frames = await hold_slot(quick, cid)
-        with trio.move_on_after(0) as patience:
+        with trio.move_on_after(0) as time_limit:
             await frames.receive(exchange.ChunkAnswer)
-        assert patience.cancelled_caught, "every lane is taken"
+        assert time_limit.cancelled_caught, "every lane is taken"
         await trio.sleep(UNKNOWN_STALL_S + 0.1)
         node.serving.tick()
         assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)

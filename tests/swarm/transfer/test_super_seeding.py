@@ -19,7 +19,7 @@ from swarm.transfer.super_seeding import (
     MAX_AHEAD,
     MAX_CREDIT,
     MAX_TARGETS,
-    OFFER_PATIENCE_S,
+    OFFER_TIMEOUT_S,
     SHOWN_AFTER_LAGS,
     SHOWN_AFTER_S,
     SHOWN_PER_S,
@@ -191,7 +191,7 @@ def test_an_offer_that_is_not_asked_for_is_withdrawn_and_made_to_another() -> No
     made = following(scatter, A)
     for _, chunk in following(scatter, B):
         scatter.handle(Asked(peer=B, chunk=chunk), 1.0)
-    effects = scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
+    effects = scatter.handle(Tick(), OFFER_TIMEOUT_S + 0.1)
     assert {chunk for peer, chunk in offers(effects) if peer == B} & {chunk for _, chunk in made}
     assert not any(scatter.is_promised(A, chunk) for _, chunk in made)
 
@@ -200,7 +200,7 @@ def test_while_a_peer_still_works_through_what_it_was_offered_nothing_is_withdra
     scatter = scatter_of(40)
     made = following(scatter, A)
     scatter.handle(Asked(peer=A, chunk=made[0][1]), 0.1)
-    scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
+    scatter.handle(Tick(), OFFER_TIMEOUT_S + 0.1)
     assert all(scatter.is_promised(A, chunk) for _, chunk in made)
 
 

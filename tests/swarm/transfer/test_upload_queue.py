@@ -332,7 +332,7 @@ def test_slow_readers_do_not_take_lanes_away() -> None:
     assert uploads.lanes_now == 1, "but an uplink that became slow is seen"
 
 
-def test_before_the_uplink_is_known_patience_is_a_constant() -> None:
+def test_before_the_uplink_is_known_the_timeout_is_a_constant() -> None:
     uploads = UploadQueue()
     busy(uploads)
     ask(uploads, A, 1)

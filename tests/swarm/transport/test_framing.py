@@ -188,9 +188,9 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
         for cut_at in range(len(whole)):
             await ends.near.send_all(whole[cut_at : cut_at + 1])
             if cut_at + 1 not in (9, 18):
-                with trio.move_on_after(0) as patience:
+                with trio.move_on_after(0) as time_limit:
                     await frames.receive_bytes()
-                assert patience.cancelled_caught
+                assert time_limit.cancelled_caught
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(frames.receive_bytes)
                     await trio.testing.wait_all_tasks_blocked()

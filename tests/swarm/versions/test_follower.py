@@ -26,7 +26,7 @@ from swarm.testing.memory_transport import MemoryNetwork, Transfer
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream, StreamRefused
 from swarm.versions.follower import ASK_EVERY_S, ASK_SELDOM_S, LEARN_S
-from swarm.versions.manifest_inquiry import MANIFEST_PATIENCE_S
+from swarm.versions.manifest_inquiry import MANIFEST_TIMEOUT_S
 from swarm.versions.manifest_search import ask
 from tests.support import swarm_fixture as swarming
 from tests.support.store_fixture import chunk_data, fill, model_files, small_model, small_swarm
@@ -636,7 +636,7 @@ async def test_peers_that_never_answer_cost_a_second_each_before_a_manifest_come
     await node.dial(learner)
     signed, files = version(1)
     await publish(learner, signed, files)
-    assert (await node.arrival_of(signed)).seconds < 3 * MANIFEST_PATIENCE_S + 1
+    assert (await node.arrival_of(signed)).seconds < 3 * MANIFEST_TIMEOUT_S + 1
     assert node.faults == []
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
 from swarm.versions.manifest_inquiry import (
-    MANIFEST_PATIENCE_S,
     MANIFEST_RATE,
+    MANIFEST_TIMEOUT_S,
     MAX_CARRIERS,
     Ask,
     Effect,
@@ -40,7 +40,7 @@ def play(core: ManifestInquiry, *events: tuple[float, Event]) -> list[tuple[floa
 def test_one_is_asked_and_the_next_when_it_is_silent_for_a_second() -> None:
     core = inquiry()
     assert play(core, (0.0, Tick(present=ALL))) == [(0.0, Ask(peer=A))]
-    assert core.next_at == MANIFEST_PATIENCE_S
+    assert core.next_at == MANIFEST_TIMEOUT_S
     assert play(core, (0.5, Tick(present=ALL))) == []
     assert play(core, (1.0, Tick(present=ALL)), (2.0, Tick(present=ALL))) == [(1.0, Ask(peer=B)), (2.0, Ask(peer=C))]
 
@@ -62,7 +62,7 @@ def test_the_same_bytes_are_no_progress() -> None:
 def test_who_trickles_costs_what_a_piece_would_take_and_no_more() -> None:
     core = inquiry()
     core.handle(Tick(present=ALL), 0.0)
-    piece_s = MANIFEST_PATIENCE_S + PIECE / MANIFEST_RATE
+    piece_s = MANIFEST_TIMEOUT_S + PIECE / MANIFEST_RATE
     for step in range(1, 200):
         at = step / 20
         effects = play(core, (at, Heard(peer=A, size_bytes=step)), (at, Tick(present=ALL)))

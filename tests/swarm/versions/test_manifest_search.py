@@ -28,7 +28,7 @@ from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream, StreamBroken, Transport
-from swarm.versions.manifest_inquiry import MANIFEST_PATIENCE_S, MAX_CARRIERS
+from swarm.versions.manifest_inquiry import MANIFEST_TIMEOUT_S, MAX_CARRIERS
 from swarm.versions.manifest_search import ASK_TIMEOUT_S, ManifestSearch
 from tests.support import swarm_fixture as swarming
 from tests.support.store_fixture import MANY_BYTES, many_chunks, small_model, small_swarm
@@ -192,7 +192,7 @@ async def test_who_stops_halfway_costs_a_second_and_is_asked_last_from_then_on(a
             nursery.start_soon(play.search.find, SIGNED.hash)
             await trio.testing.wait_all_tasks_blocked()
             await good.dial(play.search.transport.addresses())
-        assert trio.current_time() == pytest.approx(MANIFEST_PATIENCE_S)
+        assert trio.current_time() == pytest.approx(MANIFEST_TIMEOUT_S)
         assert play.asked == [stopper, good.peer_id]
         for _ in range(10):
             assert await play.search.find(SIGNED.hash) == SIGNED
@@ -248,7 +248,7 @@ async def test_somebody_honest_who_comes_while_all_here_are_slow_is_asked(autoju
         async with trio.open_nursery() as nursery:
             nursery.start_soon(come)
             assert await play.search.find(SIGNED.hash) == SIGNED
-        assert trio.current_time() < 5 + 2 * MANIFEST_PATIENCE_S
+        assert trio.current_time() < 5 + 2 * MANIFEST_TIMEOUT_S
 
 
 @in_virtual_time
@@ -265,7 +265,7 @@ async def test_in_a_hurry_nobody_waits_for_who_does_not_keep_up(autojump_clock: 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(be_newer)
             assert await play.search.find(SIGNED.hash, in_a_hurry=lambda: newer) is None
-        assert 3 <= trio.current_time() < 3 + 2 * MANIFEST_PATIENCE_S
+        assert 3 <= trio.current_time() < 3 + 2 * MANIFEST_TIMEOUT_S
 
 
 @in_virtual_time

@@ -25,7 +25,7 @@ A, B = PeerId("a"), PeerId("b")
 
 
 def test_a_peer_that_says_goodbye_is_lost_once() -> None:
-    table = Membership(silence_s=10)
+    table = Membership(timeout_s=10)
     assert table.handle(Joined(peer=A), 1.0) == []
     assert table.handle(Gone(peer=A, reason="bye"), 4.0) == [Lost(peer=A, reason="bye", present_s=3.0)]
     assert table.handle(Gone(peer=A, reason="bye"), 5.0) == []
@@ -33,7 +33,7 @@ def test_a_peer_that_says_goodbye_is_lost_once() -> None:
 
 
 def test_silence_longer_than_allowed_is_lost_at_the_next_tick() -> None:
-    table = Membership(silence_s=10)
+    table = Membership(timeout_s=10)
     table.handle(Joined(peer=A), 0.0)
     table.handle(Joined(peer=B), 0.0)
     table.handle(Heard(peer=B, installed=PolicyVersion(1, 3)), 5.0)
@@ -43,7 +43,7 @@ def test_silence_longer_than_allowed_is_lost_at_the_next_tick() -> None:
 
 
 def test_joining_again_ends_the_visit_before() -> None:
-    table = Membership(silence_s=10)
+    table = Membership(timeout_s=10)
     table.handle(Joined(peer=A), 0.0)
     table.handle(Heard(peer=A, installed=PolicyVersion(1, 3)), 1.0)
     assert table.handle(Joined(peer=A), 2.0) == [Lost(peer=A, reason="joined again", present_s=2.0)]
@@ -52,13 +52,13 @@ def test_joining_again_ends_the_visit_before() -> None:
 
 
 def test_signs_of_life_of_strangers_change_nothing() -> None:
-    table = Membership(silence_s=10)
+    table = Membership(timeout_s=10)
     assert table.handle(Heard(peer=A, installed=None), 0.0) == []
     assert table.members == {}
 
 
 def test_who_was_here_before_a_restart_is_awaited_from_when_we_are_open() -> None:
-    table = Membership(silence_s=4)
+    table = Membership(timeout_s=4)
     table.handle(Awaited(peer=A), 0.0)
     assert table.handle(Tick(), 1000.0) == []
     table.handle(Opened(), 1000.0)
@@ -69,7 +69,7 @@ def test_who_was_here_before_a_restart_is_awaited_from_when_we_are_open() -> Non
 
 
 def test_who_is_awaited_and_joins_is_held_to_its_heartbeats() -> None:
-    table = Membership(silence_s=4)
+    table = Membership(timeout_s=4)
     table.handle(Awaited(peer=A), 0.0)
     table.handle(Joined(peer=A), 1.0)
     table.handle(Awaited(peer=A), 1.0)
@@ -87,7 +87,7 @@ EVENTS = st.one_of(
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 20)), max_size=60))
 def test_every_joined_has_one_lost_or_is_still_here(steps: list[tuple[Event, float]]) -> None:
-    table = Membership(silence_s=15)
+    table = Membership(timeout_s=15)
     joined, lost, present_s, now = Counter[PeerId](), Counter[PeerId](), 0.0, 0.0
     heard: dict[PeerId, float] = {}
     for event, passed in steps:

@@ -161,9 +161,9 @@ async def _client(here: Learner, name: str, *, task_status: trio.TaskStatus[Memo
 
 async def is_silent(frames: FrameStream) -> bool:
     await trio.testing.wait_all_tasks_blocked()
-    with trio.move_on_after(0) as patience:
+    with trio.move_on_after(0) as time_limit:
         await frames.receive_bytes()
-    return patience.cancelled_caught
+    return time_limit.cancelled_caught
 
 
 def delivery(number: int, size: int = 10) -> Delivery:

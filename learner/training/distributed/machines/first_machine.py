@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from learner.training.distributed.machines.messages import (
     FIRST,
     SETTLE_S,
-    SILENT_S,
     STALE_S,
+    TIMEOUT_S,
     Begin,
     Cause,
     Effect,
@@ -38,8 +38,8 @@ from learner.training.distributed.machines.messages import (
     Wait,
     Word,
     cause_of,
-    explain_silence,
-    silence,
+    explain_timeout,
+    timeout,
 )
 
 
@@ -161,7 +161,7 @@ class First:
 
     def _gather(self, now_s: float) -> list[Effect]:
         for machine, member in list(self._members.items()):
-            if member.present.ended or now_s - member.heard_s > SILENT_S:
+            if member.present.ended or now_s - member.heard_s > TIMEOUT_S:
                 del self._members[machine]
         if self._has_ended:  # its launcher gave up
             return self._conclude()
@@ -185,7 +185,7 @@ class First:
     def _watch(self, now_s: float) -> list[Effect]:
         self._note()
         for member in self._members.values():
-            if now_s - member.heard_s > SILENT_S:  # even if its ranks ended well, because this machine's have not
+            if now_s - member.heard_s > TIMEOUT_S:  # even if its ranks ended well, because this machine's have not
                 self._causes.append(self._gone(member, now_s))
         if not self._causes and not self._has_ended:
             return []
@@ -217,7 +217,7 @@ class First:
                 self._causes.append(cause_of(machine, member.called, end, member.heard_s - end.ago_s))
 
     def _gone(self, member: Member, now_s: float) -> Cause:
-        return explain_silence(member.place.machine, member.called, member.heard_s, silence(member.heard_s, now_s))
+        return explain_timeout(member.place.machine, member.called, member.heard_s, timeout(member.heard_s, now_s))
 
     def _conclude(self) -> list[Effect]:
         self.state = State.OVER

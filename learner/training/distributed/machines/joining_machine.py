@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from learner.training.distributed.machines.messages import (
     FIRST,
     SETTLE_S,
-    SILENT_S,
+    TIMEOUT_S,
     Begin,
     Cause,
     Effect,
@@ -34,8 +34,8 @@ from learner.training.distributed.machines.messages import (
     Told,
     Wait,
     Word,
-    explain_silence,
-    silence,
+    explain_timeout,
+    timeout,
 )
 
 
@@ -95,8 +95,8 @@ class Other:
                 return self._lose(why, now_s)
             case Ended(end=end):
                 self._take_own_end(end, now_s)
-        if now_s - self._heard_s > SILENT_S:
-            return self._lose(silence(self._heard_s, now_s), now_s)
+        if now_s - self._heard_s > TIMEOUT_S:
+            return self._lose(timeout(self._heard_s, now_s), now_s)
         return self._go_on(now_s)
 
     def _hear(self, word: Word, now_s: float) -> list[Effect]:
@@ -123,7 +123,7 @@ class Other:
         if self._has_ended and self._own is None and self._stopped_s is None:
             return self._conclude(self._verdict or ())  # this machine's ranks ended well, and so may the first one's
         if self._verdict is None and self._cause is None:
-            self._cause = explain_silence(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
+            self._cause = explain_timeout(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
         if self.state is State.GATHERING:
             return self._conclude((f"machine {FIRST} at {self.meeting} has gone: {why}",))
         return [*self._stop(now_s), *self._go_on(now_s)]

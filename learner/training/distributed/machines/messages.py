@@ -21,7 +21,7 @@ FIRST = 0
 POLL_S = 0.25
 """Seconds between two messages of a machine: a few hundred bytes, so that an end is known in half a second."""
 
-SILENT_S = 30.0
+TIMEOUT_S = 30.0
 """A machine that says nothing new for so many seconds is gone. It is longer than a network takes to find another way,
 and much shorter than the ranks would wait for each other."""
 
@@ -187,13 +187,13 @@ def cause_of(machine: int, called: str, end: End, at_s: float) -> Cause:
     return Cause(machine=machine, text=text, words=end.words, lost_line=end.lost_line, at_s=at_s)
 
 
-def explain_silence(machine: int, called: str, heard_s: float, why: str) -> Cause:
+def explain_timeout(machine: int, called: str, heard_s: float, why: str) -> Cause:
     """Return the cause that a machine vanished. It dates from when the machine was last heard, and so before the
     losses that it caused in others."""
     return Cause(machine=machine, text=f"{called} has gone: {why}", words=(), lost_line=False, at_s=heard_s)
 
 
-def silence(heard_s: float, now_s: float) -> str:
+def timeout(heard_s: float, now_s: float) -> str:
     return f"nothing has been heard of it for {now_s - heard_s:.0f} s"
 
 

@@ -9,7 +9,7 @@ import pytest
 from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.planner.cheaper_set import CheaperSetSearch
-from learner.provisioning.planner.constants import BETTER_REVIEWS, PATIENCE_MOST
+from learner.provisioning.planner.constants import BETTER_REVIEWS, CAUTION_MOST
 from learner.provisioning.planner.pool import Pool
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=1)
@@ -37,19 +37,19 @@ def test_a_better_set_must_look_so_for_a_while_and_longer_after_a_regret() -> No
     assert reviews_until_moved(wary, pool) == 2 * BETTER_REVIEWS
     for _ in range(20):
         wary.regret(0.0)
-    assert wary.patience == PATIENCE_MOST
+    assert wary.caution == CAUTION_MOST
 
 
-def test_patience_comes_down_with_every_quiet_hour() -> None:
+def test_caution_comes_down_with_every_quiet_hour() -> None:
     bargain, pool = CheaperSetSearch(REVIEW_S), Pool(CLOCK, [DEAR])
     bargain.regret(0.0)
     bargain.regret(0.0)
-    patience = []
+    caution = []
     for hour in range(1, 5):
         for at_s in (3600.0 * hour, 3600.0 * hour + REVIEW_S):
             bargain.review(pool, ON, at_s)
-        patience.append(bargain.patience)
-    assert patience == [2.0, 1.0, 1.0, 1.0]
+        caution.append(bargain.caution)
+    assert caution == [2.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("stops", [0.0, 2.0])

@@ -11,10 +11,10 @@ from learner.provisioning.planner.hysteresis import ConditionTimer, Shortages
 REVIEW_S = 10.0
 
 
-def reviews_until_due(share: float, patience: float = 1.0) -> int | None:
+def reviews_until_due(share: float, caution: float = 1.0) -> int | None:
     """How many reviews after the first."""
     shortages = Shortages(REVIEW_S)
-    found = (number for number in range(100) if shortages.is_due(share, 0, number * REVIEW_S, patience=patience))
+    found = (number for number in range(100) if shortages.is_due(share, 0, number * REVIEW_S, caution=caution))
     return next(found, None)
 
 
@@ -32,23 +32,23 @@ def test_the_less_is_lacking_the_longer_it_must_last(share: float, reviews: int 
     assert reviews_until_due(share) == reviews
 
 
-def test_only_what_nobody_waits_for_yet_waits_for_patience() -> None:
-    assert reviews_until_due(SHORT, patience=4.0) == 4 * BETTER_REVIEWS
-    assert reviews_until_due(SEVERE, patience=4.0) == SHORT_REVIEWS
+def test_only_what_nobody_waits_for_yet_is_subject_to_caution() -> None:
+    assert reviews_until_due(SHORT, caution=4.0) == 4 * BETTER_REVIEWS
+    assert reviews_until_due(SEVERE, caution=4.0) == SHORT_REVIEWS
 
 
 @pytest.mark.parametrize(("share", "due"), [(MARGIN - 0.001, True), (MARGIN, False)])
 def test_who_left_is_missed_at_once_where_the_margin_is_gone(share: float, due: bool) -> None:
-    assert Shortages(REVIEW_S).is_due(share, 1, 0.0, patience=1.0) is due
+    assert Shortages(REVIEW_S).is_due(share, 1, 0.0, caution=1.0) is due
 
 
 def test_what_was_made_good_begins_anew() -> None:
     shortages = Shortages(REVIEW_S)
-    assert not shortages.is_due(0.5, 0, 0.0, patience=1.0)
-    assert shortages.is_due(0.5, 0, REVIEW_S, patience=1.0)
+    assert not shortages.is_due(0.5, 0, 0.0, caution=1.0)
+    assert shortages.is_due(0.5, 0, REVIEW_S, caution=1.0)
     assert shortages.lasted_s == REVIEW_S
     shortages.made_good()
-    assert not shortages.is_due(0.5, 0, 2 * REVIEW_S, patience=1.0)
+    assert not shortages.is_due(0.5, 0, 2 * REVIEW_S, caution=1.0)
 
 
 def test_a_break_begins_it_anew() -> None:

@@ -98,7 +98,7 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
 
 
 async def test_who_waits_for_the_last_checkpoint_says_that(tmp_path: Path, mock_clock: MockClock) -> None:
-    trainer = FakeTrainer(patience=1000)
+    trainer = FakeTrainer(requests_to_save=1000)
     async with open_learner(tmp_path, Settings(steps=1), trainer=trainer) as learner, trio.open_nursery() as nursery:
         nursery.start_soon(learner.watch.run)
         nursery.start_soon(learner.train, FakePeer())

@@ -52,7 +52,7 @@ from protocol.work import (
     open_lease,
 )
 from swarm.work.membership import RETURNS_WITHIN_S, Membership
-from tests.support.learner_fixture import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
+from tests.support.learner_fixture import HEARTBEAT_S, TIMEOUT_S, Learner, Settings, hello, open_learner, until
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER, SWARM, version
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
@@ -187,7 +187,7 @@ async def test_leases_are_in_the_ledger_when_they_are_handed_out(tmp_path: Path)
 
 async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
-        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        learner.run.membership.timeout_s = 2 * GRANT_WAIT_S
         held = ids_of(await ask(learner, rollouts=32))
         assert len(held) == 16
         answers: list[Grant] = []
@@ -210,7 +210,7 @@ async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_
 
 async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner, trio.open_nursery() as nursery:
-        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        learner.run.membership.timeout_s = 2 * GRANT_WAIT_S
         await ask(learner, rollouts=32)
         looked: list[int] = []
         serve = learner.scheduler.serve
@@ -237,7 +237,7 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
 
 async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
-        learner.run.membership.silence_s = 2 * GRANT_WAIT_S
+        learner.run.membership.timeout_s = 2 * GRANT_WAIT_S
         learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
         answers: list[Grant] = []
 
@@ -361,7 +361,7 @@ async def test_who_is_gone_outside_its_hours_has_not_vanished(
         learner.sessions.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
         for peer in (HERE, THERE) if notices == "the line" else ():
             learner.sessions.note_departure(peer, "the connection was reset")
-        await tick(learner, mock_clock, SILENCE_S)
+        await tick(learner, mock_clock, TIMEOUT_S)
         await tick(learner, mock_clock)
         assert learner.run.present == {}
         await tick(learner, mock_clock)
@@ -377,7 +377,7 @@ async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: 
         held = ids_of(await ask(learner))
         learner.sessions.note_departure(HERE, "the connection was reset")
         assert learner.run.present == {}
-        await tick(learner, mock_clock, SILENCE_S)
+        await tick(learner, mock_clock, TIMEOUT_S)
         assert set(learner.capacity.leasing.open) == set(held)
         await tick(learner, mock_clock)
         assert learner.capacity.leasing.open_rollouts == 0
@@ -385,7 +385,7 @@ async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: 
         left = learner.logged("peer_left")
         assert [(event["reason"], event["leases_released"]) for event in left] == [
             ("the connection was reset", 0),
-            (f"no heartbeat for {SILENCE_S:.0f} s", 2),
+            (f"no heartbeat for {TIMEOUT_S:.0f} s", 2),
         ]
 
 
@@ -579,7 +579,7 @@ async def test_a_lease_that_was_granted_since_the_start_expires_however_soon_aft
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
-        learner.run.membership = Membership(silence_s=3600.0)  # the time in which leases of before would be excused
+        learner.run.membership = Membership(timeout_s=3600.0)  # the time in which leases of before would be excused
         grant = await ask(learner)
         learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS
         assert learner.wall.ms < learner.run.opened_ms + 3_600_000
@@ -820,9 +820,9 @@ async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has
         learner.sessions.take_proof_request(HERE, ProofRequest(version=version("1.0")))
         await asked_on_a_thread(learner, lambda: learner.sessions.announce_tally(b"another"))
         await until(lambda: len(proofs_told(lines)) == 4)
-        with trio.move_on_after(0) as patience:
+        with trio.move_on_after(0) as requests_to_save:
             await learner.sessions.proofs.wait_settled()
-        assert patience.cancelled_caught, "it is asked once more"
+        assert requests_to_save.cancelled_caught, "it is asked once more"
         learner.sessions.note_departure(HERE, "its line broke")
         await learner.sessions.proofs.wait_settled()
         nursery.cancel_scope.cancel()

@@ -198,7 +198,7 @@ async def test_with_no_staleness_allowed_every_rollout_is_on_policy_and_none_is_
 async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_those_who_missed_it(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    trainer = FakeTrainer(patience=1000)
+    trainer = FakeTrainer(requests_to_save=1000)
     async with (
         open_learner(tmp_path, Settings(steps=2), trainer=trainer) as learner,
         learner.transport.network.node("peer") as peer,
@@ -375,13 +375,13 @@ async def test_who_stops_the_learner_in_its_trial_leaves_nothing_to_go_on_from(t
 
 
 async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_with_its_last(tmp_path: Path) -> None:
-    trainer = FakeTrainer(patience=5)
+    trainer = FakeTrainer(requests_to_save=5)
     async with open_learner(tmp_path, Settings(steps=9), trainer=trainer) as learner, trio.open_nursery() as nursery:
         nursery.start_soon(learner.train, FakePeer())
         while not learner.run.finished:
             await learner.run.wait_changed()
             if learner.capacity.chain.head.version == 9:
-                trainer.patience = 0
+                trainer.requests_to_save = 0
                 trainer.write_all()
         saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
         assert saved == sorted(saved)
@@ -412,10 +412,10 @@ async def test_checkpoints_take_a_fifth_of_the_time_at_most(tmp_path: Path, mock
         if (op, moment) == ("step", "after"):
             mock_clock.jump(1.0)
             if trainer._steps == 20:
-                trainer.patience = 0
+                trainer.requests_to_save = 0
                 trainer.write_all()
 
-    trainer = FakeTrainer(script=script, patience=3)
+    trainer = FakeTrainer(script=script, requests_to_save=3)
     settings = Settings(beside=True, steps=20, staleness=3, rest=REST)
     async with open_learner(tmp_path, settings, trainer=trainer) as learner:
         await learner.train(FakePeer())
@@ -512,14 +512,14 @@ async def test_checkpoints_that_keep_failing_end_the_run_and_it_goes_on_from_the
 async def test_a_trainer_that_dies_while_it_writes_the_last_checkpoint_trains_again_what_was_not_durable(
     tmp_path: Path,
 ) -> None:
-    trainer = FakeTrainer(patience=1000)
+    trainer = FakeTrainer(requests_to_save=1000)
     async with open_learner(tmp_path, Settings(steps=3), trainer=trainer) as learner, trio.open_nursery() as nursery:
         peer = FakePeer()
         nursery.start_soon(learner.train, peer)
         while learner.capacity.chain.head != PolicyVersion(1, 3):
             await learner.run.wait_changed()
         await wait_all_tasks_blocked()
-        trainer.patience = 0
+        trainer.requests_to_save = 0
         trainer.die()
         while not learner.run.finished:
             await learner.run.wait_changed()
@@ -531,7 +531,7 @@ async def test_a_trainer_that_dies_while_it_writes_the_last_checkpoint_trains_ag
 
 async def test_what_was_leased_after_the_checkpoint_is_not_leased_to_others_again(tmp_path: Path) -> None:
     """The cursor goes back with the checkpoint, leases do not."""
-    peer, trainer = FakePeer(), FakeTrainer(patience=12)
+    peer, trainer = FakePeer(), FakeTrainer(requests_to_save=12)
     async with open_learner(tmp_path, Settings(steps=9, staleness=3), trainer=trainer) as learner:
         await kill(learner, "step_trained", "before", 8, peer)
         assert learner.ledger.training.checkpoints()[0].leases < learner.ledger.work.counts()[0]

@@ -163,7 +163,7 @@ async def test_a_step_that_is_being_taken_ends_and_its_state_is_kept_under_its_o
 
 
 async def test_a_checkpoint_that_is_being_written_comes_first_and_then_the_newest_state(tmp_path: Path) -> None:
-    trainer = HeldTrainer(at=4, patience=1000)
+    trainer = HeldTrainer(at=4, requests_to_save=1000)
     async with training(tmp_path, trainer) as learner:
         await trainer.entered.wait()
         assert durable(learner) == []
@@ -172,26 +172,26 @@ async def test_a_checkpoint_that_is_being_written_comes_first_and_then_the_newes
             await until(lambda: len(learner.logged("step")) == 4)
             await wait_all_tasks_blocked()
             assert (stop.is_over, trainer.calls.count("save")) == (False, 1)
-            trainer.patience = 0
+            trainer.requests_to_save = 0
             trainer.write_all()
         assert durable(learner) == [4, 1]
         assert trainer.calls.count("save") == 2, "and none was begun beside them"
 
 
 async def test_the_last_checkpoint_of_a_run_is_waited_for(tmp_path: Path) -> None:
-    trainer = FakeTrainer(patience=1000)
+    trainer = FakeTrainer(requests_to_save=1000)
     async with training(tmp_path, trainer, Settings(steps=2, logged=4)) as learner:
         await until(lambda: len(learner.logged("step")) == 2)
         await wait_all_tasks_blocked()
         async with leaving(learner) as stop:
             assert not stop.is_over
-            trainer.patience = 0
+            trainer.requests_to_save = 0
             trainer.write_all()
         assert durable(learner) == [2, 1]
 
 
 async def test_the_newest_state_is_kept_while_another_incarnation_begins(tmp_path: Path) -> None:
-    trainer = HeldTrainer(at=3, patience=1000)
+    trainer = HeldTrainer(at=3, requests_to_save=1000)
     async with training(tmp_path, trainer) as learner:
         publishing = trio.Event()
 
@@ -202,7 +202,7 @@ async def test_the_newest_state_is_kept_while_another_incarnation_begins(tmp_pat
         await trainer.entered.wait()
         learner.training.publishing.publish = hangs  # type: ignore[assignment, method-assign]
         learner.run.forgotten = 1
-        trainer.patience = 0
+        trainer.requests_to_save = 0
         trainer.may_go.set()
         await publishing.wait()
         assert learner.capacity.chain.head == version("2.3")
@@ -366,7 +366,7 @@ async def test_a_trainer_that_is_lost_while_it_writes_the_last_checkpoint_is_not
     held = HeldTrainer(at=3)
     async with training(tmp_path, held) as learner:
         await held.entered.wait()
-        held.patience = 1000
+        held.requests_to_save = 1000
         async with leaving(learner) as stop:
             held.may_go.set()
             await until(lambda: held.calls.count("save") == 3)
@@ -454,7 +454,7 @@ async def test_a_step_that_takes_longer_is_given_up_and_what_was_durable_stays(
 
 
 async def test_a_checkpoint_that_takes_longer_is_given_up(tmp_path: Path, mock_clock: MockClock) -> None:
-    trainer = HeldTrainer(at=3, patience=1000)
+    trainer = HeldTrainer(at=3, requests_to_save=1000)
     async with training(tmp_path, trainer) as learner:
         await trainer.entered.wait()
         async with leaving(learner) as stop:

@@ -48,10 +48,10 @@ def slow_trainer(*, steps: int, more: Callable[[str, str], None] = lambda op, mo
     def script(op: str, moment: str) -> None:
         more(op, moment)
         if (op, moment) == ("step", "after") and trainer._steps == steps:
-            trainer.export_patience = 0
+            trainer.requests_to_export = 0
             trainer.export_all()
 
-    trainer = FakeTrainer(script=script, export_patience=LONG)
+    trainer = FakeTrainer(script=script, requests_to_export=LONG)
     return trainer
 
 
@@ -120,7 +120,7 @@ async def test_a_trainer_that_dies_while_only_its_version_is_waited_for_is_notic
             learner.context.time.turn = note  # type: ignore[method-assign]
             while trainer.calls[-1:] != ["save"] or kinds[-1] is not TimeKind.PUBLICATION:
                 await trio.lowlevel.checkpoint()
-            trainer.export_patience = 0
+            trainer.requests_to_export = 0
             trainer.die()
 
         async with trio.open_nursery() as nursery:

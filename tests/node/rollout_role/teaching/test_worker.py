@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from node.engine.interface import EngineCrashed, EngineError
-from node.rollout_role.patience import Patience
+from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.teaching.worker import NOT_LENT, OTHER_TEACHER, TeachingWorker
 from node.rollout_role.worker import GaveUp
 from node.runtime.events import EventLog
@@ -189,7 +189,7 @@ async def test_an_engine_that_fails_again_and_again_ends_the_node_with_the_reaso
 
     line = Line(batches=[[lease(number)] for number in range(1, 9)])
     with pytest.raises(ExceptionGroup) as caught:
-        async with working(tmp_path, line, Teacher(crash), patience=Patience(patience_s=30.0)):
+        async with working(tmp_path, line, Teacher(crash), retry_policy=RetryPolicy(give_up_s=30.0)):
             await trio.sleep(3600)
     assert caught.group_contains(GaveUp, match="its device is gone")
     assert line.left

@@ -261,22 +261,22 @@ HARD = [
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[Comparing]:
+def with_short_limits() -> Iterator[Comparing]:
     process = Comparing(limit_s=1)
     yield process
     process.close()
 
 
-def test_what_takes_too_long_is_not_equal_and_the_next_question_has_an_answer(impatient: Comparing) -> None:
-    assert impatient.are_equal(r"\boxed{5}", r"\boxed{4+1}")
-    assert not impatient.are_equal(r"\boxed{5}", r"\boxed{10^{10^{10}}}")
-    assert impatient.are_equal(r"\boxed{5}", r"\boxed{4+1}")
+def test_what_takes_too_long_is_not_equal_and_the_next_question_has_an_answer(with_short_limits: Comparing) -> None:
+    assert with_short_limits.are_equal(r"\boxed{5}", r"\boxed{4+1}")
+    assert not with_short_limits.are_equal(r"\boxed{5}", r"\boxed{10^{10^{10}}}")
+    assert with_short_limits.are_equal(r"\boxed{5}", r"\boxed{4+1}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("said", HARD)
-def test_every_comparison_ends(impatient: Comparing, said: str) -> None:
-    assert not impatient.are_equal(r"\boxed{5}", rf"\boxed{{{said}}}")
+def test_every_comparison_ends(with_short_limits: Comparing, said: str) -> None:
+    assert not with_short_limits.are_equal(r"\boxed{5}", rf"\boxed{{{said}}}")
 
 
 @pytest.mark.slow
@@ -295,11 +295,11 @@ def test_brackets_without_end_are_not_even_asked(monkeypatch: pytest.MonkeyPatch
     assert same_mathematics("5", r"\boxed{5}"), "equal text needs no library"
 
 
-def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:
+def test_whoever_asks_at_the_same_time_waits(with_short_limits: Comparing) -> None:
     found: dict[int, bool] = {}
 
     def ask(number: int) -> None:
-        found[number] = impatient.are_equal(r"\boxed{5}", rf"\boxed{{{number}+0}}")
+        found[number] = with_short_limits.are_equal(r"\boxed{5}", rf"\boxed{{{number}+0}}")
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(3, 8)]
     for thread in threads:
@@ -309,12 +309,12 @@ def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:
     assert found == {number: number == 5 for number in range(3, 8)}
 
 
-def test_a_process_that_was_ended_between_two_questions_is_started_again(impatient: Comparing) -> None:
-    assert impatient.are_equal("$1$", "$1$")
-    assert impatient._inside is not None
-    impatient._inside.process.kill()
-    impatient._inside.process.wait()
-    assert impatient.are_equal("$1$", "$1$")
+def test_a_process_that_was_ended_between_two_questions_is_started_again(with_short_limits: Comparing) -> None:
+    assert with_short_limits.are_equal("$1$", "$1$")
+    assert with_short_limits._inside is not None
+    with_short_limits._inside.process.kill()
+    with_short_limits._inside.process.wait()
+    assert with_short_limits.are_equal("$1$", "$1$")
 
 
 def test_where_it_cannot_be_started_that_is_told() -> None:

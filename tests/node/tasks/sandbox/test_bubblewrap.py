@@ -21,12 +21,12 @@ from node.tasks.sandbox.seccomp import CALLS, CLONE, CLONE3, MACHINES, call_filt
 from tests.support.hostile_programs import FORK_BOMB
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
-PATIENT = SandboxLimits(time_s=60.0, memory_mb=128)
+LONG_LIMITS = SandboxLimits(time_s=60.0, memory_mb=128)
 """For what ends by itself, however busy the machine."""
 
 
 def attempt(program: str, **how: object) -> Ran:
-    return run(program, **{"limits": PATIENT, **how})  # type: ignore[arg-type]
+    return run(program, **{"limits": LONG_LIMITS, **how})  # type: ignore[arg-type]
 
 
 NAMED = f"volery-{os.getpid()}"
@@ -48,7 +48,7 @@ def running() -> set[int]:
 def test_processes_of_a_sandbox_are_found() -> None:
     before = running()
     program = TAKE_NAME + "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(1000)"
-    with open_sandbox(program, limits=PATIENT) as started:
+    with open_sandbox(program, limits=LONG_LIMITS) as started:
         while os.pread(started.printed, 64, 0) != b"here\nhere\n":
             assert started.process.poll() is None
         assert len(running() - before) >= 3

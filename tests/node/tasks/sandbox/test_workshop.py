@@ -19,7 +19,7 @@ from node.tasks.sandbox.workshop import Lost, Piece, Workshop, require_workshop
 from tests.support.hostile_programs import FORK_BOMB
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
-PATIENT = SandboxLimits(time_s=60.0, memory_mb=128)
+LONG_LIMITS = SandboxLimits(time_s=60.0, memory_mb=128)
 """For what ends by itself, however busy the machine."""
 
 KEEP = 2000
@@ -27,7 +27,7 @@ KEEP = 2000
 
 @pytest.fixture
 def workshop() -> Iterator[Workshop]:
-    made = Workshop(limits=PATIENT, keep_bytes=KEEP)
+    made = Workshop(limits=LONG_LIMITS, keep_bytes=KEEP)
     yield made
     made.close()
 
@@ -189,7 +189,7 @@ def test_a_server_that_is_gone_is_told_and_another_begins(workshop: Workshop) ->
 
 
 def test_closing_leaves_nothing_and_costs_nothing_where_nothing_ran() -> None:
-    workshop = Workshop(limits=PATIENT, keep_bytes=KEEP)
+    workshop = Workshop(limits=LONG_LIMITS, keep_bytes=KEEP)
     workshop.close()
     workshop.run("python", "1")
     assert workshop.pid is not None
@@ -208,4 +208,4 @@ def test_where_there_is_no_bubblewrap_it_is_said_what_to_install(monkeypatch: py
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(TaskError, match=r"/no/such/python, on which tools run, is not there"):
-        require_workshop(PATIENT, "/no/such/python")
+        require_workshop(LONG_LIMITS, "/no/such/python")

@@ -182,7 +182,7 @@ def test_whoever_leaves_loses_nothing_for_the_others() -> None:
 
 def test_what_is_asked_for_with_retry_after_is_waited() -> None:
     with serving(lambda number, heard: _busy() if number == 0 else lengths(number, heard)) as server:
-        service = RewardService(url=server.url, retries=0)  # which patience is not taken from
+        service = RewardService(url=server.url, retries=0)  # which time is not taken from
 
         async def timed() -> tuple[Any, float]:
             loop = asyncio.get_running_loop()

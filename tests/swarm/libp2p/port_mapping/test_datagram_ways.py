@@ -17,7 +17,7 @@ from swarm.libp2p.port_mapping.datagram_ways import NatPmpWay, PcpWay, find_spok
 from swarm.libp2p.port_mapping.gateway_client import GatewayClient, open_client
 from swarm.libp2p.port_mapping.gateways import Gateway
 from swarm.libp2p.port_mapping.lease import Forgot, Moved
-from swarm.libp2p.port_mapping.outcomes import Granted, MappedBy, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import Granted, MappedBy, NoAnswer, Refused
 from swarm.libp2p.sockets.addresses import Address
 
 Answering = Callable[[bytes], Sequence[bytes]]
@@ -150,10 +150,10 @@ async def test_answers_to_others_and_garbage_are_passed_over() -> None:
     assert answer == Granted(external=OUTSIDE, lifetime_s=600)
 
 
-async def test_a_flood_is_read_no_longer_than_the_patience_lasts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_flood_is_read_no_longer_than_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
     async with gateway(lambda request: [b"\xff" * 60] * 500) as client:
         answer = await PcpWay(client=client, internal_port=4001).ask(4001, 1200)
-    assert answer == Silent(why="the router does not answer PCP")
+    assert answer == NoAnswer(why="the router does not answer PCP")
 
 
 async def test_another_senders_datagrams_are_not_heard() -> None:
@@ -194,8 +194,8 @@ async def test_a_gateway_without_either_is_known_at_once() -> None:
     client.close()
 
 
-async def test_a_silent_gateway_costs_the_patience_and_no_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_silent_gateway_costs_the_timeout_and_no_more(autojump_clock: trio.testing.MockClock) -> None:
     async with gateway(lambda request: []) as client:
         assert await find_spoken(client) is None
-        assert await PcpWay(client=client, internal_port=1).ask(1, 1) == Silent(why="the router does not answer PCP")
+        assert await PcpWay(client=client, internal_port=1).ask(1, 1) == NoAnswer(why="the router does not answer PCP")
     assert trio.current_time() <= 2 * 3.75 + 1e-6

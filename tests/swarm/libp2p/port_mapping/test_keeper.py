@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from swarm.libp2p.port_mapping.keeper import MappedPort, Stir, _combine
-from swarm.libp2p.port_mapping.outcomes import MappedBy, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import MappedBy, NoAnswer, Refused
 from swarm.libp2p.sockets.addresses import Address
 
 
@@ -46,7 +46,7 @@ def test_an_ipv6_address_is_behind_no_nat() -> None:
 def test_refusals_of_all_protocols_are_told_together() -> None:
     refusals = [Refused(why="a", wait_s=3.0), Refused(why="b", is_conflict=True), Refused(why="a")]
     assert _combine(refusals, 4) == Refused(why="a; b", wait_s=3.0)
-    assert isinstance(_combine([], 6), Silent)
+    assert isinstance(_combine([], 6), NoAnswer)
 
 
 async def test_who_was_busy_is_woken_when_it_waits(autojump_clock: trio.testing.MockClock) -> None:

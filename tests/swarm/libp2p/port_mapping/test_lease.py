@@ -33,7 +33,7 @@ from swarm.libp2p.port_mapping.lease import (
     Standing,
     Tick,
 )
-from swarm.libp2p.port_mapping.outcomes import Granted, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import Granted, NoAnswer, Refused
 from swarm.libp2p.sockets.addresses import Address
 
 OUTSIDE = Address(kind="ip4", host="30.77.0.1", port=4001)
@@ -74,7 +74,7 @@ def test_a_silent_gateway_is_asked_again_until_the_mapping_is_over() -> None:
         effects = lease.handle(Tick(), now)
         if effects[-1:] == [Ask(external_port=4001, renews=True)]:
             asks += 1
-            effects = lease.handle(Silent(why="silence"), now)
+            effects = lease.handle(NoAnswer(why="silence"), now)
     assert now == 1200.0
     assert 5 <= asks <= 10
     assert lease.standing in (Standing.WAITING, Standing.ASKED)
@@ -83,7 +83,7 @@ def test_a_silent_gateway_is_asked_again_until_the_mapping_is_over() -> None:
 def test_a_gateway_that_was_told_of_a_change_and_is_silent_has_lost_it() -> None:
     lease = granted()
     assert lease.handle(LookAgain(), 10.0) == [Ask(external_port=4001, renews=True)]
-    assert lease.handle(Silent(why="silence"), 13.75) == [Lost(why="silence")]
+    assert lease.handle(NoAnswer(why="silence"), 13.75) == [Lost(why="silence")]
     assert lease.next_s() <= 14.0
 
 
@@ -187,7 +187,7 @@ class AnyGateway(RuleBasedStateMachine):
 
     def event(self, event: Event) -> None:
         self.latest = max(self.latest, self.now)
-        if isinstance(event, Granted | Refused | Silent):
+        if isinstance(event, Granted | Refused | NoAnswer):
             self.open = False
         effects = self.lease.handle(event, self.now)
         if self.ended:
@@ -237,7 +237,7 @@ class AnyGateway(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule()
     def is_silent(self) -> None:
-        self.event(Silent(why="silence"))
+        self.event(NoAnswer(why="silence"))
 
     @rule()
     def forgets(self) -> None:

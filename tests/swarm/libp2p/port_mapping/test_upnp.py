@@ -13,7 +13,7 @@ import trio
 
 from swarm.libp2p.port_mapping.gateway_client import GatewayClient, open_client
 from swarm.libp2p.port_mapping.gateways import Gateway
-from swarm.libp2p.port_mapping.outcomes import Answer, Granted, Refused, Silent
+from swarm.libp2p.port_mapping.outcomes import Answer, Granted, NoAnswer, Refused
 from swarm.libp2p.port_mapping.upnp import MAX_REPLY_BYTES, UpnpWay, _parse
 from swarm.libp2p.sockets.addresses import Address
 
@@ -101,7 +101,7 @@ async def test_garbage_grants_nothing(served: bytes) -> None:
 async def test_an_answer_without_end_ends() -> None:
     """The process reaches the bound of its memory, or its time."""
     answer = await ask(b"HTTP/1.1 200 OK\r\n\r\n<root>", endless=True)
-    assert isinstance(answer, Refused | Silent)
+    assert isinstance(answer, Refused | NoAnswer)
 
 
 async def test_a_gateway_that_hangs_is_left(autojump_clock: trio.testing.MockClock) -> None:
@@ -110,7 +110,7 @@ async def test_a_gateway_that_hangs_is_left(autojump_clock: trio.testing.MockClo
         listening.listen()
         async with client() as opened:
             way = UpnpWay(client=opened, internal_port=1, url=f"http://127.0.0.1:{listening.getsockname()[1]}/root.xml")
-            assert isinstance(await way.ask(1, 1), Silent)
+            assert isinstance(await way.ask(1, 1), NoAnswer)
 
 
 def test_a_grant_is_an_address() -> None:

@@ -162,9 +162,9 @@ async def test_a_reader_that_leaves_when_a_frame_is_left_for_it_takes_nothing_fo
         scope.cancel()
         comes(muxer, (stream, PREFIX.pack(2000) + b"x" * 2000))
     assert await frames.receive_bytes() == b"x" * 2000
-    with trio.move_on_after(0.01) as patience:
+    with trio.move_on_after(0.01) as time_limit:
         await frames.receive_bytes()
-    assert patience.cancelled_caught, "it waits for more"
+    assert time_limit.cancelled_caught, "it waits for more"
 
 
 async def test_what_is_held_is_what_waits_however_long_something_waits() -> None:

@@ -2,7 +2,7 @@
 
 A pure core. The first failure of a kind is told at once and costs a short pause. Each further one in a row doubles the
 pause, up to LONGEST_PAUSE_S. A failure that concerns one version ends with the next version: that is tried at once, and
-the old failure is no longer told. If nothing has worked for `patience_s`, the node gives up.
+the old failure is no longer told. If nothing has worked for `give_up_s`, the node gives up.
 
 A node that gives up ends, although it could go on relaying versions. Its owner lent the machine for generating. A
 process that looks alive and earns nothing is found late or never. A process that ended with a reason is found by the
@@ -14,7 +14,7 @@ Invariants:
 - Between two failing tries of one kind there is at least the pause. The exceptions: a version arrived or came into
   service, or a restarted engine had to prove what it has loaded.
 - A node gives up only after LEAST_TIMES failures of one kind in a row, or one that is never tried again, and only if
-  neither a batch was generated nor that kind worked for `patience_s`.
+  neither a batch was generated nor that kind worked for `give_up_s`.
 - While the machine is not lent, no time counts, and the node does not give up.
 - At most one trouble of each kind is told.
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from node.config.swarm_config import PATIENCE_S
+from node.config.swarm_config import GIVE_UP_S
 from node.runtime import formatting as words
 from protocol.core.ids import PolicyVersion
 from protocol.core.visible import one_line
@@ -105,10 +105,10 @@ class _Row:
 
 
 @dataclass(kw_only=True)
-class Patience:
+class RetryPolicy:
     """The failures of a node, and its decisions about them. Times are seconds of any steady clock."""
 
-    patience_s: float = PATIENCE_S
+    give_up_s: float = GIVE_UP_S
     _rows: dict[TroubleKind, _Row] = field(default_factory=dict)
     _worked_s: float = -math.inf
     _is_lent: bool = True
@@ -189,7 +189,7 @@ class Patience:
         is_enough = row.times >= LEAST_TIMES or row.last.is_final
         if not self._is_lent or row.is_over or row.last.may_pass or not is_enough:
             return math.inf
-        ends_s = max(row.since_s, self._worked_s) + self.patience_s
+        ends_s = max(row.since_s, self._worked_s) + self.give_up_s
         # The node never gives up in the middle of a try, which may work.
         return ends_s if row.last.is_final or ends_s < row.again_s else math.inf
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from node.tasks.services.patience import (
+from node.tasks.services.retries import (
     DOWN_AFTER,
     FIRST_PAUSE_S,
     LOOK_S,

@@ -38,7 +38,7 @@ from swarm.store import ChunkStore
 from swarm.transfer.serving import Knowledge
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport, ignore_report
-from swarm.work.client import Connected, LineEvent, NotWelcome, RunFinished, WorkClient
+from swarm.work.client import Connected, NotWelcome, RunFinished, SessionEvent, WorkClient
 
 STARTED_AT_ONCE = 8
 """Members of one process that join at once at the beginning. After a restart of the learner all come at once."""
@@ -64,7 +64,7 @@ class Member:
         self.told, self.joined = b"", trio.Event()
         knowledge = Knowledge(genesis=b"", newest=lambda: b"", peers=list)
         self.swarm = SwarmPeer.build(transport, store, knowledge, FaultLog(events=EventLog()))
-        self.line = WorkClient(
+        self.work_client = WorkClient(
             transport=transport,
             authority=invite.authority,
             learner=invite.addresses,
@@ -75,7 +75,7 @@ class Member:
             report=ignore_report,
         )
 
-    def _hear(self, event: LineEvent) -> None:
+    def _hear(self, event: SessionEvent) -> None:
         if isinstance(event, Connected):
             self.joined.set()
 
@@ -111,7 +111,7 @@ async def keep_member(number: int, invite: Invite, place: Path, starting: trio.C
                 async with trio.open_nursery() as nursery:
                     member = Member(number, invite, transport, store)
                     member.swarm.start(nursery)
-                    nursery.start_soon(member.line.run)
+                    nursery.start_soon(member.work_client.run)
                     await member.joined.wait()
                     starting.release_on_behalf_of(number)
 

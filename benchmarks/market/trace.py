@@ -136,7 +136,7 @@ def trace(seed: int) -> tuple[Clockwork, list[Moment]]:
 
 def _machines(rng: random.Random, train_s: float) -> list[Machine]:
     low, high = MACHINES
-    journey_s, generation_s = train_s * rng.uniform(0.05, 0.8), train_s * rng.uniform(0.05, 0.3)
+    mean_broadcast_s, generation_s = train_s * rng.uniform(0.05, 0.8), train_s * rng.uniform(0.05, 0.3)
     prices, rates, counts = zip(*KINDS, strict=True)
     kinds = rng.choices(list(zip(prices, rates, strict=True)), counts, k=round(low * (high / low) ** rng.random()))
     return [
@@ -144,7 +144,7 @@ def _machines(rng: random.Random, train_s: float) -> list[Machine]:
             name=f"m{number}",
             price=price * rng.lognormvariate(0, PRICE_SPREAD),
             rate=rate * rng.lognormvariate(0, RATE_SPREAD),
-            broadcast_s=journey_s * rng.lognormvariate(0, 0.3),
+            broadcast_s=mean_broadcast_s * rng.lognormvariate(0, 0.3),
             generation_s=generation_s,
             loading_s=rng.uniform(*LOADING_S),
             download_s=rng.uniform(*DOWNLOAD_S),

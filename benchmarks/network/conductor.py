@@ -31,9 +31,9 @@ from benchmarks.harness import ROOT, machine_seconds
 from benchmarks.network.emulation import open_network
 from benchmarks.network.home import Home
 from benchmarks.network.homes import open_homes
-from benchmarks.network.line import Assignment, Report, report_of, to_json
 from benchmarks.network.payload import write_payload
 from benchmarks.network.profiles import SUFFIX
+from benchmarks.network.program_end import Assignment, Report, report_of, to_json
 from benchmarks.network.router_probe import check
 from benchmarks.network.sampler import SAMPLES
 from benchmarks.network.scenarios import Scenario

@@ -13,7 +13,7 @@ from typing import Any
 
 import libtorrent as lt
 
-from benchmarks.network.line import Assignment, Line
+from benchmarks.network.program_end import Assignment, ProgramEnd
 
 PORT = 6881
 PIECE_BYTES = 256 * 1024
@@ -79,14 +79,14 @@ def parameters(task: Assignment) -> lt.add_torrent_params:
     return wanted
 
 
-def play(line: Line) -> None:
+def play(program_end: ProgramEnd) -> None:
     """Perform one run, from READY to REPORT."""
-    task = line.assignment
+    task = program_end.assignment
     session = lt.session(settings(task.address))
     wanted = parameters(task)
     time.sleep(LISTENING_S)
-    line.ready()
-    line.wait_go()
+    program_end.ready()
+    program_end.wait_go()
     handle = session.add_torrent(wanted)
     for address in task.addresses[: task.index]:
         handle.connect_peer((address, PORT))
@@ -95,12 +95,12 @@ def play(line: Line) -> None:
             session.wait_for_alert(20)
             session.pop_alerts()
             time.sleep(POLL_S)
-        line.done()
-    line.wait_end()
+        program_end.done()
+    program_end.wait_end()
     moved = handle.status()
     file = task.payload if task.is_source else task.directory / task.payload.name
-    line.report(file, up={"all": moved.total_payload_upload}, down={"all": moved.total_payload_download})
+    program_end.report(file, up={"all": moved.total_payload_upload}, down={"all": moved.total_payload_download})
 
 
 if __name__ == "__main__":
-    play(Line())
+    play(ProgramEnd())

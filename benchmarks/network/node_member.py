@@ -21,13 +21,13 @@ import trio
 
 from benchmarks.network.founding import PORT, found, key_of, now_ms
 from benchmarks.network.introducer import Introducer
-from benchmarks.network.line import Line
 from benchmarks.network.node_volery import Node, complain, follow
+from benchmarks.network.program_end import ProgramEnd
 from node.config.node_config import NodeNetworkSection
 from node.config.swarm_config import NetworkSection
 from node.network.introductions import Neighbours
 from node.network.transport import open_transport
-from node.rollout_role.work_line_news import line_reporter
+from node.rollout_role.session_events import session_event_handler
 from node.runtime.events import EventLog, Fields
 from node.runtime.startup import prepare_process
 from protocol.accounting.claims import Price
@@ -60,7 +60,7 @@ class Member(Node):
             hello=self._hello,
             heartbeat=lambda: Heartbeat(ext=self._said_of_reach()),
             now_ms=now_ms,
-            on_event=line_reporter(events, self.neighbours.hear, lambda _: None, lambda _: None),
+            on_event=session_event_handler(events, self.neighbours.hear, lambda _: None, lambda _: None),
             report=complain,
         )
 
@@ -93,9 +93,9 @@ class Member(Node):
         return {REACH: encode(self.transport.reached())} if self.task.punches else {}
 
 
-async def play(line: Line) -> None:
+async def play(program_end: ProgramEnd) -> None:
     """Perform one run, from READY to REPORT."""
-    task = line.assignment
+    task = program_end.assignment
     network = (
         NetworkSection(listen=[f"/ip4/{task.address}/tcp/{PORT}"])
         if task.is_source
@@ -118,9 +118,9 @@ async def play(line: Line) -> None:
                 nursery.start_soon(member.neighbours.run)
             member.serving.start()
             met = await member.meet_partners()
-            file, up, down = await follow(line, member, nursery)
+            file, up, down = await follow(program_end, member, nursery)
             carried = cast(Host, transport).reaching.relay.relayed_bytes
-            line.report(file, up=up, down=down, met=met, circuit_bytes=carried)
+            program_end.report(file, up=up, down=down, met=met, circuit_bytes=carried)
             nursery.cancel_scope.cancel()
 
 
@@ -131,4 +131,4 @@ def _log(event: str, fields: Fields) -> None:
 
 if __name__ == "__main__":
     prepare_process()
-    trio.run(play, Line())
+    trio.run(play, ProgramEnd())

@@ -16,7 +16,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from benchmarks.network.line import Assignment, Line
+from benchmarks.network.program_end import Assignment, ProgramEnd
 
 PORT = 6882
 CHUNK_BYTES = 1 << 20
@@ -27,29 +27,29 @@ REDIAL_S = 0.05
 """Pause before a source that is still starting is dialled again."""
 
 
-def give(task: Assignment, line: Line) -> Path:
+def give(task: Assignment, program_end: ProgramEnd) -> Path:
     """Send the file once a peer asks for it."""
     buffer = memoryview(bytearray(CHUNK_BYTES))
     with socket.create_server((task.address, PORT)) as server, task.payload.open("rb", buffering=0) as file:
         connection, _ = server.accept()
         with connection:
-            line.ready()
-            line.wait_go()
+            program_end.ready()
+            program_end.wait_go()
             connection.recv(len(ASKED))
             while size := file.readinto(buffer):
                 connection.sendall(buffer[:size])
-            line.wait_end()
+            program_end.wait_end()
     return task.payload
 
 
-def take(task: Assignment, line: Line) -> Path:
+def take(task: Assignment, program_end: ProgramEnd) -> Path:
     """Fetch the file; return its path."""
     target = task.directory / task.payload.name
     digests = digests_of(task.payload)
     buffer = memoryview(bytearray(CHUNK_BYTES))
     with connected(task.addresses[0]) as connection, target.open("wb", buffering=0) as file:
-        line.ready()
-        line.wait_go()
+        program_end.ready()
+        program_end.wait_go()
         connection.sendall(ASKED)
         for number, (size, digest) in enumerate(digests):
             chunk = buffer[:size]
@@ -58,8 +58,8 @@ def take(task: Assignment, line: Line) -> Path:
                 raise SystemExit(f"chunk {number} differs from the payload")
             file.write(chunk)
         os.fsync(file.fileno())
-        line.done()
-        line.wait_end()
+        program_end.done()
+        program_end.wait_end()
     return target
 
 
@@ -88,12 +88,14 @@ def fill(connection: socket.socket, chunk: memoryview) -> None:
             raise SystemExit("the source closed the connection")
 
 
-def play(line: Line) -> None:
+def play(program_end: ProgramEnd) -> None:
     """Perform one run, from READY to REPORT."""
-    file = (give if line.assignment.is_source else take)(line.assignment, line)
-    size = {"all": line.assignment.payload.stat().st_size}
-    line.report(file, up=size if line.assignment.is_source else {}, down={} if line.assignment.is_source else size)
+    file = (give if program_end.assignment.is_source else take)(program_end.assignment, program_end)
+    size = {"all": program_end.assignment.payload.stat().st_size}
+    program_end.report(
+        file, up=size if program_end.assignment.is_source else {}, down={} if program_end.assignment.is_source else size
+    )
 
 
 if __name__ == "__main__":
-    play(Line())
+    play(ProgramEnd())

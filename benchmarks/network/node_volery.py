@@ -17,8 +17,8 @@ from pathlib import Path
 import trio
 
 from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
-from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
+from benchmarks.network.program_end import Assignment, ProgramEnd
 from node.runtime.startup import prepare_process
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId, PolicyVersion
@@ -125,9 +125,9 @@ def since(now: dict[str, int], then: dict[str, int]) -> dict[str, int]:
     return {name: size - then.get(name, 0) for name, size in now.items()}
 
 
-async def play(line: Line) -> None:
+async def play(program_end: ProgramEnd) -> None:
     """Perform one run, from READY to REPORT."""
-    task = line.assignment
+    task = program_end.assignment
     listen = f"/ip4/{task.address}/tcp/{PORT}"
     with ChunkStore.open(task.directory / "store", found()[1]) as store, first_cause():
         async with open_libp2p(key_of(task.names[task.index]).seed, [listen]) as transport:
@@ -137,32 +137,34 @@ async def play(line: Line) -> None:
             node.serving.start()
             async with trio.open_nursery() as nursery:
                 await node.meet_all()
-                file, up, down = await follow(line, node, nursery)
-                line.report(file, up=up, down=down)
+                file, up, down = await follow(program_end, node, nursery)
+                program_end.report(file, up=up, down=down)
                 nursery.cancel_scope.cancel()
 
 
-async def follow(line: Line, node: Node, nursery: trio.Nursery) -> tuple[Path, dict[str, int], dict[str, int]]:
+async def follow(
+    program_end: ProgramEnd, node: Node, nursery: trio.Nursery
+) -> tuple[Path, dict[str, int], dict[str, int]]:
     """Perform a run from the moment that all are connected to its end; return the file, and the bytes sent and received
     since GO by neighbour."""
     file = node.task.payload
     if not node.task.is_source:
         signed = await node.learn_version()
     nursery.start_soon(node.distribution.run)
-    line.ready()
-    await trio.to_thread.run_sync(line.wait_go)
+    program_end.ready()
+    await trio.to_thread.run_sync(program_end.wait_go)
     up, down = node.traffic()
     if node.published is not None:
         node.distribution.seed(node.published)
     else:
         await node.fetch(signed)
-        line.done()
+        program_end.done()
         file = node.store.directory(signed.hash) / FILE_NAME
-    await trio.to_thread.run_sync(line.wait_end)
+    await trio.to_thread.run_sync(program_end.wait_end)
     up_now, down_now = node.traffic()
     return file, since(up_now, up), since(down_now, down)
 
 
 if __name__ == "__main__":
     prepare_process()
-    trio.run(play, Line())
+    trio.run(play, ProgramEnd())

@@ -55,17 +55,17 @@ def table2_wait_s() -> float:
 
 def _wait_s(machines: int, over_balance: float) -> float:
     rate = over_balance * ROLLOUTS / TRAIN_S / machines
-    journey_s = BROADCAST_S[machines]
+    mean_broadcast_s = BROADCAST_S[machines]
     learning = Learning(
         rollouts=ROLLOUTS,
         group_size=GROUP,
         staleness=STALENESS,
         kappa=KAPPA,
         train_s=TRAIN_S,
-        broadcast_s=journey_s,
+        broadcast_s=mean_broadcast_s,
     )
     nodes = [
-        Machine(name=f"m{number}", rate=rate, batch_rollouts=AT_ONCE, broadcast_s=journey_s)
+        Machine(name=f"m{number}", rate=rate, batch_rollouts=AT_ONCE, broadcast_s=mean_broadcast_s)
         for number in range(machines)
     ]
     return waits_s(World(learning, nodes).run(steps=_STEPS), _SKIPPED)

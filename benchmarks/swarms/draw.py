@@ -34,7 +34,7 @@ PEERS = (3, 200)
 BROADCAST = (0.05, 2.0)
 """T_bcast over T_train."""
 
-JOURNEY = (0.6, 1.1)
+BROADCAST_SHARE = (0.6, 1.1)
 """One machine's T_bcast over the swarm's, and how much it varies between versions (DELAY_SPREAD)."""
 DELAY_SPREAD = 0.1
 
@@ -110,7 +110,7 @@ def drawn(
     rng = random.Random(f"swarm {seed}")
     window, group = rng.randint(*staleness), rng.choice(GROUPS)
     peers = round(math.exp(rng.uniform(*(math.log(many) for many in PEERS))))
-    journey, generation, share = rng.uniform(*broadcast), rng.uniform(*GENERATION), rng.uniform(*supply)
+    broadcast_share, generation, share = rng.uniform(*broadcast), rng.uniform(*GENERATION), rng.uniform(*supply)
     batches = peers / share / generation  # by mean machines, in one training step at R / T_train
     rollouts = group * max(8, round(batches * rng.uniform(*GROUPS_AT_ONCE)))
     learning = Learning(
@@ -121,10 +121,10 @@ def drawn(
         train_s=TRAIN_S,
         train_spread=TRAIN_SPREAD,
         publish_s=TRAIN_S * rng.uniform(*PUBLISH),
-        broadcast_s=TRAIN_S * journey,
+        broadcast_s=TRAIN_S * broadcast_share,
     )
     machines = _machines(rng, peers, learning, generation_s=TRAIN_S * generation, total=share * rollouts / TRAIN_S)
-    return Swarm(seed=seed, learning=learning, machines=machines, broadcast=journey, supply=share)
+    return Swarm(seed=seed, learning=learning, machines=machines, broadcast=broadcast_share, supply=share)
 
 
 def _machines(
@@ -142,7 +142,7 @@ def _machines(
                 batch_rollouts=max(group, round(rate * own_s / group) * group),
                 fixed_share=rng.uniform(*FIXED_SHARE),
                 spread=rng.uniform(*BATCH_SPREAD),
-                broadcast_s=learning.broadcast_s * rng.uniform(*JOURNEY),
+                broadcast_s=learning.broadcast_s * rng.uniform(*BROADCAST_SHARE),
                 delay_spread=DELAY_SPREAD,
                 install_s=INSTALL * TRAIN_S,
                 price=3600 * rate * rng.lognormvariate(0, PRICE_SPREAD),
@@ -156,7 +156,7 @@ def supplier(machine: Machine) -> Supplier:
     return Supplier(
         rate=machine.rate,
         broadcast_s=machine.broadcast_s + machine.install_s,
-        generation_s=machine.batch_s + 3 * machine.line_s,
+        generation_s=machine.batch_s + 3 * machine.latency_s,
         lump_s=machine.batch_s,
     )
 
@@ -164,7 +164,7 @@ def supplier(machine: Machine) -> Supplier:
 def slow(machine: Machine) -> Supplier:
     """Return the machine when it takes long: T_gen is the 95th percentile."""
     factor = math.exp(_P95 * math.sqrt(math.log1p(machine.spread**2))) / math.sqrt(1 + machine.spread**2)
-    return replace(supplier(machine), generation_s=machine.batch_s * factor + 3 * machine.line_s)
+    return replace(supplier(machine), generation_s=machine.batch_s * factor + 3 * machine.latency_s)
 
 
 def candidate(machine: Machine) -> Candidate:

@@ -47,7 +47,7 @@ class Machine:
         broadcast_s: from a publication until the version is complete on its disk.
         delay_spread: the same spread, of `broadcast_s`.
         install_s: time to load a version, in which nothing is generated.
-        line_s: one way to the learner, judging included.
+        latency_s: one way to the learner, judging included.
         price: per hour that it is active.
         start_s: after joining, until it can generate: download, loading.
         start_price: cost of its first activation after joining, beside the hours.
@@ -63,7 +63,7 @@ class Machine:
     broadcast_s: float = 0.0
     delay_spread: float = 0.1
     install_s: float = 0.0
-    line_s: float = 0.05
+    latency_s: float = 0.05
     price: float = 0.0
     start_s: float = 0.0
     start_price: float = 0.0

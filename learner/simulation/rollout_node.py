@@ -214,7 +214,7 @@ class Node:
     def _ask(self) -> None:
         if not self._asking and not self._waiting and self.installed is not None:
             self._asking = True
-            self._soon(self.machine.line_s, self._asked)
+            self._soon(self.machine.latency_s, self._asked)
 
     def _asked(self) -> None:
         self.world.workload.ask(self.peer, self.machine.batch_rollouts)
@@ -222,7 +222,7 @@ class Node:
 
     def granted(self, leases: list[GrantedLease]) -> None:
         """Send leases here."""
-        self._soon(self.machine.line_s, lambda: self._received(leases))
+        self._soon(self.machine.latency_s, lambda: self._received(leases))
 
     def _received(self, leases: list[GrantedLease]) -> None:
         self._asking = False
@@ -253,7 +253,7 @@ class Node:
             return
         self._stop()
         for granted in making.leases:
-            self._soon(self.machine.line_s, partial(world.deliver, self, granted, making.version, making.began_s))
+            self._soon(self.machine.latency_s, partial(world.deliver, self, granted, making.version, making.began_s))
         self._next()
 
     def _stop(self) -> None:
@@ -264,7 +264,7 @@ class Node:
 
     def recalled(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
         """Send the recall of these leases here: they can be used with that version or a newer one only."""
-        self._soon(self.machine.line_s, lambda: self._drop(leases, minimum))
+        self._soon(self.machine.latency_s, lambda: self._drop(leases, minimum))
 
     def _drop(self, leases: Collection[LeaseId], minimum: PolicyVersion) -> None:
         """Return to the learner the leases that were begun with an older version, or would be; stop if nothing is
@@ -280,5 +280,5 @@ class Node:
                 self._stop()
         for status, gone in (("recalled", dropped), ("spared", spared)):
             if gone:
-                self._soon(self.machine.line_s, partial(self.world.return_leases, self.peer, gone, status))
+                self._soon(self.machine.latency_s, partial(self.world.return_leases, self.peer, gone, status))
         self._next()

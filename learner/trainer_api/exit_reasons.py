@@ -55,7 +55,7 @@ PLACE = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>
 ASIDE = re.compile(r"\[[WI]\d{4} \d\d:\d\d:\d\d")
 """How warnings of torch's C++ code begin. They never end a process, so they say nothing about its end."""
 
-LOST_LINE = re.compile(r"gloo|nccl|processgroup|connection (closed|reset)|broken pipe|tcpstore", re.IGNORECASE)
+LOST_CONNECTION = re.compile(r"gloo|nccl|processgroup|connection (closed|reset)|broken pipe|tcpstore", re.IGNORECASE)
 """Words of the libraries by which ranks communicate."""
 
 
@@ -124,9 +124,9 @@ def _innermost(report: Sequence[str]) -> tuple[str, ...]:
     return () if place is None else (cut(f"at {place['file']}, line {place['line']}, in {place['function']}"),)
 
 
-def is_of_a_lost_line(said: LastWords) -> bool:
+def is_of_lost_connection(said: LastWords) -> bool:
     """Return whether a rank ended because its connection to another rank broke: the other rank's end is the cause."""
-    return any(LOST_LINE.search(line) for line in (said.cause, *said.quoted))
+    return any(LOST_CONNECTION.search(line) for line in (said.cause, *said.quoted))
 
 
 def cut(line: str) -> str:

@@ -153,7 +153,7 @@ class _Examination:
     speed: EngineSpeed | NotKnown = IS_LATE
     stand_in: StandIn | NotKnown = NOT_ASKED
     engine: EngineFinding | NotKnown = field(init=False)
-    _line_is_free: trio.Event = field(default_factory=trio.Event)
+    _link_is_free: trio.Event = field(default_factory=trio.Event)
     _asks_for_port: bool = False
 
     def __post_init__(self) -> None:
@@ -165,10 +165,10 @@ class _Examination:
             nursery.start_soon(self._try_engine)
             if self.invite is not None:
                 try:
-                    await self._examine_line(self.invite)
+                    await self._examine_link(self.invite)
                 except NodeError as error:
                     self._fail(str(error), is_usage=isinstance(error, UsageError))
-            self._line_is_free.set()
+            self._link_is_free.set()
 
     def findings(self) -> Findings:
         """Return what is known now."""
@@ -234,7 +234,7 @@ class _Examination:
         elif not self.is_thorough:
             self.speed = NotKnown(why="`volery doctor INVITE` measures it")
         else:
-            await self._line_is_free.wait()
+            await self._link_is_free.wait()
             engine = self._section(self.engine).section
             self.speed = await try_engine(
                 msgspec.structs.replace(self.config, engine=engine), self._homes(), self.stand_in
@@ -242,7 +242,7 @@ class _Examination:
 
     # The connection to the swarm.
 
-    async def _examine_line(self, invite: Invite) -> None:
+    async def _examine_link(self, invite: Invite) -> None:
         """Examine the connection. Raises UsageError, RunError."""
         self.contact = self.evidence = self.mapping = self.hops = self.clock = self.down = self.up = IS_LATE
         try:
@@ -275,11 +275,11 @@ class _Examination:
                 return
             self._expect_port(network, self.contact.where)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._measure_line, transport, self.contact, invite.token)
+                nursery.start_soon(self._measure_link, transport, self.contact, invite.token)
                 nursery.start_soon(self._find_hops, remote)
                 nursery.start_soon(self._find_out, transport)
 
-    async def _measure_line(self, transport: Transport, contact: Contact, token: str) -> None:
+    async def _measure_link(self, transport: Transport, contact: Contact, token: str) -> None:
         learner = contact.found.learner
         self.clock = await compare_clocks(transport, learner, token)
         if not self.is_thorough:
@@ -294,7 +294,7 @@ class _Examination:
             if newest is None
             else await fetch_stand_in(transport, learner, newest.manifest)
         )
-        self._line_is_free.set()
+        self._link_is_free.set()
 
     async def _find_hops(self, remote: str) -> None:
         address = parse_address(remote)

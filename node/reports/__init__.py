@@ -18,7 +18,7 @@ from node.reports.html.document import as_html, write_html
 from node.reports.machine_formats import accounts_as_csv, as_csv, as_json
 from node.reports.model.report import OwnReport, PeerReport, SwarmReport
 from node.reports.plots.run_plot import draw_reward
-from node.reports.readers.fetch_routes import roads_taken
+from node.reports.readers.fetch_routes import routes_taken
 from node.reports.readers.ledger_report import swarm_report
 from node.reports.readers.receipts_report import own_report
 from node.reports.summary import summary
@@ -36,7 +36,7 @@ __all__ = [
     "as_text",
     "draw_reward",
     "own_report",
-    "roads_taken",
+    "routes_taken",
     "summary",
     "swarm_report",
     "write_html",

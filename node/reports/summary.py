@@ -30,7 +30,7 @@ def summary(
     seeds: Mapping[str, int],
     wall_s: float | None = None,
     software: Mapping[str, str] | None = None,
-    roads: Mapping[str, Mapping[str, int]] | None = None,
+    routes: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, Any]:
     """Return the content of `summary.json`.
 
@@ -39,7 +39,7 @@ def summary(
         seeds: the first seed of each source of randomness.
         wall_s: seconds from the command to its end, if the caller measured more than the ledger saw.
         software: versions of the packages that ran; by default those that are installed here.
-        roads: versions and bytes by way of fetching (`node.reports.readers.fetch_routes`); None if the nodes' logs
+        routes: versions and bytes by way of fetching (`node.reports.readers.fetch_routes`); None if the nodes' logs
         cannot be read.
     """
     scores = report.surviving_evaluations
@@ -64,7 +64,7 @@ def summary(
         **named(report, "bubble mean_train_s mean_waited_s mean_step_s"),
         "peers": [_peer(peer) for peer in report.peers],
         **named(report, "weight_bytes bytes_relayed"),
-        "roads": roads,
+        "roads": routes,
         "peak_pss_mib": peak_pss_mib,
         "seeds": dict(seeds),
         "software": dict(installed_software() if software is None else software),

@@ -13,7 +13,7 @@
 - `serving_version`: which version is in service
 - `session_records`: how long the node was at work, and how many bytes it moved
 - `teaching`: a node that scores with a teacher, and generates nothing
-- `work_line_news`: the learner's messages beside leases: introductions, recalls, revised receipts
+- `session_events`: the learner's messages beside leases: introductions, recalls, revised receipts
 - `worker`: leases, generates, signs and delivers, and leaves the swarm
 - `yield_to_programs`: pauses the node while programs of its owner run
 """

@@ -196,10 +196,12 @@ async def _open(opening: _Opening) -> RolloutServices:
     invite, config, events, home = opening.invite, opening.config, opening.events, opening.home
     quota_bytes = round(config.store.quota_gb * GB)
     store = opening.stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
-    line = await _reach(opening)
-    genesis = line.genesis
+    reached = await _reach(opening)
+    genesis = reached.genesis
     if config.engine.quantization == AUTO:
-        held = in_force_with(config, line.terms, await _wait_newest(line.transport, line.learner, invite, events))
+        held = in_force_with(
+            config, reached.terms, await _wait_newest(reached.transport, reached.learner, invite, events)
+        )
         config = msgspec.structs.replace(config, engine=held.section)
         events.emit("weights_format", format=held.section.scheme_in_force or STORED, why=held.why)
     store.remember_genesis(genesis)
@@ -208,16 +210,16 @@ async def _open(opening: _Opening) -> RolloutServices:
     return RolloutServices(
         invite=invite,
         config=config,
-        transport=line.transport,
+        transport=reached.transport,
         genesis=genesis,
         store=store,
-        receipts=line.receipts,
+        receipts=reached.receipts,
         engine=engine,
         keypair=opening.keypair,
         events=events,
         root=home.root,
         signals=opening.signals,
-        loop=line.loop,
+        loop=reached.loop,
     )
 
 
@@ -226,8 +228,8 @@ async def _open_teaching(opening: _Opening) -> TeachingServices:
     invite, config, events = opening.invite, opening.config, opening.events
     directory = Path(config.teacher.directory)
     require_model(directory, "[teacher] directory")
-    line = await _reach(opening)
-    wanted = b"" if line.terms is None else line.terms.ext.get(TEACHER, b"")
+    reached = await _reach(opening)
+    wanted = b"" if reached.terms is None else reached.terms.ext.get(TEACHER, b"")
     if not wanted:
         raise UsageError(
             "This swarm accepts no scores of teacher nodes ([distill] nodes in its swarm.toml). Join without "
@@ -240,7 +242,7 @@ async def _open_teaching(opening: _Opening) -> TeachingServices:
             f"({wanted.hex()[:16]}). config.json and the weights must be the same to the byte: ask the operator where "
             "to get them."
         )
-    events.emit("swarm_found", name=read_genesis(line.genesis)[0].name, swarm=invite.swarm.hex()[:16])
+    events.emit("swarm_found", name=read_genesis(reached.genesis)[0].name, swarm=invite.swarm.hex()[:16])
     engine = await opening.engine(config)
     assert isinstance(engine, WorkerEngine | CheatingEngine), "those on transformers can score"
     began = trio.current_time()
@@ -249,15 +251,15 @@ async def _open_teaching(opening: _Opening) -> TeachingServices:
     return TeachingServices(
         invite=invite,
         config=config,
-        transport=line.transport,
-        receipts=line.receipts,
+        transport=reached.transport,
+        receipts=reached.receipts,
         engine=engine,
         digest=digest,
         keypair=opening.keypair,
         events=events,
         root=opening.home.root,
         signals=opening.signals,
-        loop=line.loop,
+        loop=reached.loop,
     )
 
 

@@ -38,7 +38,7 @@ class NodeWorker(Protocol):
 
     shift: Availability
     retry_policy: RetryPolicy
-    line: WorkClient
+    work_client: WorkClient
     counts: RolloutCounts
     holding: set[LeaseId]
     is_draining: bool
@@ -137,7 +137,7 @@ class Owner:
         shift = self.role.shift
         if shift.is_lent:
             return in_words(self.role.retry_policy.told) or (
-                "at work" if self.role.line.is_up else "not connected to the learner"
+                "at work" if self.role.work_client.is_up else "not connected to the learner"
             )
         why = shift.held or f"outside its hours, until {shift.turns_at}"
         return f"{why}; the engine's memory is free" if self.role.has_freed_memory else why

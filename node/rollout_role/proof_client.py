@@ -38,14 +38,14 @@ class ProofKeeper:
     """Asks the learner for statements about this node, checks and keeps them.
 
     Args:
-        line: the connection to the learner.
+        work_client: the connection to the learner.
         receipts: the database that keeps the statements.
         authority: the swarm and the operator's key, which must have certified each statement's signer.
         peer: this node.
         tally_held: the tally in the manifest of a version that this node holds, None if there is none.
     """
 
-    line: WorkClient
+    work_client: WorkClient
     receipts: Receipts
     authority: Authority
     peer: PeerId
@@ -75,7 +75,7 @@ class ProofKeeper:
         kept = noted = 0
         while True:
             request = await trio.to_thread.run_sync(self._request)
-            answer = await self.line.request_proofs(request)
+            answer = await self.work_client.request_proofs(request)
             if answer.is_empty:
                 break
             checked, notes, reputation = await trio.to_thread.run_sync(self._check, request, answer)

@@ -27,8 +27,8 @@ from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.resource_limits import in_force
 from node.rollout_role.retry_policy import RetryPolicy
+from node.rollout_role.session_events import session_event_handler
 from node.rollout_role.session_records import SessionRecords
-from node.rollout_role.work_line_news import line_reporter
 from node.rollout_role.worker import RolloutWorker
 from node.rollout_role.yield_to_programs import make_room
 from node.runtime.events import Clock, EventLog
@@ -137,9 +137,9 @@ class RolloutServices(NodeServices):
         knowledge = Knowledge(genesis=self.genesis, newest=lambda: self.following.newest, peers=self.peers)
         self.swarm = SwarmPeer.build(self.transport, self.store, knowledge, FaultLog(events=events))
         self.following = self._build_following()
-        self.line = self._build_line()
+        self.work_client = self._build_work_client()
         self.proofs = ProofKeeper(
-            line=self.line,
+            work_client=self.work_client,
             receipts=self.receipts,
             authority=self.invite.authority,
             peer=self.keypair.peer_id,
@@ -165,7 +165,7 @@ class RolloutServices(NodeServices):
             on_failure=lambda version, reason: self.fetch_failures.emit((version, reason)),
         )
 
-    def _build_line(self) -> WorkClient:
+    def _build_work_client(self) -> WorkClient:
         return WorkClient(
             transport=self.transport,
             authority=self.invite.authority,
@@ -173,7 +173,7 @@ class RolloutServices(NodeServices):
             hello=self.hello,
             heartbeat=self.heartbeat,
             now_ms=Clock.now_ms,
-            on_event=line_reporter(self.events, self.neighbours.hear, self.recalls.emit, self.revisions.keep),
+            on_event=session_event_handler(self.events, self.neighbours.hear, self.recalls.emit, self.revisions.keep),
             report=self.swarm.faults.report,
             on_proofs=lambda: self.proof_news.emit(None),
         )
@@ -185,7 +185,7 @@ class RolloutServices(NodeServices):
             store=self.store,
             keypair=self.keypair,
             swarm=self.invite.authority.swarm,
-            line=self.line,
+            work_client=self.work_client,
             receipts=self.receipts,
             in_flight=self.in_flight,
             batch_rollouts=engine.batch_rollouts,
@@ -209,7 +209,7 @@ class RolloutServices(NodeServices):
             nursery.start_soon(self.following.run)
             nursery.start_soon(self.neighbours.run)
             nursery.start_soon(self.role.run)
-            nursery.start_soon(self.line.run)
+            nursery.start_soon(self.work_client.run)
             nursery.start_soon(self.proofs.run)
             nursery.start_soon(self.session.run)
             nursery.start_soon(self.energy.run)

@@ -153,15 +153,15 @@ class _Begun:
 class RolloutWorker:
     """The work of a node that generates.
 
-    `line` is the connection to the learner, which the application opens. The engine takes `batch_rollouts` rollouts at
-    a time.
+    `work_client` is the connection to the learner, which the application opens. The engine takes `batch_rollouts`
+    rollouts at a time.
     """
 
     engine: PolicyEngine
     store: ChunkStore
     keypair: Keypair
     swarm: SwarmId
-    line: WorkClient
+    work_client: WorkClient
     receipts: Receipts
     in_flight: Callable[[], ManifestHash | None]
     batch_rollouts: int
@@ -197,7 +197,7 @@ class RolloutWorker:
             shift=self.shift,
             events=self.events,
             on_change=self._stir,
-            on_installed=self.line.beat_now,
+            on_installed=self.work_client.beat_now,
             retry_policy=self.retry_policy,
             happened=self._note,
         )
@@ -282,10 +282,10 @@ class RolloutWorker:
         self.is_draining = True
         if self._asking is not None:
             self._asking.cancel()
-        if self._begun is not None and self.line.takes_parts:
+        if self._begun is not None and self.work_client.takes_parts:
             await self._return_leases(reason)
         with trio.move_on_after(GOODBYE_S):
-            await self.line.leave(reason)
+            await self.work_client.leave(reason)
 
     async def _return_leases(self, reason: str) -> None:
         """Stop the engine, and wait until the learner has the unfinished completions, at most HAND_BACK_S."""
@@ -298,7 +298,7 @@ class RolloutWorker:
     def _note(self, event: Event) -> None:
         """Note that something failed or worked, and tell the learner if its view of our troubles changes."""
         if self.retry_policy.handle(event, trio.current_time()):
-            self.line.beat_now()
+            self.work_client.beat_now()
         self._stir()
 
     async def _persevere(self) -> None:
@@ -324,7 +324,7 @@ class RolloutWorker:
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
             raw = sign(self.keypair, self.swarm, receipt)
-            self.line.tell_relayed(raw)
+            self.work_client.tell_relayed(raw)
             with suppress(trio.WouldBlock):
                 self._thanks.send_nowait((signed.hash, raw))
 
@@ -350,8 +350,8 @@ class RolloutWorker:
                 if self.counts.tokens_per_s is None:  # before the first lease, while nothing else runs
                     speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
                     self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
-                    self.line.beat_now()
-                granted = self._not_held(await self.line.request_leases(self.batch_rollouts))
+                    self.work_client.beat_now()
+                granted = self._not_held(await self.work_client.request_leases(self.batch_rollouts))
             if not granted:
                 continue
             self.holding |= {LeaseId(grant.lease.id) for grant in granted}
@@ -385,7 +385,7 @@ class RolloutWorker:
         self._note(Lent(is_lent=self.shift.is_lent))
         if not self.shift.is_lent:
             self._stop_making(self._why_not)
-        self.line.beat_now()
+        self.work_client.beat_now()
 
     def _stop_making(self, reason: str) -> None:
         """Stop the engine, and return all leases that are not being delivered.
@@ -393,7 +393,7 @@ class RolloutWorker:
         Unfinished completions are returned if the learner accepts them.
         """
         begun, kept = self._begun, set[LeaseId]()
-        if begun is not None and self.line.takes_parts:
+        if begun is not None and self.work_client.takes_parts:
             kept = begun.leases
             begun.interrupt(reason)
         self._give_up([grant for lease, grant in self._in_hand.items() if lease not in kept], reason)
@@ -473,7 +473,7 @@ class RolloutWorker:
     def _begin(self, granted: Sequence[Granted], version: PolicyVersion) -> _Begun:
         """Note that the engine begins these leases, and tell the learner."""
         for grant in granted:
-            self.line.tell_started(Started(lease=grant.lease.id, version=version))
+            self.work_client.tell_started(Started(lease=grant.lease.id, version=version))
         leases = {LeaseId(grant.lease.id) for grant in granted}
         self._begun = begun = _Begun(version=version, leases=leases, scope=trio.CancelScope())
         return begun
@@ -584,7 +584,7 @@ class RolloutWorker:
             return
         leases = [LeaseId(grant.lease.id) for grant in granted]
         self.events.emit("leases_given_back", leases=len(leases), reason=first_line(reason))
-        self.line.return_leases(leases, reason[:500])
+        self.work_client.return_leases(leases, reason[:500])
         self._settle(granted)
 
     async def _deliver_all(
@@ -634,10 +634,10 @@ class RolloutWorker:
         """
         begun = [one for one in completions if one.finish is FinishReason.PART]
         if not begun:
-            return await self.line.deliver(lease, records)
+            return await self.work_client.deliver(lease, records)
         if not records:
             self.events.emit("leases_given_back", leases=1, reason=first_line(interrupted))
-            self.line.return_leases([lease], interrupted[:500])
+            self.work_client.return_leases([lease], interrupted[:500])
             return None
         self.events.emit(
             "handed_back",
@@ -647,7 +647,7 @@ class RolloutWorker:
             tokens=sum(len(one.tokens) for one in completions),
             reason=first_line(interrupted),
         )
-        return await self.line.return_begun(lease, records, interrupted)
+        return await self.work_client.return_begun(lease, records, interrupted)
 
     def _settle(self, granted: Sequence[Granted]) -> None:
         for grant in granted:

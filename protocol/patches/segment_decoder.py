@@ -246,14 +246,14 @@ class SegmentReader:
         determines the length of a stream: Volery's writer does this if more than a quarter of them moved.
         """
         form = FORMS[dtype]
-        road = take(1)[0]
-        if road == SegmentEncoding.BYTES:
+        encoding = take(1)[0]
+        if encoding == SegmentEncoding.BYTES:
             return Segment(form=form, whole=self._unpacker.unpack(take, size))
         scope = _Scope(form=form, at_most=size // form.size, base=base, scratches=self._scratches, known={})
-        return Segment(form=form, record=self._record(road, scope, take, MAX_SPLITS), known=scope.known)
+        return Segment(form=form, record=self._record(encoding, scope, take, MAX_SPLITS), known=scope.known)
 
-    def _record(self, road: int, scope: _Scope, take: Take, splits: int) -> _Record | None:
-        match road:
+    def _record(self, encoding: int, scope: _Scope, take: Take, splits: int) -> _Record | None:
+        match encoding:
             case SegmentEncoding.SAME:
                 return None
             case SegmentEncoding.GAPS:
@@ -274,7 +274,7 @@ class SegmentReader:
                 return _All(steps=self._planes(scope.form, scope.num_elements(), take))
             case SegmentEncoding.SPLIT if splits and scope.form.is_float:
                 return self._split(scope, take, splits - 1)
-        raise malformed(f"encoding {road} is unknown, or not allowed here")
+        raise malformed(f"encoding {encoding} is unknown, or not allowed here")
 
     def _split(self, scope: _Scope, take: Take, splits: int) -> _Split:
         threshold = int.from_bytes(take(scope.form.size), "big")

@@ -64,17 +64,17 @@ class VersionFetcher:
         await trio.to_thread.run_sync(self.store.begin, signed)
         with self.store.hold(signed.hash):
             self.distribution.tell_gained(signed)
-            journey = _Journey()
+            fetch = _Fetch()
             try:
                 with ExitStack() as pins:
                     for step in await self._choose(signed, pins):
-                        await self._take(step, journey, pins)
+                        await self._take(step, fetch, pins)
             except (PeerError, StoreError, OSError, Starved) as error:
-                journey.num_patches = 0
+                fetch.num_patches = 0
                 self.trouble(f"Version {signed.version} is fetched in full, because a patch failed: {error}")
-            journey.count(await self.distribution.fetch(signed))
+            fetch.count(await self.distribution.fetch(signed))
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
-        return journey.outcome()
+        return fetch.outcome()
 
     async def _choose(self, signed: SignedManifest, pins: ExitStack) -> Sequence[Step]:
         """Return the steps of the cheapest route, after asking for manifests that may allow a cheaper one.
@@ -87,20 +87,20 @@ class VersionFetcher:
         with ExitStack() as candidates:  # pinned, so that none is evicted while peers answer
             complete = {one.hash for one in self.store.versions() if one.complete and self._held(one.hash, candidates)}
             while True:
-                road = cheapest(
+                route = cheapest(
                     signed,
                     full_bytes=full_bytes,
                     complete=complete,
                     known=lambda name: learnt.get(name) or self.store.manifest(name),
                     lacking=self._lacking,
                 )
-                promising = next((name for name in road.unknown if name not in learnt), None)
+                promising = next((name for name in route.unknown if name not in learnt), None)
                 if promising is None or not complete or len(learnt) == MAX_STEPS:
                     break
                 learnt[promising] = await self.learn(promising)
-            if road.steps:
-                pins.enter_context(self.store.hold(road.steps[0].patch.base_hash))
-        return road.steps
+            if route.steps:
+                pins.enter_context(self.store.hold(route.steps[0].patch.base_hash))
+        return route.steps
 
     def _held(self, version: ManifestHash, pins: ExitStack) -> bool:
         """Pin the version with `pins`. Return whether it is still in the store."""
@@ -114,7 +114,7 @@ class VersionFetcher:
         refs = [manifest.chunks[index] for index in set(chunks)]
         return sum(ref.size for ref in refs if not self.store.holds(ref.name))
 
-    async def _take(self, step: Step, journey: _Journey, pins: ExitStack) -> None:
+    async def _take(self, step: Step, fetch: _Fetch, pins: ExitStack) -> None:
         """Fetch one patch and make its target's chunks from it.
 
         `pins` keeps the result of the previous step, then that of this one: no engine uses an intermediate version, so
@@ -127,10 +127,10 @@ class VersionFetcher:
             await trio.to_thread.run_sync(self.store.begin, target)
             made.enter_context(self.store.hold(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
-            journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
+            fetch.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
             began_s = trio.current_time()
             await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)
-            journey.apply_s += trio.current_time() - began_s
+            fetch.apply_s += trio.current_time() - began_s
             self.distribution.tell_gained(target)
             await trio.to_thread.run_sync(self.store.finish, target.hash)
             pins.close()
@@ -138,7 +138,7 @@ class VersionFetcher:
 
 
 @dataclass(kw_only=True)
-class _Journey:
+class _Fetch:
     """The bytes that were fetched so far, on the way to one version."""
 
     by_peer: Counter[PeerId] = field(default_factory=Counter)

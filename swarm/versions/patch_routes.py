@@ -63,12 +63,12 @@ def cheapest(
         lacking: function that returns the missing bytes of some chunks of a manifest.
     """
     order = count()  # breaks ties, so that steps, which have no order, are never compared
-    open_roads: list[tuple[int, int, int, ManifestHash, tuple[Step, ...]]] = [(0, 0, next(order), target.hash, ())]
+    open_routes: list[tuple[int, int, int, ManifestHash, tuple[Step, ...]]] = [(0, 0, next(order), target.hash, ())]
     settled: set[ManifestHash] = set()
     unknown: dict[ManifestHash, int] = {}
     best = FetchRoute(steps=(), fetch_bytes=full_bytes)
-    while open_roads:  # Dijkstra's algorithm, from the target backwards
-        price, num_steps, _, reached, steps = heapq.heappop(open_roads)
+    while open_routes:  # Dijkstra's algorithm, from the target backwards
+        price, num_steps, _, reached, steps = heapq.heappop(open_routes)
         if reached in complete and steps:
             best = FetchRoute(steps=steps, fetch_bytes=price)
             break
@@ -83,7 +83,7 @@ def cheapest(
             fetch_bytes = lacking(signed.manifest, patch.chunks)
             if price + fetch_bytes < full_bytes:
                 step = Step(target=signed, patch=patch, fetch_bytes=fetch_bytes)
-                road = (price + fetch_bytes, num_steps + 1, next(order), patch.base_hash, (step, *steps))
-                heapq.heappush(open_roads, road)
+                route = (price + fetch_bytes, num_steps + 1, next(order), patch.base_hash, (step, *steps))
+                heapq.heappush(open_routes, route)
     promising = [name for name, price in unknown.items() if price < best.fetch_bytes]
     return replace(best, unknown=promising)

@@ -1,6 +1,6 @@
 """Keep a rollout node's session with the learner: receive leases, and send deliveries and heartbeats.
 
-A session (`_Line`) is one WORK stream. The node opens it over a connection that it dialled or already had.
+A session (`_Session`) is one WORK stream. The node opens it over a connection that it dialled or already had.
 
 Invariants:
 
@@ -135,7 +135,7 @@ class ReceiptRevised:
     raw: bytes
 
 
-LineEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | ReceiptRevised
+SessionEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | ReceiptRevised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ class _Question:
 
 
 @dataclass(kw_only=True, eq=False)
-class _Line:
+class _Session:
     """One session: its queue of messages, and the cancel scope of its tasks."""
 
     outgoing: trio.MemorySendChannel[FromNode]
@@ -216,7 +216,7 @@ class WorkClient:
         hello: function that returns our greeting, called for every session.
         heartbeat: function that returns our state, called for every heartbeat.
         now_ms: clock of this node, in milliseconds since 1970.
-        on_event: function that is called with each LineEvent.
+        on_event: function that is called with each SessionEvent.
         report: function that is called with the learner's faults.
         protocol: protocol of the stream.
         on_proofs: function that is called when the learner may have proofs for us: at the start of each session with a
@@ -229,14 +229,14 @@ class WorkClient:
     hello: Callable[[], Hello]
     heartbeat: Callable[[], Heartbeat]
     now_ms: Callable[[], int]
-    on_event: Callable[[LineEvent], None]
+    on_event: Callable[[SessionEvent], None]
     report: Report
     on_proofs: Callable[[], None] = lambda: None
     protocol: str = WORK
     rng: random.Random = field(default_factory=random.Random)
     _pending: dict[LeaseId, _Pending] = field(default_factory=dict)
     _relayed: deque[Relayed] = field(default_factory=lambda: deque(maxlen=RELAYED_KEPT))
-    _line: _Line | None = None
+    _session: _Session | None = None
     _ask: _Ask | None = None
     _question: _Question | None = None
     _reason: str = ""
@@ -245,7 +245,7 @@ class WorkClient:
     @property
     def is_up(self) -> bool:
         """Whether the learner has welcomed this node, and the session lasts."""
-        return self._line is not None
+        return self._session is not None
 
     async def run(self) -> None:
         """Keep a session with the learner until cancelled.
@@ -255,7 +255,7 @@ class WorkClient:
         backoff = FIRST_PAUSE_S
         while True:
             began = trio.current_time()
-            reason, wanted_s = await self._one_line()
+            reason, wanted_s = await self._one_session()
             if self._leaving:
                 await trio.sleep_forever()
             if trio.current_time() - began > LONGEST_PAUSE_S:
@@ -308,7 +308,7 @@ class WorkClient:
     @property
     def takes_parts(self) -> bool:
         """Whether the learner of this session accepts Handback: leases that were begun, with their records."""
-        return self._line is not None and self._line.takes_parts
+        return self._session is not None and self._session.takes_parts
 
     async def return_begun(self, lease: LeaseId, records: Sequence[bytes], reason: str) -> tuple[Receipt, bytes] | None:
         """Return a lease with one or more records of what was generated, and wait for the receipt as `deliver` does.
@@ -316,7 +316,7 @@ class WorkClient:
         Returns None if the learner does not accept Handback, or no longer; then the lease is returned without records.
         Raises LocalProtocolError as `deliver` does.
         """
-        if self._line is not None and not self._line.takes_parts:
+        if self._session is not None and not self._session.takes_parts:
             self.return_leases([lease], reason)
             return None
         said = Handback(lease=lease, records=list(records), reason=reason[:MAX_REASON_CHARS])
@@ -348,8 +348,8 @@ class WorkClient:
             raise LocalProtocolError("another request for proofs is still open")
         self._question = question = _Question(request=request)
         try:
-            if self._line is not None and self._line.proves:
-                self._line.say(request)
+            if self._session is not None and self._session.proves:
+                self._session.say(request)
             await question.done.wait()
         finally:
             self._question = None
@@ -357,8 +357,8 @@ class WorkClient:
 
     def beat_now(self) -> None:
         """Send a heartbeat now. Without a session, the next session begins with one."""
-        if self._line is not None:
-            self._tell_state(self._line)
+        if self._session is not None:
+            self._tell_state(self._session)
 
     def tell_started(self, started: Started) -> None:
         """Send with which version a lease is generated. Without a session the message is lost."""
@@ -367,8 +367,8 @@ class WorkClient:
     def tell_relayed(self, receipt: bytes) -> None:
         """Send a relay receipt now and in each new session, until RELAYED_KEPT later ones replaced it."""
         self._relayed.append(Relayed(receipt=receipt))
-        if self._line is not None and self._line.takes_relayed:
-            self._line.say(self._relayed[-1])
+        if self._session is not None and self._session.takes_relayed:
+            self._session.say(self._relayed[-1])
 
     def return_leases(self, leases: Sequence[LeaseId], reason: str) -> None:
         """Return leases that will not be delivered. Without a session, the next Hello does this by not naming them."""
@@ -382,16 +382,16 @@ class WorkClient:
         The caller should set a timeout, and then cancel `run`, which does nothing from now on.
         """
         self._leaving = True
-        if (line := self._line) is not None:
-            line.say(Goodbye(reason=reason[:MAX_REASON_CHARS]))
-            await line.down.wait()
+        if (session := self._session) is not None:
+            session.say(Goodbye(reason=reason[:MAX_REASON_CHARS]))
+            await session.down.wait()
 
     def _say(self, message: FromNode) -> None:
         """Queue a message. Without a session it is dropped; messages that must arrive are repeated in the next one."""
-        if self._line is not None:
-            self._line.say(message)
+        if self._session is not None:
+            self._session.say(message)
 
-    async def _one_line(self) -> tuple[str, float | None]:
+    async def _one_session(self) -> tuple[str, float | None]:
         """Dial, greet and serve one session until it ends.
 
         Returns the reason, and the seconds to wait if the learner refused this node for now.
@@ -418,7 +418,7 @@ class WorkClient:
         self.on_event(Connected(learner=learner, welcome=welcome))
         outgoing, queue = trio.open_memory_channel[FromNode](OUTGOING)
         async with trio.open_nursery() as nursery:
-            line = self._line = _Line(
+            session = self._session = _Session(
                 outgoing=outgoing,
                 scope=nursery.cancel_scope,
                 takes_relayed=RELAY_RECEIPTS in welcome.ext,
@@ -426,15 +426,15 @@ class WorkClient:
                 takes_parts=PARTS in welcome.ext,
             )
             try:
-                nursery.start_soon(self._write, frames, queue, line)
-                nursery.start_soon(self._beat, line, welcome.heartbeat_ms / 1000)
-                self._catch_up(line)
+                nursery.start_soon(self._write, frames, queue, session)
+                nursery.start_soon(self._beat, session, welcome.heartbeat_ms / 1000)
+                self._catch_up(session)
                 await self._read(frames, learner, nursery)
-                line.end("the learner ended the session")
+                session.end("the learner ended the session")
             finally:
-                self._line = None
-                line.down.set()
-        return line.reason
+                self._session = None
+                session.down.set()
+        return session.reason
 
     async def _greet(self, frames: FrameStream) -> Welcome:
         with trio.fail_after(GREETING_TIMEOUT_S):
@@ -452,49 +452,51 @@ class WorkClient:
             case _:
                 raise PeerError(Fault.BROKEN_PROMISE, f"answered our greeting with {type(answer).__name__}")
 
-    def _catch_up(self, line: _Line) -> None:
+    def _catch_up(self, session: _Session) -> None:
         """Repeat the messages that the previous session may have lost."""
         for pending in self._pending.values():
             pending.again = False
-            if isinstance(pending.delivery, Handback) and not line.takes_parts:  # an older program runs the learner now
+            if (
+                isinstance(pending.delivery, Handback) and not session.takes_parts
+            ):  # an older program runs the learner now
                 self.return_leases([LeaseId(pending.delivery.lease)], pending.delivery.reason)
                 pending.done.set()
                 continue
-            line.say(pending.delivery)
+            session.say(pending.delivery)
         if self._ask is not None:
-            line.say(LeaseRequest(rollouts=self._ask.rollouts))
-        for relayed in self._relayed if line.takes_relayed else ():  # last, because they are not urgent
-            line.say(relayed)
-        if line.proves:
+            session.say(LeaseRequest(rollouts=self._ask.rollouts))
+        for relayed in self._relayed if session.takes_relayed else ():  # last, because they are not urgent
+            session.say(relayed)
+        if session.proves:
             if self._question is not None:
-                line.say(self._question.request)
+                session.say(self._question.request)
             self.on_proofs()
 
-    async def _write(self, frames: FrameStream, queue: trio.MemoryReceiveChannel[FromNode], line: _Line) -> None:
+    async def _write(self, frames: FrameStream, queue: trio.MemoryReceiveChannel[FromNode], session: _Session) -> None:
         try:
             async for message in queue:
                 await frames.send(message)
                 if isinstance(message, Heartbeat):
-                    line.beating = False
-                    if line.beat_again:
-                        self._tell_state(line)
+                    session.beating = False
+                    if session.beat_again:
+                        self._tell_state(session)
         except StreamBroken as error:
             # The reader gets this error too, but first the learner's last messages: perhaps that the run is over.
             await trio.sleep(LAST_WORDS_S)
-            line.end(str(error))
+            session.end(str(error))
 
-    async def _beat(self, line: _Line, every_s: float) -> None:
+    async def _beat(self, session: _Session, every_s: float) -> None:
         while True:
-            if not line.beating:  # at most one in the queue, because more would say nothing new
-                self._tell_state(line)
+            if not session.beating:  # at most one in the queue, because more would say nothing new
+                self._tell_state(session)
             await trio.sleep(every_s)
 
-    def _tell_state(self, line: _Line) -> None:
+    def _tell_state(self, session: _Session) -> None:
         """Queue a heartbeat. If one waits already, another is made when that one is sent."""
-        line.beat_again = line.beating
-        if not line.beating:
-            line.beating = True
-            line.say(self.heartbeat())
+        session.beat_again = session.beating
+        if not session.beating:
+            session.beating = True
+            session.say(self.heartbeat())
 
     async def _read(self, frames: FrameStream, learner: PeerId, nursery: trio.Nursery) -> None:
         while (message := await frames.receive(FromLearner)) is not None:

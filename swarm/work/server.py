@@ -1,7 +1,7 @@
 """Serve the learner's end of the WORK streams: greet peers, pass their messages on, send the answers.
 
-The `WorkHandler`, which the learner role implements, decides the answers. A session (`_Line`) is one stream of a peer
-that was welcomed.
+The `WorkHandler`, which the learner role implements, decides the answers. A session (`_Session`) is one stream of a
+peer that was welcomed.
 
 Invariants:
 
@@ -162,7 +162,7 @@ class WorkHandler(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
-class _Line:
+class _Session:
     """One session of a welcomed peer: its queue of answers, and its cancel scope."""
 
     peer: PeerId
@@ -211,7 +211,7 @@ class WorkServer:
     report: Report = ignore_report
     doubles: Doubles = field(default_factory=Doubles)
     report_copy: Callable[[PeerId, Hello], None] = lambda peer, hello: None
-    _lines: dict[PeerId, _Line] = field(default_factory=dict)
+    _sessions: dict[PeerId, _Session] = field(default_factory=dict)
     _greetings: Counter[PeerId] = field(default_factory=Counter)
     _waiting: Counter[PeerId] = field(default_factory=Counter)
 
@@ -221,15 +221,15 @@ class WorkServer:
 
     def dismiss(self, peer: PeerId, last_word: Refused | Farewell) -> None:
         """Send the reason to `peer` and end its session. The peer has LAST_WORD_S to read it."""
-        if (line := self._lines.get(peer)) is not None:
-            line.answer(last_word)
-            line.outgoing.close()
-            line.scope.deadline = min(line.scope.deadline, trio.current_time() + LAST_WORD_S)
+        if (session := self._sessions.get(peer)) is not None:
+            session.answer(last_word)
+            session.outgoing.close()
+            session.scope.deadline = min(session.scope.deadline, trio.current_time() + LAST_WORD_S)
 
     def tell(self, peer: PeerId, message: FromLearner) -> None:
         """Send a message that the peer did not request, if it has a session."""
-        if (line := self._lines.get(peer)) is not None:
-            line.answer(message)
+        if (session := self._sessions.get(peer)) is not None:
+            session.answer(message)
 
     async def _handle(self, stream: Stream) -> None:
         async with open_frames(stream, MAX_HELLO_BYTES) as frames:
@@ -266,8 +266,8 @@ class WorkServer:
 
     def _doubled(self, peer: PeerId, hello: Hello) -> Refused | None:
         """Return a refusal if the peer already has a session that may belong to another process, otherwise None."""
-        line = self._lines.get(peer)
-        standing = None if line is None else Standing(instance=line.instance, heard_s=line.heard_s)
+        session = self._sessions.get(peer)
+        standing = None if session is None else Standing(instance=session.instance, heard_s=session.heard_s)
         match self.doubles.judge(peer, hello.ext.get(INSTANCE, b""), standing, trio.current_time()):
             case Unsettled(retry_s=retry_s):
                 return Refused(reason=UNSETTLED, retry_after_ms=math.ceil(1000 * retry_s))
@@ -282,101 +282,103 @@ class WorkServer:
         peer = frames.stream.remote
         frames.limit = MAX_WORK_BYTES
         send, answers = trio.open_memory_channel[FromLearner](ANSWERS)
-        line = _Line(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
-        if (old := self._lines.get(peer)) is not None:  # the peer came back before we noticed that it was gone
+        session = _Session(peer=peer, frames=frames, outgoing=send, instance=hello.ext.get(INSTANCE, b""))
+        if (old := self._sessions.get(peer)) is not None:  # the peer came back before we noticed that it was gone
             old.end("the peer began another session")
-        self._lines[peer] = line
+        self._sessions[peer] = session
         self.transport.trust(peer)
-        line.answer(welcome)
+        session.answer(welcome)
         try:
-            with line.scope, first_cause():
+            with session.scope, first_cause():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write, line, answers, nursery.cancel_scope)
-                    line.reason = await self._read(line, nursery)
+                    nursery.start_soon(self._write, session, answers, nursery.cancel_scope)
+                    session.reason = await self._read(session, nursery)
                     nursery.cancel_scope.cancel()
                 return
-            line.reason = line.reason or "it did not read its dismissal"
-            raise StreamBroken(line.reason)
+            session.reason = session.reason or "it did not read its dismissal"
+            raise StreamBroken(session.reason)
         except (StreamBroken, PeerError) as error:
-            line.reason = line.reason or str(error)
+            session.reason = session.reason or str(error)
             raise
         finally:
-            if self._lines.get(peer) is line:
-                del self._lines[peer]
+            if self._sessions.get(peer) is session:
+                del self._sessions[peer]
                 self.transport.distrust(peer)
                 self.doubles.forget(peer)
-                self.desk.note_departure(peer, line.reason or "the learner stopped")
+                self.desk.note_departure(peer, session.reason or "the learner stopped")
 
     async def _write(
-        self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner], whole: trio.CancelScope
+        self, session: _Session, answers: trio.MemoryReceiveChannel[FromLearner], whole: trio.CancelScope
     ) -> None:
         async for answer in answers:
             with trio.move_on_after(SEND_TIMEOUT_S) as time_limit:
                 try:
-                    await line.frames.send(answer)
+                    await session.frames.send(answer)
                 except trio.Cancelled:
                     if time_limit.cancel_called:  # set the reason here, before the reader finds the stream aborted
-                        line.end(f"it did not read an answer within {SEND_TIMEOUT_S:.0f} s")
+                        session.end(f"it did not read an answer within {SEND_TIMEOUT_S:.0f} s")
                     raise
-        line.reason = "dismissed"
+        session.reason = "dismissed"
         whole.cancel()
 
-    async def _read(self, line: _Line, nursery: trio.Nursery) -> str:
-        while (message := await line.frames.receive(FromNode)) is not None:
-            line.heard_s = trio.current_time()
-            await self._keep_to_rate(line, message)
+    async def _read(self, session: _Session, nursery: trio.Nursery) -> str:
+        while (message := await session.frames.receive(FromNode)) is not None:
+            session.heard_s = trio.current_time()
+            await self._keep_to_rate(session, message)
             match message:
                 case LeaseRequest():
-                    line.asking.cancel()
-                    line.asking = trio.CancelScope()
-                    nursery.start_soon(self._grant, line, message, line.asking)
+                    session.asking.cancel()
+                    session.asking = trio.CancelScope()
+                    nursery.start_soon(self._grant, session, message, session.asking)
                 case Delivery() | Handback():
-                    self._take(line, message)
+                    self._take(session, message)
                 case Heartbeat():
-                    self.desk.take_heartbeat(line.peer, message)
+                    self.desk.take_heartbeat(session.peer, message)
                 case Started():
-                    self.desk.take_start(line.peer, message)
+                    self.desk.take_start(session.peer, message)
                 case LeaseReturn():
-                    self.desk.take_return(line.peer, message)
+                    self.desk.take_return(session.peer, message)
                 case Relayed():
-                    self.desk.take_relay_receipt(line.peer, message)
+                    self.desk.take_relay_receipt(session.peer, message)
                 case ProofRequest():
-                    self.desk.take_proof_request(line.peer, message)
+                    self.desk.take_proof_request(session.peer, message)
                 case Goodbye():
                     return IN_GOOD_ORDER
                 case Hello():
                     raise PeerError(Fault.BROKEN_PROMISE, "greeted us twice")
         return "it ended its session without a goodbye"
 
-    async def _keep_to_rate(self, line: _Line, message: FromNode) -> None:
+    async def _keep_to_rate(self, session: _Session, message: FromNode) -> None:
         """Wait before handling a message that comes too early. The next one is not read meanwhile."""
-        bucket, budget = (line.beats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (line.says, MESSAGE_RATE)
+        bucket, budget = (
+            (session.beats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (session.says, MESSAGE_RATE)
+        )
         if (wait_s := bucket.charge(1.0, trio.current_time())) > 0:
-            self.transport.note_refusal(budget, line.peer)
+            self.transport.note_refusal(budget, session.peer)
             await trio.sleep(wait_s)
-            line.heard_s = trio.current_time()
+            session.heard_s = trio.current_time()
 
-    async def _grant(self, line: _Line, request: LeaseRequest, scope: trio.CancelScope) -> None:
+    async def _grant(self, session: _Session, request: LeaseRequest, scope: trio.CancelScope) -> None:
         with scope:
             await trio.lowlevel.checkpoint()  # so that a request that is replaced at once never reaches the desk
-            line.answer(await self.desk.grant(line.peer, request))
+            session.answer(await self.desk.grant(session.peer, request))
 
-    def _take(self, line: _Line, delivery: Delivery | Handback) -> None:
+    def _take(self, session: _Session, delivery: Delivery | Handback) -> None:
         """Put a delivery into the inbox, or answer that it is full."""
         size = sum(len(record) for record in delivery.records)
-        answer = partial(self._settle, line, size)
+        answer = partial(self._settle, session, size)
         is_room = self._waiting.total() + size <= MAX_INBOX_BYTES
-        if is_room and self._waiting[line.peer] + size <= MAX_WAITING_BYTES:
+        if is_room and self._waiting[session.peer] + size <= MAX_WAITING_BYTES:
             with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
-                self.inbox.send_nowait(Incoming(peer=line.peer, delivery=delivery, answer=answer))
-                self._waiting[line.peer] += size
-                self.desk.note_delivery(line.peer, LeaseId(delivery.lease))
+                self.inbox.send_nowait(Incoming(peer=session.peer, delivery=delivery, answer=answer))
+                self._waiting[session.peer] += size
+                self.desk.note_delivery(session.peer, LeaseId(delivery.lease))
                 return
-        line.answer(InboxFull(lease=delivery.lease, retry_after_ms=INBOX_RETRY_MS))
+        session.answer(InboxFull(lease=delivery.lease, retry_after_ms=INBOX_RETRY_MS))
 
-    def _settle(self, line: _Line, size: int, message: FromLearner) -> None:
+    def _settle(self, session: _Session, size: int, message: FromLearner) -> None:
         """Free the room of a delivery that was judged, and send its answer if the session still exists."""
-        self._waiting[line.peer] -= size
-        if not self._waiting[line.peer]:
-            del self._waiting[line.peer]
-        line.answer(message)
+        self._waiting[session.peer] -= size
+        if not self._waiting[session.peer]:
+            del self._waiting[session.peer]
+        session.answer(message)

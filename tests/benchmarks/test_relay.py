@@ -17,9 +17,9 @@ from benchmarks.live.idle import FEWEST_MET_PCT, Idle
 from benchmarks.network import requirements
 from benchmarks.network.bound import all_peers_bound_s, met_peers_bound_s, peer_bound_s
 from benchmarks.network.conductor import UNPUNCHED, Ran
-from benchmarks.network.line import Report
 from benchmarks.network.payload import FILE_NAME, write_payload
 from benchmarks.network.profiles import own_by_function, own_by_module, read_samples, within_module
+from benchmarks.network.program_end import Report
 from benchmarks.network.scenarios import MIB, SCENARIOS
 from benchmarks.relay import OURS, SLOWER, THEIRS, Cell, bars, idle_bars, prepare, systems_in
 from protocol.versions.safetensors_header import read_table

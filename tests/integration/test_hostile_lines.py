@@ -225,7 +225,7 @@ class Stage:
             pass
         finally:
             await stream.abort()
-        await until(lambda: PEER.peer_id not in self.server._lines)
+        await until(lambda: PEER.peer_id not in self.server._sessions)
         await self.settle()
         return heard
 

@@ -18,13 +18,13 @@ from learner.training.distributed.machines.messages import (
     TIMEOUT_S,
     TOLD_AGAIN_S,
     Begin,
+    ConnectionLost,
     Effect,
     End,
     Ended,
     EndRanks,
     Event,
     Finish,
-    LineLost,
     Place,
     Present,
     Read,
@@ -297,7 +297,7 @@ def test_when_the_first_goes_the_others_end_and_say_so(how: str) -> None:
         world.silent.add(0)
         world.run(TIMEOUT_S + 2)
     else:
-        world.give(1, LineLost(why="the connection to it ended"))
+        world.give(1, ConnectionLost(why="the connection to it ended"))
     why = "nothing has been heard of it for 30 s" if how == "silence" else "the connection to it ended"
     assert EndRanks() in world.effects[1]
     assert world.lines(1) == (f"machine 0 at 10.0.0.1:29500 has gone: {why}. All 1 ranks of this machine were ended",)
@@ -307,7 +307,7 @@ def test_one_that_waits_for_a_first_that_goes_says_so_and_ends() -> None:
     world = World(machines=3)
     world.join(1)
     world.run(1.0)
-    world.give(1, LineLost(why="the connection to it ended"))
+    world.give(1, ConnectionLost(why="the connection to it ended"))
     assert world.lines(1) == ("machine 0 at 10.0.0.1:29500 has gone: the connection to it ended",)
 
 
@@ -324,7 +324,7 @@ def test_when_all_end_well_nothing_is_told(order: tuple[int, ...]) -> None:
 def test_one_that_ended_well_does_not_mind_that_the_first_is_gone_already() -> None:
     world = World(machines=2).gathered()
     world.end(1, None)
-    world.give(1, LineLost(why="the connection to it ended"))
+    world.give(1, ConnectionLost(why="the connection to it ended"))
     assert world.lines(1) == ()
 
 

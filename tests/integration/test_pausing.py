@@ -178,7 +178,7 @@ async def test_drained_it_delivers_what_it_holds_and_takes_no_more(tmp_path: Pat
     async def check(learner: Learner) -> None:
         role = owned.role
         await until(lambda: role.counts.admitted > 0 and bool(role.holding))
-        request = role.line.request_leases
+        request = role.work_client.request_leases
 
         async def requested(rollouts: int) -> Any:
             asked.append(rollouts)
@@ -187,7 +187,7 @@ async def test_drained_it_delivers_what_it_holds_and_takes_no_more(tmp_path: Pat
         owned.orders.drain(Drain())
         owned.look()
         await until(lambda: role.is_draining)
-        role.line.request_leases = requested  # type: ignore[method-assign]
+        role.work_client.request_leases = requested  # type: ignore[method-assign]
         await trio.sleep_forever()
 
     with pytest.raises(Drained, match=r"Drained: all leases are delivered\."):

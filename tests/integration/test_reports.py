@@ -26,7 +26,7 @@ from learner.rollouts.admission import EpisodeSlots
 from learner.trust.audit_history import AuditHistory, TrustLevel, after
 from learner.trust.ban_evidence import Found, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
-from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
+from node.reports import as_csv, as_json, as_terminal, as_text, own_report, routes_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REJECTIONS
@@ -326,11 +326,11 @@ def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6))
 def test_presence_is_the_union_of_its_stays(presences: list[tuple[int, int]]) -> None:
     covered = {tick for began, length in presences for tick in range(began, began + length)}
-    presences = [
+    rows = [
         PeerPresence(peer=ALPHA, began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0)
         for b, n in presences
     ]
-    assert present_s(presences) == len(covered)
+    assert present_s(rows) == len(covered)
 
 
 def test_totals_are_the_sums_of_rows(demo: SwarmReport) -> None:
@@ -705,7 +705,7 @@ def test_roads_are_read_from_what_nodes_logged(tmp_path: Path) -> None:
     ]
     (tmp_path / "one").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "two").write_text(json.dumps(lines[0]) + "\n")
-    assert roads_taken([tmp_path / "one", tmp_path / "two", tmp_path / "absent"]) == {
+    assert routes_taken([tmp_path / "one", tmp_path / "two", tmp_path / "absent"]) == {
         "full": {"versions": 2, "bytes": 1810},
         "patch": {"versions": 1, "bytes": 20},
     }

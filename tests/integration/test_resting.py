@@ -192,14 +192,14 @@ async def test_leases_that_come_as_they_end_go_back(tmp_path: Path) -> None:
 
         def unlucky(role: RolloutWorker, events: EventLog) -> None:
             lent(role, events)
-            request = role.line.request_leases
+            request = role.work_client.request_leases
 
             async def requested(rollouts: int) -> Any:
                 granted = await request(rollouts)
                 lent.set("07:30")
                 return granted
 
-            role.line.request_leases = requested  # type: ignore[method-assign]
+            role.work_client.request_leases = requested  # type: ignore[method-assign]
 
         nursery.start_soon(work_with, node, learner, tmp_path, 0.0, unlucky)
         nursery.start_soon(learner.train)

@@ -12,7 +12,7 @@ import trio
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.learner_role.shared.signals import connect_peers
 from node.rollout_role.proof_client import ProofKeeper, tally_in
-from node.rollout_role.work_line_news import line_reporter
+from node.rollout_role.session_events import session_event_handler
 from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
@@ -59,7 +59,7 @@ async def work_with(
     """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is called with it."""
     events = EventLog()
     understood = {LEASE_RECALLS: b"", PARTS: b""} | ({PROOFS: b""} if keeps_proofs else {})
-    line = WorkClient(
+    work_client = WorkClient(
         transport=node.transport,
         authority=SWARM.authority,
         learner=learner.transport.addresses(),
@@ -71,7 +71,7 @@ async def work_with(
             troubles=role.retry_policy.told,
         ),
         now_ms=lambda: NOW_MS,
-        on_event=line_reporter(events, ignore, lambda recall: role.recall(recall), ignore),
+        on_event=session_event_handler(events, ignore, lambda recall: role.recall(recall), ignore),
         report=ignore,
         on_proofs=lambda: keeper.look(),
     )
@@ -85,7 +85,7 @@ async def work_with(
                 store=node.store,
                 keypair=key_of(node.name),
                 swarm=SWARM.authority.swarm,
-                line=line,
+                work_client=work_client,
                 receipts=receipts,
                 in_flight=lambda: None,
                 batch_rollouts=4,
@@ -93,7 +93,7 @@ async def work_with(
                 events=events,
             )
             keeper = ProofKeeper(
-                line=line,
+                work_client=work_client,
                 receipts=receipts,
                 authority=SWARM.authority,
                 peer=node.peer,
@@ -102,7 +102,7 @@ async def work_with(
             )
             on_role(role, events)
             arrive(node, role)
-            nursery.start_soon(line.run)
+            nursery.start_soon(work_client.run)
             if keeps_proofs:
                 nursery.start_soon(keeper.run)
             await role.run()

@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
-class _Journey:
+class _Broadcast:
     published_s: float
     audience: set[str]
     """The active peers; a share QUORUM of them must have it."""
@@ -56,7 +56,7 @@ class BroadcastTracker:
     """The versions that are under way, and how long those before took."""
 
     def __init__(self) -> None:
-        self._journeys: dict[int, _Journey] = {}
+        self._under_way: dict[int, _Broadcast] = {}
         self._has: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
         self._broadcasts = Recent()
@@ -88,20 +88,20 @@ class BroadcastTracker:
 
     def begin(self) -> None:
         """Start again: versions are numbered from the beginning, and no peer is here."""
-        self._journeys.clear()
+        self._under_way.clear()
         self._has.clear()
         self._since_s.clear()
 
     def published(self, version: int, at_s: float, present: Collection[str], active: Collection[str]) -> None:
         """Record a publication. `active` are the active ones of the `present` peers."""
         here = {peer for peer in present if peer in self._has} or set(present)
-        journey = _Journey(published_s=at_s, audience=here & set(active), waiting=here)
+        broadcast = _Broadcast(published_s=at_s, audience=here & set(active), waiting=here)
         for peer in [peer for peer in here if self._has.get(peer, -1) >= version]:
-            self._arrived(journey, peer, 0.0)
-        self._journeys[version] = journey
-        self._tidy(version, journey)
-        if len(self._journeys) > VERSIONS:
-            del self._journeys[next(iter(self._journeys))]
+            self._arrived(broadcast, peer, 0.0)
+        self._under_way[version] = broadcast
+        self._tidy(version, broadcast)
+        if len(self._under_way) > VERSIONS:
+            del self._under_way[next(iter(self._under_way))]
 
     def installed(self, peer: str, version: int, at_s: float) -> list[float]:
         """Return how many seconds each version that the peer no longer lacks took to be in service there."""
@@ -112,34 +112,34 @@ class BroadcastTracker:
         if before is None or version > before:
             self._has[peer], self._since_s[peer] = version, at_s
         delays_s = []
-        for reached, journey in list(self._journeys.items()):
-            if reached <= version and peer in journey.waiting:
-                delays_s.append(at_s - journey.published_s)
-                self._arrived(journey, peer, delays_s[-1])
-                self._tidy(reached, journey)
+        for reached, broadcast in list(self._under_way.items()):
+            if reached <= version and peer in broadcast.waiting:
+                delays_s.append(at_s - broadcast.published_s)
+                self._arrived(broadcast, peer, delays_s[-1])
+                self._tidy(reached, broadcast)
         return delays_s
 
     def left(self, peer: str) -> None:
         """Stop waiting for a peer that left."""
         self._has.pop(peer, None)
         self._since_s.pop(peer, None)
-        for version, journey in list(self._journeys.items()):
-            journey.audience.discard(peer)
-            journey.waiting.discard(peer)
-            journey.took_s.pop(peer, None)
-            self._settle(journey)
-            self._tidy(version, journey)
+        for version, broadcast in list(self._under_way.items()):
+            broadcast.audience.discard(peer)
+            broadcast.waiting.discard(peer)
+            broadcast.took_s.pop(peer, None)
+            self._settle(broadcast)
+            self._tidy(version, broadcast)
 
-    def _arrived(self, journey: _Journey, peer: str, delay_s: float) -> None:
-        journey.waiting.discard(peer)
-        if peer in journey.audience and not journey.is_settled:
-            journey.took_s[peer] = delay_s
-            self._settle(journey)
+    def _arrived(self, broadcast: _Broadcast, peer: str, delay_s: float) -> None:
+        broadcast.waiting.discard(peer)
+        if peer in broadcast.audience and not broadcast.is_settled:
+            broadcast.took_s[peer] = delay_s
+            self._settle(broadcast)
 
-    def _settle(self, journey: _Journey) -> None:
-        if (took_s := journey.settle()) is not None:
+    def _settle(self, broadcast: _Broadcast) -> None:
+        if (took_s := broadcast.settle()) is not None:
             self._broadcasts.add(took_s)
 
-    def _tidy(self, version: int, journey: _Journey) -> None:
-        if not journey.waiting:
-            del self._journeys[version]
+    def _tidy(self, version: int, broadcast: _Broadcast) -> None:
+        if not broadcast.waiting:
+            del self._under_way[version]

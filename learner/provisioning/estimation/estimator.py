@@ -66,7 +66,7 @@ class SwarmEstimator:
         self._generation = Recent(window=DELIVERIES)
         self._tokens = RecentRatio(window=DELIVERIES)
         self._kept = RecentRatio(window=DELIVERIES)
-        self._journeys = BroadcastTracker()
+        self._broadcasts = BroadcastTracker()
 
     def handle(self, event: Recorded) -> None:
         """Take in the next event."""
@@ -82,7 +82,7 @@ class SwarmEstimator:
                     self._publish.add(event.publish_s)
             case Published():
                 self._made.add(event.made_s)
-                self._journeys.published(event.version, event.at_s - event.made_s, self._present, self.active)
+                self._broadcasts.published(event.version, event.at_s - event.made_s, self._present, self.active)
             case Joined():
                 self._joined(event)
             case Left():
@@ -153,7 +153,7 @@ class SwarmEstimator:
         making it."""
         if (step := self.step_s) is None:
             return None
-        sent_s, made = self._journeys.source_s(self.kappa or 1, step.value), self._made.mean()
+        sent_s, made = self._broadcasts.source_s(self.kappa or 1, step.value), self._made.mean()
         if sent_s is None or made is None:
             return sent_s
         return max(sent_s, made.value / UNDER_WAY)
@@ -161,7 +161,7 @@ class SwarmEstimator:
     @property
     def broadcast_s(self) -> Estimate | None:
         """T_bcast: the median time from the end of a version's step until QUORUM of the active peers had it."""
-        return self._journeys.broadcast_s
+        return self._broadcasts.broadcast_s
 
     @property
     def generation_s(self) -> Estimate | None:
@@ -228,7 +228,7 @@ class SwarmEstimator:
                     broadcast_s=_value(one.broadcast_s, broadcast_s) or 0.0,
                     generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
                     batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
-                    start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
+                    start_s=0.0 if self._broadcasts.has(one.peer) else own_start_s,
                     remaining_s=remaining_s,
                     is_least=one.is_least,
                 )
@@ -240,12 +240,12 @@ class SwarmEstimator:
     def _began(self, event: Began) -> None:
         """Start again with a new run: no peer is here until it joins again, and that is not its fault."""
         self.terms, self.plan, self._active = event, None, None
-        self._served = {peer for peer in self._present if self._journeys.has(peer)}
+        self._served = {peer for peer in self._present if self._broadcasts.has(peer)}
         for peer in self._present:
             self._profiles[peer].interrupted(event.at_s)
         self._gone.update(self._present)
         self._present.clear()
-        self._journeys.begin()
+        self._broadcasts.begin()
 
     def _joined(self, event: Joined) -> None:
         if (profile := self._seen(event.peer)) is not None:
@@ -259,16 +259,16 @@ class SwarmEstimator:
             self._gone[event.peer] = None
             self._served.discard(event.peer)
             self._profiles[event.peer].left(event.at_s)
-            self._journeys.left(event.peer)
+            self._broadcasts.left(event.peer)
 
     def _installed(self, event: Installed) -> None:
         if event.peer not in self._present:
             return
         profile = self._profiles[event.peer]
-        is_first = not self._journeys.has(event.peer) and event.peer not in self._served
+        is_first = not self._broadcasts.has(event.peer) and event.peer not in self._served
         self._served.discard(event.peer)
         first_after_s = event.at_s - profile.joined_s if is_first else None
-        profile.installed(self._journeys.installed(event.peer, event.version, event.at_s), first_after_s)
+        profile.installed(self._broadcasts.installed(event.peer, event.version, event.at_s), first_after_s)
 
     def _delivered(self, event: Delivered) -> None:
         if (profile := self._seen(event.peer)) is None:

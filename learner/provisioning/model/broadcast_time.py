@@ -35,25 +35,25 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Link:
     """The bandwidth of one machine in both directions, in Mbit/s. A machine that sends nothing relays nothing."""
 
     up_mbit: float
     down_mbit: float
 
 
-def source_s(size_bytes: float, source_mbit: float, lines: Sequence[Line]) -> float:
+def source_s(size_bytes: float, source_mbit: float, links: Sequence[Link]) -> float:
     """Return how many seconds a version keeps the learner's uplink, and the relaying machines, busy. Slow receivers do
     not count."""
-    return OVER_BOUND * _sent_s(size_bytes, source_mbit, lines)
+    return OVER_BOUND * _sent_s(size_bytes, source_mbit, links)
 
 
 def arrival_s(
-    size_bytes: float, source_mbit: float, line: Line, everybody: Sequence[Line], *, install_s: float = 0.0
+    size_bytes: float, source_mbit: float, link: Link, everybody: Sequence[Link], *, install_s: float = 0.0
 ) -> float:
-    """Return T_i (see above) for the machine behind `line`, which is one of `everybody`; infinity if nothing
+    """Return T_i (see above) for the machine behind `link`, which is one of `everybody`; infinity if nothing
     arrives."""
-    sent_s = max(_sent_s(size_bytes, source_mbit, everybody), _over(size_bytes, line.down_mbit))
+    sent_s = max(_sent_s(size_bytes, source_mbit, everybody), _over(size_bytes, link.down_mbit))
     return OVER_BOUND * sent_s + install_s
 
 
@@ -63,9 +63,9 @@ def quorum_s(times: Sequence[float]) -> float:
     return sorted(times)[math.ceil(QUORUM * len(times) - _ROUNDING) - 1]
 
 
-def _sent_s(size_bytes: float, source_mbit: float, lines: Sequence[Line]) -> float:
-    together = source_mbit + math.fsum(line.up_mbit for line in lines)
-    return max(_over(size_bytes, source_mbit), _over(len(lines) * size_bytes, together))
+def _sent_s(size_bytes: float, source_mbit: float, links: Sequence[Link]) -> float:
+    together = source_mbit + math.fsum(link.up_mbit for link in links)
+    return max(_over(size_bytes, source_mbit), _over(len(links) * size_bytes, together))
 
 
 def _over(size_bytes: float, mbit: float) -> float:

@@ -71,7 +71,7 @@ KEPT_STARTS = 4.0
 
 TRIAL_REVIEWS = 20
 """Reviews, ten minutes, that a newcomer has to deliver something, in addition to its start, a training step, a
-version's journey and two rollouts."""
+version's broadcast and two rollouts."""
 
 TRIED_AGAIN_S = 3600.0
 """Seconds until a peer whose trial failed is tried again. It costs a sixth of its price to learn that it still delivers

@@ -93,7 +93,7 @@ class TrialTracker:
 
     def trial_s(self, one: Candidate, *, train_s: float) -> float:
         """Return how long a peer has, once started, to deliver something. It includes a training step, since no more is
-        leased before a batch is taken if enough is under way; a version's journey; and more than one rollout."""
+        leased before a batch is taken if enough is under way; a version's broadcast; and more than one rollout."""
         return TRIAL_REVIEWS * self._review_s + train_s + one.broadcast_s + 2 * one.generation_s
 
     def supplies(self, name: str, now_s: float) -> bool:

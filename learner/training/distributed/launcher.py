@@ -40,7 +40,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
-from learner.trainer_api.exit_reasons import explained, how_ended, is_of_a_lost_line
+from learner.trainer_api.exit_reasons import explained, how_ended, is_of_lost_connection
 from learner.training.distributed.machines.interfaces import stay_here
 from learner.training.distributed.machines.meeting import Meeting, Terms, say
 from learner.training.distributed.machines.messages import FIRST, End
@@ -157,7 +157,7 @@ def _run(terms: Terms, words: Sequence[str]) -> End | None:
     return End(
         cause=f"rank {rank} {how}{f': {said.cause}' if said.cause else ''}",
         words=tuple(f"rank {rank}: {word}" for word in said.quoted),
-        lost_line=is_of_a_lost_line(said),
+        lost_line=is_of_lost_connection(said),
         ago_s=max(0.0, time.monotonic() - deaths.at_s(failure.pid)),
     )
 

@@ -33,7 +33,7 @@ from node.engine.selection import choose_engine, look
 from node.learner_role.training.tiny_model import StartingModel
 from node.learner_role.training.warm_start import VLLM_HEAD_DIM
 from node.network.invites import found_swarm
-from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
+from node.reports import as_terminal, as_text, draw_reward, routes_taken, summary, swarm_report, write_html
 from node.reports.model.audits import ban_in_words
 from node.reports.model.report import Role, SwarmReport
 from node.runtime.atomic_files import prepare, writing
@@ -381,7 +381,7 @@ class Demo:
             peak_pss_mib=round(self.peak_pss / 2**20, 1),
             seeds={"demo": self.seed},
             wall_s=round(time.monotonic() - self.began, 2),
-            roads=roads_taken(sorted(self.out.glob("node-*/events.jsonl"))),
+            routes=routes_taken(sorted(self.out.glob("node-*/events.jsonl"))),
         )
         with self._writing():
             draw_reward(report, self.out / "reward.png")

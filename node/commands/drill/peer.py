@@ -37,7 +37,7 @@ from protocol.work import (
 )
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
-from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkClient
+from swarm.work.client import Granted, NotWelcome, RunFinished, SessionEvent, WorkClient
 
 RETURNED = "its owner needs the machine"
 """Reason that every peer gives when it returns a lease, cheats included."""
@@ -85,7 +85,7 @@ class DrillPeer:
     _signed_for: set[PolicyVersion] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.line = WorkClient(
+        self.work_client = WorkClient(
             transport=self.transport,
             authority=self.authority,
             learner=self.learner,
@@ -106,7 +106,7 @@ class DrillPeer:
         try:
             with first_cause():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.line.run)
+                    nursery.start_soon(self.work_client.run)
                     await self._work()
                     nursery.cancel_scope.cancel()
         except NotWelcome:
@@ -126,12 +126,12 @@ class DrillPeer:
         foundry = self.hand.common.foundry
         while not self.is_done:
             self._installed = await foundry.wait_published()
-            self.line.beat_now()
-            granted = await self.line.request_leases(self.batch)
+            self.work_client.beat_now()
+            granted = await self.work_client.request_leases(self.batch)
             version = await foundry.wait_published(max(one.lease.minimum for one in granted))
             if version != self._installed:
                 self._installed = version
-                self.line.beat_now()
+                self.work_client.beat_now()
             self._sign_for(version)
             async with trio.open_nursery() as nursery:
                 for one in granted:
@@ -139,18 +139,18 @@ class DrillPeer:
 
     async def _answer(self, granted: Granted, version: PolicyVersion) -> None:
         lease = granted.lease
-        self.line.tell_started(Started(lease=lease.id, version=self.hand.announce_version(lease, version)))
+        self.work_client.tell_started(Started(lease=lease.id, version=self.hand.announce_version(lease, version)))
         taken = self.attack is None and self.rng.random() < TAKEN_AWAY
         try:
             records = None if taken else await self.hand.answer(lease, version)
         except EngineError:
             records = None
         if records is None or lease.id in self.recalled:
-            self.line.return_leases([LeaseId(lease.id)], RETURNED)
+            self.work_client.return_leases([LeaseId(lease.id)], RETURNED)
             self.recalled.discard(lease.id)
             return
         honest = 0 if self.hand.has_cheated else len(records)
-        await self.line.deliver(LeaseId(lease.id), records)
+        await self.work_client.deliver(LeaseId(lease.id), records)
         self.delivered_groups += 1
         self.hand.honest += honest
 
@@ -161,9 +161,9 @@ class DrillPeer:
         self._signed_for.add(version)
         manifest, count = self.chunks(version)
         if (receipt := relay_receipt(manifest, dict.fromkeys(range(count), self.accomplice))) is not None:
-            self.line.tell_relayed(sign(self.hand.keypair, self.hand.common.swarm, receipt))
+            self.work_client.tell_relayed(sign(self.hand.keypair, self.hand.common.swarm, receipt))
 
-    def _heard(self, event: LineEvent) -> None:
+    def _heard(self, event: SessionEvent) -> None:
         if isinstance(event, LeaseRecall):
             self.recalled.update(event.leases)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from learner.provisioning.model.broadcast_time import Line, arrival_s, quorum_s, source_s
+from learner.provisioning.model.broadcast_time import Link, arrival_s, quorum_s, source_s
 from learner.provisioning.model.machine_selection import MARGIN, Candidate
 from learner.provisioning.model.windows import STANDS_S, Setting, Timings
 from node.commands.plan.pool import Machine, Pool
@@ -180,7 +180,7 @@ def _broadcast(machines: Sequence[Machine], said: Said) -> tuple[list[float], fl
 
 def _from_lines(machines: Sequence[Machine], size_mb: float, said: Said) -> tuple[list[float], float, float, str]:
     uplink = said.need("learner_up_mbit", "The learner's uplink, which is needed with weights_mb,")
-    lines = [_line(machine) for machine in machines]
+    lines = [_link(machine) for machine in machines]
     size = BYTES_PER_MB * size_mb
     everybody = _each(lines, machines)
     install_s = said.get("install_s", 0.0)
@@ -192,13 +192,13 @@ def _from_lines(machines: Sequence[Machine], size_mb: float, said: Said) -> tupl
     return times, quorum_s(_each(times, machines)), source_s(size, uplink, everybody), words
 
 
-def _line(machine: Machine) -> Line:
+def _link(machine: Machine) -> Link:
     if machine.broadcast_s is None and (machine.up_mbit is None or machine.down_mbit is None):
         raise UsageError(
             f"{machine.where}: T_bcast is computed from weights_mb, which needs up_mbit and down_mbit. Give both, or "
             "give its broadcast_s."
         )
-    return Line(up_mbit=machine.up_mbit or 0.0, down_mbit=machine.down_mbit or 0.0)
+    return Link(up_mbit=machine.up_mbit or 0.0, down_mbit=machine.down_mbit or 0.0)
 
 
 def _each(values: Sequence[T], machines: Sequence[Machine]) -> list[T]:

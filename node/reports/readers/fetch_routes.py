@@ -12,16 +12,16 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-ROADS = ("full", "patch")
+ROUTES = ("full", "patch")
 """In chunks of its own; or by patches from a held version, with the rest in chunks of its own."""
 
 
-def roads_taken(logs: Iterable[Path]) -> dict[str, dict[str, int]]:
+def routes_taken(logs: Iterable[Path]) -> dict[str, dict[str, int]]:
     """Return versions and bytes by way of fetching, over the event logs of several nodes. A missing log counts nothing.
 
     `full` bytes include what was fetched beside patches.
     """
-    taken = {road: {"versions": 0, "bytes": 0} for road in ROADS}
+    taken = {route: {"versions": 0, "bytes": 0} for route in ROUTES}
     for log in logs:
         for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
             if '"version_fetched"' in line:

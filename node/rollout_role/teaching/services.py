@@ -15,9 +15,9 @@ from node.rollout_role.availability import Availability
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.services import NodeServices
+from node.rollout_role.session_events import session_event_handler
 from node.rollout_role.session_records import SessionRecords
 from node.rollout_role.teaching.worker import TeachingWorker
-from node.rollout_role.work_line_news import line_reporter
 from node.runtime.events import Clock
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.scores import TEACH, TEACHER
@@ -42,14 +42,14 @@ class TeachingServices(NodeServices):
         events, engine = self.events, self.config.engine
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.revisions = Revisions(receipts=self.receipts, events=events)
-        self.line = WorkClient(
+        self.work_client = WorkClient(
             transport=self.transport,
             authority=self.invite.authority,
             learner=self.invite.addresses,
             hello=self.hello,
             heartbeat=self.heartbeat,
             now_ms=Clock.now_ms,
-            on_event=line_reporter(events, lambda told: None, lambda recall: None, self.revisions.keep),
+            on_event=session_event_handler(events, lambda told: None, lambda recall: None, self.revisions.keep),
             report=FaultLog(events=events).report,
             protocol=TEACH,
         )
@@ -58,7 +58,7 @@ class TeachingServices(NodeServices):
             digest=self.digest,
             keypair=self.keypair,
             swarm=self.invite.authority.swarm,
-            line=self.line,
+            work_client=self.work_client,
             receipts=self.receipts,
             batch_rollouts=engine.batch_rollouts,
             events=events,
@@ -75,7 +75,7 @@ class TeachingServices(NodeServices):
         """Run all loops. Ends with RunFinished, NotWelcome, Drained, or another error."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.role.run)
-            nursery.start_soon(self.line.run)
+            nursery.start_soon(self.work_client.run)
             nursery.start_soon(self.session.run)
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.run)

@@ -54,7 +54,7 @@ class TeachingWorker:
     digest: bytes
     keypair: Keypair
     swarm: SwarmId
-    line: WorkClient
+    work_client: WorkClient
     receipts: Receipts
     batch_rollouts: int
     events: EventLog
@@ -115,7 +115,7 @@ class TeachingWorker:
         if self._asking is not None:
             self._asking.cancel()
         with trio.move_on_after(GOODBYE_S):
-            await self.line.leave(reason)
+            await self.work_client.leave(reason)
 
     async def _lease(self, batches: trio.MemorySendChannel[list[ScoreLease]]) -> None:
         while True:
@@ -125,7 +125,7 @@ class TeachingWorker:
             leases: list[ScoreLease] = []
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 await trio.sleep_until(self.retry_policy.again_s(TroubleKind.LEASE, TroubleKind.ENGINE))
-                leases = await self.line.request_scoring(self.batch_rollouts)
+                leases = await self.work_client.request_scoring(self.batch_rollouts)
             if not leases:
                 continue
             self.holding |= {LeaseId(lease.id) for lease in leases}
@@ -180,7 +180,7 @@ class TeachingWorker:
 
     async def _deliver(self, lease: ScoreLease, record: ScoreRecord) -> None:
         raw = await trio.to_thread.run_sync(sign, self.keypair, self.swarm, record)
-        receipt, word = await self.line.deliver(LeaseId(lease.id), [raw])
+        receipt, word = await self.work_client.deliver(LeaseId(lease.id), [raw])
         received = Received(receipt=receipt, raw=word, engine_s=record.cost.engine_s, scored=True)
         with trio.CancelScope(shield=True):  # the receipt is written even if the node is about to leave
             await trio.to_thread.run_sync(self.receipts.add_all, [received])
@@ -204,17 +204,17 @@ class TeachingWorker:
         if not self.shift.is_lent:
             self._give_up(list(self._in_hand.values()), NOT_LENT)
         self._note(Lent(is_lent=self.shift.is_lent))
-        self.line.beat_now()
+        self.work_client.beat_now()
 
     def _note(self, event: Event) -> None:
         if self.retry_policy.handle(event, trio.current_time()):
-            self.line.beat_now()
+            self.work_client.beat_now()
         self._stir()
 
     def _give_up(self, leases: Sequence[ScoreLease], reason: str) -> None:
         if held := [lease for lease in leases if LeaseId(lease.id) in self._in_hand]:
             self.events.emit("leases_given_back", leases=len(held), reason=first_line(reason))
-            self.line.return_leases([LeaseId(lease.id) for lease in held], reason[:500])
+            self.work_client.return_leases([LeaseId(lease.id) for lease in held], reason[:500])
             self._settle(held)
 
     def _settle(self, leases: Sequence[ScoreLease]) -> None:

@@ -93,8 +93,8 @@ class Pacing:
     _overdraft: float = field(init=False)
     _level: float = field(init=False)
     _at: float = -math.inf
-    _small: Line = field(default_factory=lambda: Line())
-    _bulk: Line = field(default_factory=lambda: Line())
+    _small: TurnQueue = field(default_factory=lambda: TurnQueue())
+    _bulk: TurnQueue = field(default_factory=lambda: TurnQueue())
     _overtaken: int = 0
     _turn: int = 0
     _had: dict[Flow, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Pacing:
     @property
     def next_at(self) -> float:
         """The time at which to send Tick, if nothing happens before; infinity while nobody waits."""
-        waits = [self._lack(line) for line in (self._small, self._bulk) if self._may_go(line)]
+        waits = [self._lack(queue) for queue in (self._small, self._bulk) if self._may_go(queue)]
         return self._at + max(0.0, min(waits)) / self.bytes_per_s if waits else math.inf
 
     def handle(self, event: Event, now: float) -> list[Ticket]:
@@ -130,9 +130,9 @@ class Pacing:
                 pass
         self._refill(now)
         granted: list[Ticket] = []
-        for line in (self._small, self._bulk, self._small):  # bulk that was granted may let small messages go on
-            while self._may_go(line) and self._lack(line) <= TOLERANCE_BYTES:
-                granted.append(self._grant(line))
+        for queue in (self._small, self._bulk, self._small):  # bulk that was granted may let small messages go on
+            while self._may_go(queue) and self._lack(queue) <= TOLERANCE_BYTES:
+                granted.append(self._grant(queue))
         return granted
 
     def _refill(self, now: float) -> None:
@@ -148,26 +148,26 @@ class Pacing:
         self._had[flow] = turn + size
         return turn
 
-    def _may_go(self, line: Line) -> bool:
-        """Return whether the first in `line` may go, apart from tokens."""
-        if line is self._small and line and self._bulk:
-            return self._overtaken + line.size <= self.piece_bytes
-        return bool(line)
+    def _may_go(self, queue: TurnQueue) -> bool:
+        """Return whether the first in `queue` may go, apart from tokens."""
+        if queue is self._small and queue and self._bulk:
+            return self._overtaken + queue.size <= self.piece_bytes
+        return bool(queue)
 
-    def _lack(self, line: Line) -> float:
-        """Return the bytes that the first of `line` still lacks; negative if there are more than enough."""
-        return line.size - self._level - (self._overdraft if line is self._small else 0.0)
+    def _lack(self, queue: TurnQueue) -> float:
+        """Return the bytes that the first of `queue` still lacks; negative if there are more than enough."""
+        return queue.size - self._level - (self._overdraft if queue is self._small else 0.0)
 
-    def _grant(self, line: Line) -> Ticket:
-        turn, ticket, size = line.pop()
+    def _grant(self, queue: TurnQueue) -> Ticket:
+        turn, ticket, size = queue.pop()
         self._level -= size
-        if line is self._bulk:
+        if queue is self._bulk:
             self._turn = max(self._turn, turn)
-        self._overtaken = self._overtaken + size if line is self._small and self._bulk else 0
+        self._overtaken = self._overtaken + size if queue is self._small and self._bulk else 0
         return ticket
 
 
-class Line:
+class TurnQueue:
     """Queue requests, by turn and then by ticket. `size` is that of the first."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from swarm.libp2p.sockets.addresses import from_socket
-from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.link_rate import Pace
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked of the socket in one read: several frames of the muxer, and few system calls."""

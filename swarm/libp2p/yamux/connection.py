@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
-from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.link_rate import Pace
 from swarm.libp2p.yamux.driving import ConnectionLost, Driver, InTurns, Muxer, SecureConnection
 from swarm.libp2p.yamux.frames import FIN, HEADER, RST, SYN, Flag, Frame, FrameError, FrameType, encode_header
 from swarm.libp2p.yamux.stream import Account, YamuxStream

@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
-from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.link_rate import Pace
 from swarm.libp2p.sockets.readiness import Readiness, Watch
 from swarm.libp2p.yamux.frames import Frame, FrameError, FrameParser
 

@@ -125,8 +125,8 @@ def test_a_machine_that_became_slow_is_told_that_what_it_makes_comes_too_late() 
     assert (outcome.stale, outcome.lost) == (0, 0)
     assert simulated.workload.capacity.leasing.recalled == {}
     taken = [step.at_s - step.busy_s for step in of(events, Stepped)]
-    line_s = 2 * pool[-1].line_s
-    told = [min(abs(event.at_s - line_s - at_s) for at_s in taken) for event in recalled]
+    latency_s = 2 * pool[-1].latency_s
+    told = [min(abs(event.at_s - latency_s - at_s) for at_s in taken) for event in recalled]
     assert max(told) < 0.001, "at once, when a batch is taken"
 
 

@@ -14,7 +14,7 @@ from learner.trainer_api.exit_reasons import (
     LastWords,
     explained,
     how_ended,
-    is_of_a_lost_line,
+    is_of_lost_connection,
     last_words,
 )
 
@@ -102,7 +102,7 @@ def test_what_torch_says_aside_is_no_last_word() -> None:
     ],
 )
 def test_a_rank_that_lost_another_one_is_known_by_its_words(line: str, lost: bool) -> None:
-    assert is_of_a_lost_line(LastWords(cause=line)) is is_of_a_lost_line(LastWords(quoted=("x", line))) is lost
+    assert is_of_lost_connection(LastWords(cause=line)) is is_of_lost_connection(LastWords(quoted=("x", line))) is lost
 
 
 @given(st.lists(st.text()))

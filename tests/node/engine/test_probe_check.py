@@ -118,7 +118,7 @@ class Misscoring:
         self.role = role
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))
         engine: Any = role.engine
-        line: Any = role.line
+        line: Any = role.work_client
         deliver = line.deliver
 
         async def seen(lease: LeaseId, records: list[bytes]) -> Any:

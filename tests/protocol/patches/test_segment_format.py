@@ -112,7 +112,7 @@ def trained(rate: float) -> tuple[bytes, bytes]:
     return bf16(masters), bf16(masters + update)
 
 
-ROADS: dict[SegmentEncoding, tuple[str, bytes | None, bytes]] = {
+ENCODINGS: dict[SegmentEncoding, tuple[str, bytes | None, bytes]] = {
     SegmentEncoding.SAME: ("BF16", bf16(weights()), bf16(weights())),
     SegmentEncoding.GAPS: ("I16", bytes(4000), bytes(2000) + b"\1" + bytes(1999)),
     SegmentEncoding.BITMAP: ("I16", bytes(4000), np.random.default_rng(0).integers(0, 2, 2000).astype("<i2").tobytes()),
@@ -122,11 +122,11 @@ ROADS: dict[SegmentEncoding, tuple[str, bytes | None, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("road", SegmentEncoding)
-def test_each_road_is_taken_where_it_is_best(road: SegmentEncoding) -> None:
-    told = told_of(*ROADS[road])
-    assert told[0] == road
-    assert len(told) < len(ROADS[road][2]) / 2
+@pytest.mark.parametrize("encoding", SegmentEncoding)
+def test_each_encoding_is_chosen_where_it_is_best(encoding: SegmentEncoding) -> None:
+    told = told_of(*ENCODINGS[encoding])
+    assert told[0] == encoding
+    assert len(told) < len(ENCODINGS[encoding][2]) / 2
 
 
 def test_zeros_are_a_base_too() -> None:
@@ -292,7 +292,7 @@ def test_the_undamaged_segments_are_read(told: bytes) -> None:
 
 
 WRONG: dict[str, tuple[bytes, Fault]] = {
-    "an unknown road": (bytes([6]), Fault.MALFORMED),
+    "an unknown encoding": (bytes([6]), Fault.MALFORMED),
     "an unknown codec": (bytes([SegmentEncoding.BYTES, 3]), Fault.MALFORMED),
     "nobody moves": (gaps(0) + raw(), Fault.MALFORMED),
     "more move than there are": (gaps(13, *[0] * 13) + raw(*[0] * 7), Fault.MALFORMED),
@@ -386,9 +386,9 @@ def test_any_byte_may_be_any_other(told: bytes) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(segments(), st.binary(max_size=60), st.integers(0, 5))
-def test_noise_is_survived(segment: tuple[str, bytes | None, bytes], noise: bytes, road: int) -> None:
+def test_noise_is_survived(segment: tuple[str, bytes | None, bytes], noise: bytes, encoding: int) -> None:
     dtype, base, target = segment
-    survives(lambda: SegmentDecoder().decode(dtype, base, len(target), taker(bytes([road]) + noise)), len(target))
+    survives(lambda: SegmentDecoder().decode(dtype, base, len(target), taker(bytes([encoding]) + noise)), len(target))
 
 
 def test_a_lie_about_lengths_allocates_nothing() -> None:

@@ -37,7 +37,7 @@ def signed(version: int, patches: Mapping[int, int]) -> SignedManifest:
     return SignedManifest(raw=b"", hash=name_of(version), signer=PeerId("learner"), manifest=manifest)
 
 
-def road(
+def route(
     offers: Mapping[int, Mapping[int, int]],
     *,
     target: int,
@@ -45,7 +45,7 @@ def road(
     full: int = FULL,
     here: Sequence[tuple[int, int]] = (),
 ) -> FetchRoute:
-    """The road to `target` when `offers` has the manifests known; `here` are (version, chunk) fetched already."""
+    """The route to `target` when `offers` has the manifests known; `here` are (version, chunk) fetched already."""
     known = {name_of(version): signed(version, patches) for version, patches in offers.items()}
 
     def lacking(manifest: Manifest, chunks: Sequence[int]) -> int:
@@ -67,55 +67,55 @@ def steps(taken: FetchRoute) -> list[tuple[int, int]]:
 
 
 def test_without_patches_the_road_is_the_full_one() -> None:
-    assert road({5: {}}, target=5, complete=[4]) == FetchRoute(steps=(), fetch_bytes=FULL, unknown=[])
+    assert route({5: {}}, target=5, complete=[4]) == FetchRoute(steps=(), fetch_bytes=FULL, unknown=[])
 
 
 def test_a_patch_from_what_is_held() -> None:
-    taken = road({5: {4: 10}}, target=5, complete=[4])
+    taken = route({5: {4: 10}}, target=5, complete=[4])
     assert (steps(taken), taken.fetch_bytes, taken.unknown) == ([(4, 5)], 10, [])
 
 
 def test_a_patch_as_large_as_the_version_is_not_worth_it() -> None:
-    assert steps(road({5: {4: FULL}}, target=5, complete=[4])) == []
+    assert steps(route({5: {4: FULL}}, target=5, complete=[4])) == []
 
 
 def test_what_is_missing_of_the_full_road_may_be_less_than_a_patch() -> None:
-    assert steps(road({5: {4: 10}}, target=5, complete=[4], full=9)) == []
+    assert steps(route({5: {4: 10}}, target=5, complete=[4], full=9)) == []
 
 
 def test_a_chain_of_patches_and_the_anchor_beside_it() -> None:
     offers = {5: {4: 10, 0: 50}, 4: {3: 10}, 3: {2: 10}}
-    assert steps(road(offers, target=5, complete=[2])) == [(2, 3), (3, 4), (4, 5)]
-    assert steps(road(offers, target=5, complete=[0])) == [(0, 5)]
+    assert steps(route(offers, target=5, complete=[2])) == [(2, 3), (3, 4), (4, 5)]
+    assert steps(route(offers, target=5, complete=[0])) == [(0, 5)]
     offers[2] = {0: 25}
-    assert steps(road(offers, target=5, complete=[0])) == [(0, 5)]
+    assert steps(route(offers, target=5, complete=[0])) == [(0, 5)]
     offers[2] = {0: 15}
-    assert steps(road(offers, target=5, complete=[0])) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert steps(route(offers, target=5, complete=[0])) == [(0, 2), (2, 3), (3, 4), (4, 5)]
 
 
 def test_among_equal_prices_the_shorter_road() -> None:
-    assert steps(road({5: {4: 10, 3: 20}, 4: {3: 10}}, target=5, complete=[3])) == [(3, 5)]
+    assert steps(route({5: {4: 10, 3: 20}, 4: {3: 10}}, target=5, complete=[3])) == [(3, 5)]
 
 
 def test_chunks_that_are_here_are_free() -> None:
     offers = {5: {4: 10, 3: 15}, 4: {3: 10}}
-    assert steps(road(offers, target=5, complete=[3])) == [(3, 5)]
-    assert steps(road(offers, target=5, complete=[3], here=[(4, 0)])) == [(3, 4), (4, 5)]
+    assert steps(route(offers, target=5, complete=[3])) == [(3, 5)]
+    assert steps(route(offers, target=5, complete=[3], here=[(4, 0)])) == [(3, 4), (4, 5)]
 
 
 def test_a_manifest_worth_asking_for_is_named_and_one_that_is_not_is_not() -> None:
-    taken = road({5: {4: 10, 3: 900}}, target=5, complete=[1])
+    taken = route({5: {4: 10, 3: 900}}, target=5, complete=[1])
     assert (steps(taken), taken.unknown) == ([], [name_of(4), name_of(3)])
-    taken = road({5: {4: 10, 3: 5}}, target=5, complete=[3])
+    taken = route({5: {4: 10, 3: 5}}, target=5, complete=[3])
     assert (steps(taken), taken.unknown) == ([(3, 5)], [])
-    taken = road({5: {4: 10, 3: 15}}, target=5, complete=[3])
+    taken = route({5: {4: 10, 3: 15}}, target=5, complete=[3])
     assert (steps(taken), taken.unknown) == ([(3, 5)], [name_of(4)])
 
 
 def test_a_road_has_at_most_so_many_steps() -> None:
     offers = {version: {version - 1: 1} for version in range(1, MAX_STEPS + 2)}
-    assert len(road(offers, target=MAX_STEPS, complete=[0]).steps) == MAX_STEPS
-    assert road(offers, target=MAX_STEPS + 1, complete=[0]).steps == ()
+    assert len(route(offers, target=MAX_STEPS, complete=[0]).steps) == MAX_STEPS
+    assert route(offers, target=MAX_STEPS + 1, complete=[0]).steps == ()
 
 
 OFFERS = st.dictionaries(
@@ -128,7 +128,7 @@ def test_no_road_is_cheaper(offers: dict[int, dict[int, int]], complete: set[int
     target = 6
     offers = {version: {b: size for b, size in bases.items() if b != version} for version, bases in offers.items()}
     offers.setdefault(target, {})
-    taken = road(offers, target=target, complete=sorted(complete), full=full)
+    taken = route(offers, target=target, complete=sorted(complete), full=full)
 
     def best(version: int, seen: frozenset[int]) -> float:
         """By trying all of them."""

@@ -58,9 +58,9 @@ from swarm.work.client import (
     Disconnected,
     Granted,
     KeyInUse,
-    LineEvent,
     NotWelcome,
     RunFinished,
+    SessionEvent,
     WorkClient,
 )
 from swarm.work.server import Incoming, WorkServer
@@ -83,14 +83,14 @@ Talk = Callable[[FrameStream], Awaitable[None]]
 
 @dataclass
 class World:
-    """A node with a work line, and a learner that serves its WORK streams as a test says, one script per line."""
+    """A node with a work session, and a learner that serves its WORK streams as a test says, one script per session."""
 
     network: MemoryNetwork
     learner: MemoryTransport
     transport: MemoryTransport
-    line: WorkClient
+    work_client: WorkClient
     nursery: trio.Nursery
-    events: list[LineEvent]
+    events: list[SessionEvent]
     faults: list[tuple[PeerId, Fault]]
     heard: list[Any] = field(default_factory=list)
     lines: int = 0
@@ -108,7 +108,7 @@ class World:
         self.learner.handle(WORK, handler)
 
     def start(self) -> None:
-        self.nursery.start_soon(self.line.run)
+        self.nursery.start_soon(self.work_client.run)
 
     async def next(self, frames: FrameStream, kind: type) -> Any:
         """Read until a message of `kind` comes, noting all that is heard."""
@@ -116,7 +116,7 @@ class World:
             self.heard.append(message)
             if isinstance(message, kind):
                 return message
-        raise AssertionError(f"the node closed its line without a {kind.__name__}")
+        raise AssertionError(f"the node closed its session without a {kind.__name__}")
 
     async def welcome(self, frames: FrameStream, *, heartbeat_ms: int = 600_000) -> None:
         await self.next(frames, Hello)
@@ -140,9 +140,9 @@ async def world(nursery: trio.Nursery) -> World:
     network = MemoryNetwork()
     learner = await nursery.start(_present, network, "learner", LEARNER)
     transport = await nursery.start(_present, network, "node", NODE)
-    events: list[LineEvent] = []
+    events: list[SessionEvent] = []
     faults: list[tuple[PeerId, Fault]] = []
-    line = WorkClient(
+    work_client = WorkClient(
         transport=transport,
         authority=SWARM.authority,
         learner=learner.addresses(),
@@ -153,7 +153,7 @@ async def world(nursery: trio.Nursery) -> World:
         report=lambda peer, fault, detail: faults.append((peer, fault)),
         rng=random.Random(0),
     )
-    return World(network, learner, transport, line, nursery, events, faults)
+    return World(network, learner, transport, work_client, nursery, events, faults)
 
 
 async def _present(
@@ -190,7 +190,7 @@ async def test_who_is_refused_for_good_is_told_why(world: World, autojump_clock:
 
     world.script(refuse)
     with pytest.raises(NotWelcome, match="your token is wrong"):
-        await world.line.run()
+        await world.work_client.run()
 
 
 async def test_who_is_refused_for_a_copied_key_is_told_so(world: World, autojump_clock: MockClock) -> None:
@@ -200,7 +200,7 @@ async def test_who_is_refused_for_a_copied_key_is_told_so(world: World, autojump
 
     world.script(refuse)
     with pytest.raises(KeyInUse, match="another node has your key"):
-        await world.line.run()
+        await world.work_client.run()
 
 
 async def test_who_is_refused_for_now_comes_back_when_it_was_told_to(world: World, autojump_clock: MockClock) -> None:
@@ -274,26 +274,26 @@ async def test_the_heart_beats_as_the_learner_asked(world: World, autojump_clock
 
 async def test_a_beat_out_of_turn_tells_the_state_at_once(world: World, mock_clock: MockClock) -> None:
     pending = [1]
-    world.line.heartbeat = lambda: Heartbeat(pending=pending[0])
-    world.line.beat_now()  # without a line: the first one begins with it
+    world.work_client.heartbeat = lambda: Heartbeat(pending=pending[0])
+    world.work_client.beat_now()  # without a session: the first one begins with it
     world.script(world.idle)
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     pending[0] = 2
-    world.line.beat_now()
+    world.work_client.beat_now()
     await trio.testing.wait_all_tasks_blocked()
     assert [beat.pending for beat in world.of(Heartbeat)] == [1, 2]
 
 
 async def test_beats_out_of_turn_do_not_pile_up_and_the_last_state_is_told(world: World, mock_clock: MockClock) -> None:
     pending = [0]
-    world.line.heartbeat = lambda: Heartbeat(pending=pending[0])
+    world.work_client.heartbeat = lambda: Heartbeat(pending=pending[0])
     world.script(world.idle)
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     for state in range(1, 100):  # nobody else runs meanwhile, so the first of these waits in the queue
         pending[0] = state
-        world.line.beat_now()
+        world.work_client.beat_now()
     await trio.testing.wait_all_tasks_blocked()
     assert [beat.pending for beat in world.of(Heartbeat)] == [0, 1, 99]
 
@@ -303,7 +303,7 @@ async def test_beats_out_of_turn_do_not_pile_up_and_the_last_state_is_told(world
 
 async def test_leases_asked_for_before_the_line_is_up_are_asked_once(world: World, autojump_clock: MockClock) -> None:
     world.script(world.idle)
-    world.nursery.start_soon(world.line.request_leases, 7)
+    world.nursery.start_soon(world.work_client.request_leases, 7)
     await trio.testing.wait_all_tasks_blocked()
     world.start()
     await trio.sleep(5)
@@ -319,7 +319,7 @@ async def test_granted_leases_come_with_the_learner_s_clock(world: World, autoju
 
     world.script(grant)
     world.start()
-    granted = await world.line.request_leases(2)
+    granted = await world.work_client.request_leases(2)
     assert [(LeaseId(one.lease.id), one.clock_offset_ms) for one in granted] == [
         (lease_id_of(1), 250),
         (lease_id_of(2), 250),
@@ -341,7 +341,7 @@ async def test_when_there_is_no_work_the_request_is_repeated_when_the_learner_sa
 
     world.script(grant)
     world.start()
-    assert len(await world.line.request_leases(1)) == 1
+    assert len(await world.work_client.request_leases(1)) == 1
     assert times[1] - times[0] == pytest.approx(8)
     assert times[2] - times[1] > 0, "no spinning on a learner that wants to be asked at once"
 
@@ -360,7 +360,7 @@ async def test_a_request_is_repeated_on_the_next_line(world: World, autojump_clo
 
     world.script(cut_off, cut_off, grant)
     world.start()
-    assert len(await world.line.request_leases(1)) == 1
+    assert len(await world.work_client.request_leases(1)) == 1
     assert len(world.disconnections()) == 2
     assert world.faults == []
 
@@ -391,8 +391,8 @@ async def test_a_lease_that_is_not_ours_is_not_believed(
 
     world.script(grant(lease), grant(lease_envelope(SWARM, 2, peer=NODE)))
     world.start()
-    granted = await world.line.request_leases(1)
-    assert [one.lease.id for one in granted] == [lease_id_of(5), lease_id_of(2)], "those of the second line"
+    granted = await world.work_client.request_leases(1)
+    assert [one.lease.id for one in granted] == [lease_id_of(5), lease_id_of(2)], "those of the second session"
     assert world.faults == [(LEARNER, fault)]
 
 
@@ -407,7 +407,7 @@ async def test_leases_that_nobody_waits_for_are_given_back(world: World, autojum
 
     world.script(grant_twice)
     world.start()
-    (granted,) = await world.line.request_leases(1)
+    (granted,) = await world.work_client.request_leases(1)
     assert granted.lease.id == lease_id_of(1)
     await trio.testing.wait_all_tasks_blocked()
     assert world.of(LeaseReturn) == [LeaseReturn(leases=[lease_id_of(2), lease_id_of(3)], reason="no longer asked for")]
@@ -420,7 +420,7 @@ async def test_many_leases_are_given_back_in_messages_that_the_learner_accepts(
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     leases = [lease_id_of(number) for number in range(MAX_LEASES_PER_GRANT + 3)]
-    world.line.return_leases(leases, "the engine is lost. " * 100)
+    world.work_client.return_leases(leases, "the engine is lost. " * 100)
     await trio.testing.wait_all_tasks_blocked()
     returned = world.of(LeaseReturn)
     assert [lease for message in returned for lease in message.leases] == leases
@@ -428,10 +428,10 @@ async def test_many_leases_are_given_back_in_messages_that_the_learner_accepts(
 
 
 async def test_two_requests_at_once_are_our_mistake(world: World, autojump_clock: MockClock) -> None:
-    world.nursery.start_soon(world.line.request_leases, 1)
+    world.nursery.start_soon(world.work_client.request_leases, 1)
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(LocalProtocolError):
-        await world.line.request_leases(1)
+        await world.work_client.request_leases(1)
 
 
 # Deliveries.
@@ -447,7 +447,7 @@ async def test_a_delivery_waits_for_its_receipt(world: World, autojump_clock: Mo
 
     world.script(judge)
     world.start()
-    receipt, raw = await world.line.deliver(lease_id_of(1), [b"one", b"two"])
+    receipt, raw = await world.work_client.deliver(lease_id_of(1), [b"one", b"two"])
     assert world.of(Delivery) == [Delivery(lease=lease_id_of(1), records=[b"one", b"two"])]
     assert receipt == open_receipt(raw, SWARM.authority)
     assert receipt.tokens == 5
@@ -471,7 +471,7 @@ async def test_a_delivery_that_found_no_room_is_repeated_after_the_pause_and_onc
 
     world.script(full)
     world.start()
-    await world.line.deliver(lease_id_of(1), [b"one"])
+    await world.work_client.deliver(lease_id_of(1), [b"one"])
     assert len(world.of(Delivery)) == 2
 
 
@@ -491,7 +491,7 @@ async def test_a_delivery_is_repeated_on_the_next_line_until_its_receipt_came(
 
     world.script(cut_off, cut_off, judge)
     world.start()
-    receipt, _ = await world.line.deliver(lease_id_of(1), [b"one"])
+    receipt, _ = await world.work_client.deliver(lease_id_of(1), [b"one"])
     assert receipt.lease == lease_id_of(1)
     assert world.of(Delivery) == [Delivery(lease=lease_id_of(1), records=[b"one"])] * 3
     await trio.sleep(60)
@@ -525,35 +525,35 @@ async def test_a_receipt_that_is_not_the_learner_s_word_on_it_is_not_believed(
 
     world.script(judge(Acknowledgement(lease=lease_id_of(1), receipt=receipt)), judge(acknowledge(1)))
     world.start()
-    _, raw = await world.line.deliver(lease_id_of(1), [b"one"])
+    _, raw = await world.work_client.deliver(lease_id_of(1), [b"one"])
     assert raw == acknowledge(1).receipt
     assert world.faults == [(LEARNER, fault)]
 
 
 async def test_what_is_out_of_bounds_is_our_mistake(world: World, autojump_clock: MockClock) -> None:
     for number in range(MAX_UNDELIVERED - 1):
-        world.nursery.start_soon(world.line.deliver, lease_id_of(number), [b"one"])
+        world.nursery.start_soon(world.work_client.deliver, lease_id_of(number), [b"one"])
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(LocalProtocolError, match="being delivered already"):
-        await world.line.deliver(lease_id_of(0), [b"one"])
+        await world.work_client.deliver(lease_id_of(0), [b"one"])
     with pytest.raises(LocalProtocolError, match="more than a frame takes"):
-        await world.line.deliver(lease_id_of(98), [bytes(MAX_WORK_BYTES)])
-    world.nursery.start_soon(world.line.deliver, lease_id_of(99), [b"one"])
+        await world.work_client.deliver(lease_id_of(98), [bytes(MAX_WORK_BYTES)])
+    world.nursery.start_soon(world.work_client.deliver, lease_id_of(99), [b"one"])
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(LocalProtocolError, match="wait for their receipts"):
-        await world.line.deliver(lease_id_of(100), [b"one"])
+        await world.work_client.deliver(lease_id_of(100), [b"one"])
 
 
 async def test_a_delivery_that_is_cancelled_is_not_repeated(world: World, autojump_clock: MockClock) -> None:
     world.script(world.idle)
     with trio.move_on_after(5):
-        await world.line.deliver(lease_id_of(1), [b"one"])
+        await world.work_client.deliver(lease_id_of(1), [b"one"])
     world.start()
     await trio.sleep(5)
     assert world.of(Delivery) == []
 
 
-# How a line ends.
+# How a session ends.
 
 
 async def test_the_end_of_the_run_is_heard_even_when_the_learner_is_gone_at_once(
@@ -567,9 +567,9 @@ async def test_the_end_of_the_run_is_heard_even_when_the_learner_is_gone_at_once
         world.network.block(LEARNER, NODE)
 
     world.script(farewell)
-    world.nursery.start_soon(world.line.deliver, lease_id_of(1), [b"one"])
+    world.nursery.start_soon(world.work_client.deliver, lease_id_of(1), [b"one"])
     with pytest.raises(RunFinished, match="the last step was taken"):
-        await world.line.run()
+        await world.work_client.run()
 
 
 async def test_what_the_learner_said_before_the_line_broke_is_heard_to_the_end(
@@ -578,7 +578,7 @@ async def test_what_the_learner_said_before_the_line_broke_is_heard_to_the_end(
     async def say_all_and_vanish(frames: FrameStream) -> None:
         await world.welcome(frames)
         await world.next(frames, Heartbeat)
-        world.nursery.start_soon(world.line.deliver, lease_id_of(1), [bytes(1_000_000)])
+        world.nursery.start_soon(world.work_client.deliver, lease_id_of(1), [bytes(1_000_000)])
         await trio.testing.wait_all_tasks_blocked()  # now the node waits for us to take its delivery
         words = [encode(Introduction(peers=[]))] * 50 + [encode(Farewell(reason="the last step was taken"))]
         await frames.stream.send_all(b"".join(PREFIX.pack(len(word)) + word for word in words))
@@ -587,7 +587,7 @@ async def test_what_the_learner_said_before_the_line_broke_is_heard_to_the_end(
 
     world.script(say_all_and_vanish)
     with pytest.raises(RunFinished, match="the last step was taken"):
-        await world.line.run()
+        await world.work_client.run()
     assert world.events.count(Introduction(peers=[])) == 50
 
 
@@ -603,7 +603,7 @@ async def test_a_last_word_for_now_ends_the_line_and_one_for_good_the_run(
 
     world.script(dismiss(Refused(reason="you were silent", retry_after_ms=1000)), dismiss(Refused(reason="banned")))
     with pytest.raises(NotWelcome, match="banned"):
-        await world.line.run()
+        await world.work_client.run()
     assert [event.reason for event in world.disconnections()] == ["you were silent"]
 
 
@@ -643,13 +643,13 @@ async def test_a_learner_that_reads_nothing_loses_its_line_and_nothing_is_lost(
     delivered: list[Receipt] = []
 
     async def deliver() -> None:
-        receipt, _ = await world.line.deliver(lease_id_of(1), [bytes(1_000_000)])
+        receipt, _ = await world.work_client.deliver(lease_id_of(1), [bytes(1_000_000)])
         delivered.append(receipt)
 
     world.nursery.start_soon(deliver)
     await trio.testing.wait_all_tasks_blocked()
     for _ in range(OUTGOING + 1):
-        world.line.tell_started(Started(lease=lease_id_of(1), version=delivered_version()))
+        world.work_client.tell_started(Started(lease=lease_id_of(1), version=delivered_version()))
     await trio.sleep(5)
     assert "unread" in world.disconnections()[0].reason
     assert len(delivered) == 1
@@ -669,7 +669,7 @@ async def test_heartbeats_do_not_pile_up_before_a_learner_that_reads_nothing(
     world.script(freeze)
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    world.nursery.start_soon(world.line.deliver, lease_id_of(1), [bytes(1_000_000)])
+    world.nursery.start_soon(world.work_client.deliver, lease_id_of(1), [bytes(1_000_000)])
     await trio.sleep(0.1 * OUTGOING * 2)
     assert world.disconnections() == []
 
@@ -680,11 +680,11 @@ async def test_leaving_says_goodbye_and_waits_for_the_learner(world: World, auto
         await world.next(frames, Goodbye)
         await trio.sleep(3)
 
-    await world.line.leave("there is no line yet")
+    await world.work_client.leave("there is no session yet")
     world.script(part)
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    await world.line.leave("enough " * 200)
+    await world.work_client.leave("enough " * 200)
     assert trio.current_time() >= 3
     (goodbye,) = world.of(Goodbye)
     assert len(goodbye.reason) == MAX_REASON_CHARS
@@ -763,7 +763,7 @@ async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_r
 
     async def work(granted: Granted) -> None:
         lease = LeaseId(granted.lease.id)
-        _, raw = await world.line.deliver(lease, [b"a record"])
+        _, raw = await world.work_client.deliver(lease, [b"a record"])
         came.append((lease, raw))
 
     async with trio.open_nursery() as background:
@@ -771,7 +771,7 @@ async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_r
         background.start_soon(cut_lines)
         async with trio.open_nursery() as working:
             for _ in range(30):
-                for granted in await world.line.request_leases(1):
+                for granted in await world.work_client.request_leases(1):
                     working.start_soon(work, granted)
         background.cancel_scope.cancel()
     assert len(world.disconnections()) > 3
@@ -792,7 +792,7 @@ async def test_the_end_of_the_run_reaches_the_node(world: World, autojump_clock:
 
     world.nursery.start_soon(dismiss)
     with pytest.raises(RunFinished, match="done"):
-        await world.line.run()
+        await world.work_client.run()
 
 
 async def test_what_the_learner_recalls_is_handed_on(world: World, autojump_clock: MockClock) -> None:
@@ -828,20 +828,20 @@ def listener(world: World, *, until: type = Goodbye, **terms: Any) -> Talk:
 
 async def test_relay_receipts_are_said_to_a_learner_that_takes_them(world: World, autojump_clock: MockClock) -> None:
     world.script(listener(world, ext={RELAY_RECEIPTS: b""}))
-    world.line.tell_relayed(b"before the line")
+    world.work_client.tell_relayed(b"before the session")
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    world.line.tell_relayed(b"while it is up")
+    world.work_client.tell_relayed(b"while it is up")
     await trio.testing.wait_all_tasks_blocked()
-    assert world.of(Relayed) == [Relayed(receipt=b"before the line"), Relayed(receipt=b"while it is up")]
+    assert world.of(Relayed) == [Relayed(receipt=b"before the session"), Relayed(receipt=b"while it is up")]
 
 
 async def test_a_learner_that_does_not_know_them_hears_of_none(world: World, autojump_clock: MockClock) -> None:
     world.script(listener(world))
-    world.line.tell_relayed(b"before the line")
+    world.work_client.tell_relayed(b"before the session")
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    world.line.tell_relayed(b"while it is up")
+    world.work_client.tell_relayed(b"while it is up")
     await trio.testing.wait_all_tasks_blocked()
     assert world.of(Relayed) == []
     assert len(world.of(Hello)) == 1
@@ -855,11 +855,11 @@ async def test_the_latest_are_said_again_on_the_next_line_after_the_deliveries(
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     for relayed in receipts:
-        world.line.tell_relayed(relayed.receipt)
-    world.nursery.start_soon(world.line.deliver, lease_id_of(1), [b"one"])
+        world.work_client.tell_relayed(relayed.receipt)
+    world.nursery.start_soon(world.work_client.deliver, lease_id_of(1), [b"one"])
     await trio.testing.wait_all_tasks_blocked()
     world.heard.clear()
-    world.line.return_leases([lease_id_of(2)], "")
+    world.work_client.return_leases([lease_id_of(2)], "")
     await trio.sleep(5)
     after_hello = world.heard[world.heard.index(hello_from("node")) :]
     said = [message for message in after_hello if isinstance(message, Delivery | Relayed)]
@@ -889,12 +889,14 @@ async def test_proofs_are_asked_for_until_a_line_brings_the_answer(world: World,
         await trio.sleep_forever()
 
     news: list[float] = []
-    world.line.on_proofs = lambda: news.append(trio.current_time())
+    world.work_client.on_proofs = lambda: news.append(trio.current_time())
     world.script(breaks, answers)
     world.start()
-    assert await world.line.request_proofs(ASKED) == ANSWER, "a tally alone is no answer, nor is what comes after it"
+    assert await world.work_client.request_proofs(ASKED) == ANSWER, (
+        "a tally alone is no answer, nor is what comes after it"
+    )
     assert world.of(ProofRequest) == [ASKED, ASKED]
-    assert len(news) == 3, "on each line, and when it was told"
+    assert len(news) == 3, "on each session, and when it was told"
     assert world.faults == []
 
 
@@ -902,13 +904,13 @@ async def test_a_learner_that_proves_nothing_is_not_asked(world: World, autojump
     world.script(world.idle)
     world.start()
     with trio.move_on_after(100):
-        await world.line.request_proofs(ASKED)
+        await world.work_client.request_proofs(ASKED)
     assert world.of(ProofRequest) == []
     assert len(world.of(Hello)) == 1
 
 
 async def test_two_questions_at_once_are_our_mistake(world: World, autojump_clock: MockClock) -> None:
-    world.nursery.start_soon(world.line.request_proofs, ASKED)
+    world.nursery.start_soon(world.work_client.request_proofs, ASKED)
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(LocalProtocolError):
-        await world.line.request_proofs(ASKED)
+        await world.work_client.request_proofs(ASKED)

@@ -538,7 +538,7 @@ async def test_a_goodbye_ends_the_line_in_order_and_what_the_peer_had_asked() ->
         await frames.send(Goodbye(reason="night"))
         assert await frames.receive(FromLearner) is None
         assert here.desk.departures(A) == ["left in good order"]
-        assert here.reception._lines == {}
+        assert here.reception._sessions == {}
 
 
 async def test_a_line_that_breaks_is_a_departure() -> None:
@@ -620,7 +620,7 @@ async def test_who_does_not_hear_its_dismissal_is_shown_out(autojump_clock: Mock
         here.reception.dismiss(A, Farewell(reason="done"))
         await trio.sleep(LAST_WORD_S + 1)
         assert here.desk.departures(A) == ["it did not read its dismissal"]
-        assert here.reception._lines == {}
+        assert here.reception._sessions == {}
 
 
 async def test_a_learner_that_stops_does_not_wait_for_who_does_not_read(autojump_clock: MockClock) -> None:

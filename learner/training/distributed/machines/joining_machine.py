@@ -20,13 +20,13 @@ from learner.training.distributed.machines.messages import (
     TIMEOUT_S,
     Begin,
     Cause,
+    ConnectionLost,
     Effect,
     End,
     Ended,
     EndRanks,
     Event,
     Finish,
-    LineLost,
     Place,
     Present,
     State,
@@ -91,7 +91,7 @@ class Other:
             case Told(word=word) if word.count != self._heard_count:
                 self._heard_count, self._heard_s = word.count, now_s
                 return self._hear(word, now_s)
-            case LineLost(why=why):
+            case ConnectionLost(why=why):
                 return self._lose(why, now_s)
             case Ended(end=end):
                 self._take_own_end(end, now_s)

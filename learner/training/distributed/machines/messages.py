@@ -107,7 +107,7 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineLost:
+class ConnectionLost:
     """The first machine can no longer be reached; for `Other`."""
 
     why: str
@@ -125,7 +125,7 @@ class Ticked:
     """Time has passed."""
 
 
-Event = Read | Told | LineLost | Ended | Ticked
+Event = Read | Told | ConnectionLost | Ended | Ticked
 
 # Effects.
 

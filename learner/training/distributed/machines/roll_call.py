@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from learner.training.distributed.machines.messages import Event, LineLost, Place, Present, Read, Told, Word
+from learner.training.distributed.machines.messages import ConnectionLost, Event, Place, Present, Read, Told, Word
 from protocol.core.codec import ready
 
 PREFIX = "volery"
@@ -113,8 +113,8 @@ class OtherBoard:
             keys.set(str(self.place), said.decode())
             word = _read(keys.get(WORD), Word)
         except RuntimeError:
-            return LineLost(why="the connection to it ended")
-        return LineLost(why="it runs another version") if word is None else Told(word=word)
+            return ConnectionLost(why="the connection to it ended")
+        return ConnectionLost(why="it runs another version") if word is None else Told(word=word)
 
 
 def first_line(error: Exception) -> str:

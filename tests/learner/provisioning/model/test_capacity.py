@@ -156,7 +156,7 @@ def test_a_literal_simulation_waits_as_long(window: tuple[int, int], seed: int) 
 def drawn(rng: random.Random, widest: int) -> tuple[Clockwork, list[Supplier]]:
     """Too few machines and enough, near and far, with batches and without, paced and not, overtaken and not."""
     staleness = rng.randint(1, widest)
-    total, journey_s = R / T * rng.uniform(0.6, 1.6), rng.uniform(0.05, 2 if widest < 12 else staleness)
+    total, mean_broadcast_s = R / T * rng.uniform(0.6, 1.6), rng.uniform(0.05, 2 if widest < 12 else staleness)
     rates = [rng.uniform(0.2, 3) for _ in range(rng.randint(1, 12))]
     peers = []
     for rate in rates:
@@ -164,7 +164,7 @@ def drawn(rng: random.Random, widest: int) -> tuple[Clockwork, list[Supplier]]:
         peers.append(
             Supplier(
                 rate=rate * total / sum(rates),
-                broadcast_s=journey_s * rng.uniform(0.5, 1.5),
+                broadcast_s=mean_broadcast_s * rng.uniform(0.5, 1.5),
                 generation_s=generation_s,
                 lump_s=rng.choice([0.0, rng.uniform(0, generation_s)]),
             )

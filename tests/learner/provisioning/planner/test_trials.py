@@ -49,7 +49,7 @@ def test_who_left_is_counted_once() -> None:
     assert turns.active == frozenset()
 
 
-def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
+def test_a_trial_ends_after_start_step_broadcast_and_two_rollouts() -> None:
     turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     over_s = 100.0 + turns.trial_s(ONE, train_s=TRAIN_S)

@@ -78,7 +78,7 @@ async def test_what_was_delivered_before_it_cheated_is_honest_and_what_went_back
             attack=Attack.SLEEPER,
         )
         line = Line()
-        player.line = cast(Any, line)
+        player.work_client = cast(Any, line)
         for number in range(4):
             lease = granted(number, size=SIZE, minimum=V1).lease
             await player._answer(Granted(lease=lease, clock_offset_ms=0), V1)

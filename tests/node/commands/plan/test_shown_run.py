@@ -177,7 +177,7 @@ def simulated(path: Path, seed: int, supply: float, spread: float, way_s: float)
             fixed_share=rng.uniform(0, 0.8),
             broadcast_s=learning.broadcast_s,
             install_s=0.5,
-            line_s=way_s,
+            latency_s=way_s,
             price=1.0,
         )
         for number, weight in enumerate(weights)

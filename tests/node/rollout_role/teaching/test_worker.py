@@ -89,8 +89,8 @@ async def working(
 ) -> AsyncIterator[tuple[TeachingWorker, trio.Nursery]]:
     receipts = Receipts(tmp_path / "receipts.sqlite")
     worker = TeachingWorker(
-        engine=teacher, digest=DIGEST, keypair=PEER, swarm=SWARM_ID, line=cast(WorkClient, line), receipts=receipts,
-        batch_rollouts=8, events=EventLog(), **changes,
+        engine=teacher, digest=DIGEST, keypair=PEER, swarm=SWARM_ID, work_client=cast(WorkClient, line),
+        receipts=receipts, batch_rollouts=8, events=EventLog(), **changes,
     )  # fmt: skip
     try:
         async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.errors import Fault, PeerError
-from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.link_rate import Pace
 from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness
 from swarm.libp2p.yamux.connection import YamuxConnection
 from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce

@@ -14,20 +14,20 @@ from collections.abc import Callable
 from node.network.first_contact import apart
 from node.runtime.events import Clock, EventLog
 from protocol.work import Introduction, LeaseRecall
-from swarm.work.client import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
+from swarm.work.client import Connected, Disconnected, NoLease, ReceiptRevised, SessionEvent
 
 CLOCK_TOLERATED_MS = 5 * 60 * 1000
 """Milliseconds between our clock and the learner's above which the owner is told. Leases use the learner's clock, hours
 ours."""
 
 
-def line_reporter(
+def session_event_handler(
     events: EventLog,
     meet: Callable[[Introduction], None],
     recalled: Callable[[LeaseRecall], None],
     revised: Callable[[ReceiptRevised], None],
     now_ms: Callable[[], int] = Clock.now_ms,
-) -> Callable[[LineEvent], None]:
+) -> Callable[[SessionEvent], None]:
     """Return a handler for the connection's events: it logs them, introduces peers, drops leases and keeps receipts.
 
     If our clock differs from the learner's, the owner is told once.
@@ -41,7 +41,7 @@ def line_reporter(
             is_clock_told = True
             events.emit("clock_differs", offset_s=round(offset_ms / 1000), text=apart(here_ms, learners_ms))
 
-    def on_event(event: LineEvent) -> None:
+    def on_event(event: SessionEvent) -> None:
         match event:
             case Connected(learner=learner, welcome=welcome):
                 tell_clock(welcome.now_ms)

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from swarm.libp2p.sockets.line_rate import ENOUGH_BYTES, PAUSE_S, Pace
+from swarm.libp2p.sockets.link_rate import ENOUGH_BYTES, PAUSE_S, Pace
 
 KIB = 1024
 

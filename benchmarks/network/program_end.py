@@ -85,7 +85,7 @@ def _path(kind: type, text: str) -> Path:
     return Path(text)
 
 
-class Line:
+class ProgramEnd:
     """The program's end. Methods that wait block the thread."""
 
     def __init__(self) -> None:

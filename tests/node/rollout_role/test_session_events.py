@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.rollout_role.work_line_news import CLOCK_TOLERATED_MS, line_reporter
+from node.rollout_role.session_events import CLOCK_TOLERATED_MS, session_event_handler
 from node.runtime.events import EventLog, Field
 from swarm.work.client import Connected, Disconnected
 from tests.support.swarm_fixture import NOW_MS, peer_of, welcome_with
@@ -15,7 +15,7 @@ def said_of(here_ms: int, *events: Connected | Disconnected) -> list[tuple[str, 
     said: list[tuple[str, dict[str, Field]]] = []
     log = EventLog()
     log.listen(lambda name, fields: said.append((name, fields)))
-    report = line_reporter(log, lambda _: None, lambda _: None, lambda _: None, now_ms=lambda: here_ms)
+    report = session_event_handler(log, lambda _: None, lambda _: None, lambda _: None, now_ms=lambda: here_ms)
     for event in events:
         report(event)
     return said

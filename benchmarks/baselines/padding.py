@@ -26,7 +26,7 @@ from learner.training.batches.sequences import Ragged
 from learner.training.model.policy import Policy
 from learner.training.train_state import Training
 
-PROMPTS, SIBLINGS = 16, 8
+PROMPTS, GROUP = 16, 8
 LONGEST = 1024
 """Most tokens of a completion."""
 
@@ -51,10 +51,10 @@ def skewed_batch(seed: int, vocab_size: int, longest: int = LONGEST) -> Ragged:
     """Return groups of completions of log-normal lengths, as reasoning has: most are short, a few reach the end."""
     generator = np.random.default_rng(seed)
     prompts = [generator.integers(0, vocab_size, length) for length in generator.integers(16, 65, PROMPTS)]
-    lengths = np.clip(np.exp(generator.normal(4.0, 1.2, PROMPTS * SIBLINGS)), 4, longest).astype(int)
+    lengths = np.clip(np.exp(generator.normal(4.0, 1.2, PROMPTS * GROUP)), 4, longest).astype(int)
     sequences, targets = [], []
     for number, length in enumerate(lengths):
-        prompt = prompts[number // SIBLINGS]
+        prompt = prompts[number // GROUP]
         sequences.append(np.concatenate([prompt, generator.integers(0, vocab_size, length)]))
         targets.append(np.arange(len(prompt) + length) >= len(prompt))
     return Ragged(

@@ -54,14 +54,14 @@ class QuantisedLaboratory(Laboratory):
             Row(
                 call=call,
                 prompt=tuple(self.encoded.prompt(index)),
-                seed=(self.cell.seed << 40) + index * recipe.group + sibling,
+                seed=(self.cell.seed << 40) + index * recipe.group + member,
                 temperature=1.0,
                 greedy=False,
                 budget=recipe.max_new_tokens,
                 stop_ids=stops,
             )
             for index in indexes
-            for sibling in range(recipe.group)
+            for member in range(recipe.group)
         ]
         self._generator.run(rows)
         drawn = tuple(Drawn(tokens=tuple(row.tokens.tolist()), logprobs=row.logprobs) for row in rows)

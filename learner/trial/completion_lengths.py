@@ -24,7 +24,7 @@ SHORT_TOKENS = 24
 """Tokens of a completion that only shows whether all is well: enough for a mean, and one or two seconds of a small
 model on a processor."""
 
-SIBLINGS = 2
+FIRST_GROUP = 2
 """Completions of the first prompt: the trainer may put completions of one prompt in one row, with one copy of the
 prompt."""
 
@@ -91,7 +91,8 @@ def _bends(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 def stretches(prompts: Sequence[tuple[int, ...]], reach: Reach, bends: Sequence[int]) -> list[Stretch]:
-    """Return what to generate: SIBLINGS of the first prompt, one of each other, and what crosses `bends` and goes far.
+    """Return what to generate: FIRST_GROUP of the first prompt, one of each other, and what crosses `bends` and goes
+    far.
 
     Every prompt leaves room for a turn. Stretches beyond the first ones have prompts that are filled up, by repeating
     the first one, or cut.
@@ -101,7 +102,7 @@ def stretches(prompts: Sequence[tuple[int, ...]], reach: Reach, bends: Sequence[
     longest = max(reach.prompt_tokens, *map(len, prompts))
     far = reach.tokens if reach.has_turns else min(reach.tokens, longest + reach.turn_tokens)
     within = [bend for bend in bends if 1 < bend <= min(far - PAST_IT, FURTHEST)][:MAX_BENDS]
-    chosen = [*plain[:1] * SIBLINGS, *plain[1:]]
+    chosen = [*plain[:1] * FIRST_GROUP, *plain[1:]]
     if within and plain[0].end > within[0]:
         chosen.append(_before(prompts[0], short, within[0]))
     chosen += [_across(prompts[0], reach.turn_tokens, far, bend) for bend in within]

@@ -10,7 +10,7 @@
 - `owner_commands`: pause, resume, drain
 - `planning_commands`: plan, simulate
 - `receipt_commands`: receipts, prove, reputation
-- `report`: reads the books for report and why
+- `report`: reads the ledger or the receipts, for report and why
 - `run_commands`: init, learn, join, doctor, engines, verifier
 - `serving_commands`: serve, chat
 - `status`: reads a state directory for status and identity

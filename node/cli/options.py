@@ -62,13 +62,13 @@ Swarm = Annotated[
         help=f"{SWARM[:1].upper()}{SWARM[1:]}. Default: ./swarm.toml, or the only node on this machine.",
     ),
 ]
-"""Where to read: a learner's or a node's books."""
+"""Where to read: a learner's ledger or a node's receipts."""
 
 OfLearner = Annotated[
     Path | None,
     typer.Argument(metavar="SWARM", help=f"Of a learner: {SWARM}. Default: ./swarm.toml."),
 ]
-"""The same, where a node's books do not do."""
+"""The same, where a node's receipts do not do."""
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="SWARM", callback=config_file, help="A swarm.toml, or the directory that holds it.")

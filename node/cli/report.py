@@ -1,4 +1,4 @@
-"""Read the books of a learner or a node, for `volery report` and `volery why`."""
+"""Read the ledger of a learner, or the receipts of a node, for `volery report` and `volery why`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
 
 
 def _own_peer(place: StateLocation, name: str) -> PeerId | None:
-    """Return the node whose books these are. None: its key cannot be read, and `name` may be a lease, which needs none.
+    """Return the node whose receipts these are. None: its key cannot be read, and `name` may be a lease, which needs
+    none.
 
     Raises UsageError, RunError.
     """

@@ -67,18 +67,20 @@ def changes_since(ledger: Ledger, learner: Keypair, secret: bytes) -> Iterator[s
 def require_node(root: Path) -> None:
     """Raise UsageError or RunError for a node's state whose key or receipts are gone, though it has worked. Create
     nothing."""
-    key, books, about = root / "node.key", root / "receipts.sqlite", root / ABOUT_FILE
-    if not books.exists() or (books.is_file() and books.stat().st_size == 0):  # SQLite would use an empty file as new
+    key, receipts_file, about = root / "node.key", root / "receipts.sqlite", root / ABOUT_FILE
+    if not receipts_file.exists() or (
+        receipts_file.is_file() and receipts_file.stat().st_size == 0
+    ):  # SQLite would use an empty file as new
         if about.exists():
             raise RunError(
-                f"{books} is missing or empty, and {about} shows that this node has worked: its receipts are "
-                f"gone. Restore {books.name} from a copy. If there is none, move {about.name} away as well: the "
+                f"{receipts_file} is missing or empty, and {about} shows that this node has worked: its receipts are "
+                f"gone. Restore {receipts_file.name} from a copy. If there is none, move {about.name} away as well: the "
                 "node then begins a new file, and what the learner counted stays counted there."
             )
         return
     known = key.exists() or key.is_symlink()
     own = load_key(key).peer_id if known else None
-    with as_run_error(ReceiptsError), closing(ReceiptQueries(books)) as receipts:
+    with as_run_error(ReceiptsError), closing(ReceiptQueries(receipts_file)) as receipts:
         named = receipts.peers()
     if named and own not in named:
         found = "is missing" if own is None else f"is {own}'s"

@@ -29,7 +29,7 @@ class StateLocation:
     config: SwarmConfig | None = None
 
     @property
-    def books(self) -> Path:
+    def database(self) -> Path:
         """Return the database with leases and verdicts: the ledger, or a node's receipts."""
         return self.state / ("ledger.sqlite" if self.is_learner else "receipts.sqlite")
 

@@ -528,12 +528,12 @@ class Host(Flooding):
         elif not connection.dialled:
             self.door.note_trusted(connection.number)
             self.door.expect([connection.peer], [connection.route.origin])
-        siblings = self._connections.setdefault(connection.peer, [])
-        siblings.append(connection)
+        connections = self._connections.setdefault(connection.peer, [])
+        connections.append(connection)
         if connection.route.relay is None:
             for scope in self._unless_met.get(connection.peer, ()):
                 scope.cancel()
-        if len(siblings) == 1:
+        if len(connections) == 1:
             self.note_connected(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.route.address)
             )
@@ -547,9 +547,9 @@ class Host(Flooding):
             self.budget.close(connection.number)
             self.door.note_closed(connection.number)
             table = self._circuits if connection.route.is_limited else self._connections
-            siblings = table[connection.peer]
-            siblings.remove(connection)
-            if not siblings:
+            connections = table[connection.peer]
+            connections.remove(connection)
+            if not connections:
                 del table[connection.peer]
                 if not connection.is_member and not self._is_known(connection.peer):
                     self._meters.pop(connection.peer, None)

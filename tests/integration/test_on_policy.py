@@ -2,7 +2,7 @@
 
 The real engine, in its own process, and the real trainer go through a small run by turns, as in sequential mode. The
 two compute the same logprobs by different sums: the engine token by token from a cache, left-padded, the trainer all at
-once, siblings in one row. The remaining |log ratio| is counted in u, the relative error of rounding to the dtype that
+once, a group in one row. The remaining |log ratio| is counted in u, the relative error of rounding to the dtype that
 is published.
 """
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.trust.relay_credit import Credit
 from node.commands.statements.format import ReputationLine
-from node.commands.statements.sources import NodeBooks
+from node.commands.statements.sources import NodeReceipts
 from node.learner_role.peers import proof_service
 from node.learner_role.peers.proof_service import PAUSE_S, ProofService
 from node.reports.readers.receipts_report import own_report
@@ -414,7 +414,7 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         kept = receipts.reputation()
         assert kept is not None
         assert kept.raw == raw
-        assert ReputationLine(note=raw) in list(NodeBooks(receipts=receipts).lines(None, proofs=True))
+        assert ReputationLine(note=raw) in list(NodeReceipts(receipts=receipts).lines(None, proofs=True))
         report = own_report(receipts, peer=worker.peer)
     assert report.peer.reputation is not None
     assert report.peer.reputation.band is Band.STEADY

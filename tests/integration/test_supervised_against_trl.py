@@ -1,7 +1,7 @@
 """Compare supervised steps with TRL's own `SFTTrainer` on the same examples, to rounding in float32.
 
 The tests compare the loss, the gradient of every weight, and the weights after a few steps. Our examples are packed,
-siblings in one row or alone; TRL's are padded.
+a group in one row or alone; TRL's are padded.
 """
 
 from __future__ import annotations

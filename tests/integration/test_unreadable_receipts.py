@@ -16,9 +16,9 @@ import pytest
 
 from node.state import receipt_queries
 from tests.e2e.test_unreadable_ledgers import cut, directory, every_page_but_the_first, nothing, overwrite, sql, text
-from tests.node.commands.statements.test_command import Ended, books, made, volery
+from tests.node.commands.statements.test_command import Ended, made, state_directories, volery
 
-__all__ = ["books", "made"]  # fixtures
+__all__ = ["made", "state_directories"]  # fixtures
 
 
 @contextmanager
@@ -77,16 +77,16 @@ def require_refused(ended: Ended, path: Path, word: str) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_receipts_that_cannot_be_read_are_refused_and_left_alone(
-    books: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    state_directories: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(receipt_queries, "BUSY_S", 0.01)
     damage, holds, word = DAMAGES[name]
-    path = books / "node" / "receipts.sqlite"
+    path = state_directories / "node" / "receipts.sqlite"
     sql("PRAGMA wal_checkpoint(TRUNCATE)")(path)
     damage(path)
     before = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     with holds(path):
-        for command in commands(books / "node").values():
+        for command in commands(state_directories / "node").values():
             require_refused(volery(*command), path, word)
     assert (hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "") == before
     assert not Path("all.jsonl").exists()

@@ -5,7 +5,7 @@ is most of its positions when completions are short (the idea of "shared prefix"
 2402.05099). Rows of about equal width share a microbatch, with padding on the right.
 
     one sequence in a row    p p p a a a . .    plain causal attention, no mask: no real token sees what is to its right
-    siblings in one row      p p p a a a b b    a mask hides the a's from the b's; positions start again after the p's
+    a group in one row       p p p a a a b b    a mask hides the a's from the b's; positions start again after the p's
 
 If the attention backend knows where sequences begin (`learner.training.model.varlen_attention`), they lie end to end in
 one row instead, without padding and without a mask.
@@ -157,19 +157,19 @@ def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: 
 
     Use `share_prompts` only if the model honours masks and positions (`Policy.layout`).
     """
-    layout = Layout.SIBLINGS if share_prompts else Layout.ROWS
+    layout = Layout.GROUPS if share_prompts else Layout.ROWS
     for part in dealt_microbatches(batch, keep, max_tokens, layout=layout, rank=0, ranks=1):
         assert part is not None, "a single rank is never idle"
         yield part
 
 
 class Layout(Enum):
-    """How sequences lie in a microbatch. Use SIBLINGS only if the model honours masks and positions, and END_TO_END
+    """How sequences lie in a microbatch. Use GROUPS only if the model honours masks and positions, and END_TO_END
     only if its attention knows where sequences begin (`Policy.layout`).
     """
 
     ROWS = "one sequence in a row"
-    SIBLINGS = "siblings in a row"
+    GROUPS = "groups in a row"
     END_TO_END = "all in one row"
 
 
@@ -179,7 +179,7 @@ def dealt_microbatches(
     """Yield the microbatches of `rank`, one of `ranks`, from the sequences where `keep` [B] is set, each of at most
     `max_tokens` positions. Then yield None until it has as many as any other rank: passes in which it must take part.
     """
-    rows = rows_of(batch, keep, share_prompts=layout is Layout.SIBLINGS)
+    rows = rows_of(batch, keep, share_prompts=layout is Layout.GROUPS)
     offsets = _Offsets(starts=starts_of(batch.lengths), first_targets=starts_of(batch.target_counts))
     widths = np.array([row.width for row in rows], np.int64)
     cut, lay = (plan_end_to_end, _end_to_end) if layout is Layout.END_TO_END else (plan, _microbatch)

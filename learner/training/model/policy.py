@@ -155,7 +155,7 @@ class Policy:
         forward.head_applies_alone = self._head_applies_alone()
         shares_prompts = self._heeds_masks()
         packs = ranks.device.type == "cuda" and ranks.compute_dtype == torch.bfloat16 and self.lay_end_to_end()
-        self.layout = Layout.END_TO_END if packs else Layout.SIBLINGS if shares_prompts else Layout.ROWS
+        self.layout = Layout.END_TO_END if packs else Layout.GROUPS if shares_prompts else Layout.ROWS
 
     @property
     def num_parameters(self) -> int:

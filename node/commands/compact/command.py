@@ -50,7 +50,7 @@ def compact(target: Path | None, keep_days: float | None) -> Compacted:
         raise UsageError(
             f"{place.state} belongs to a rollout node, and only a learner has a ledger. Name a swarm.toml."
         )
-    path = place.books
+    path = place.database
     if not path.exists():
         raise RunError(f"{path}: there is no ledger yet. Start the learner first.")
     if keep_days is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from learner.artifacts.regular_file import open_file
 from learner.artifacts.text_files import without_mark
 from node.commands.statements.format import MAX_LINE_BYTES, Shape, require_out, write_lines
-from node.commands.statements.sources import NotProven, as_receipt, head_of, open_books, peer_named, reputation_lines
+from node.commands.statements.sources import NotProven, as_receipt, head_of, open_receipts, peer_named, reputation_lines
 from node.commands.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.commands.statements.verify import Expected, check_statement
 from node.config.invite_text import open_invite
@@ -46,9 +46,9 @@ def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, a
     place = find_place(target)
     who = peer_named(place, peer)
     authority = head_of(place)[1]
-    with open_books(place) as books:
-        receipts = [as_receipt(raw, authority, place) for raw in books.newest(last, who)]
-        rows = [(receipt, books.trained_of(receipt)) for receipt in receipts]
+    with open_receipts(place) as kept:
+        receipts = [as_receipt(raw, authority, place) for raw in kept.newest(last, who)]
+        rows = [(receipt, kept.trained_of(receipt)) for receipt in receipts]
     return receipts_json(rows) if as_json else receipts_text(rows, records=records, width=_width())
 
 
@@ -58,8 +58,8 @@ def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) 
     place = find_place(target)
     who = peer_named(place, peer)
     head, _ = head_of(place)
-    with open_books(place) as books:
-        count = _write(out, write_lines(head, books.lines(who, proofs=proofs)))
+    with open_receipts(place) as kept:
+        count = _write(out, write_lines(head, kept.lines(who, proofs=proofs)))
     if count == 2:
         return f"Wrote {out}. It states nothing, because there are no receipts yet."
     return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
@@ -107,14 +107,14 @@ def prove_record(target: Path | None, record: str, out: Path | None, *, as_json:
     place = find_place(target)
     head, authority = head_of(place)
     try:
-        with open_books(place) as books:
-            written = list(write_lines(head, books.proof_of(prefix)))
+        with open_receipts(place) as kept:
+            written = list(write_lines(head, kept.proof_of(prefix)))
     except NotProven as reason:
-        raise RunError(f"{place.books}: {reason}") from None
+        raise RunError(f"{place.database}: {reason}") from None
     statement = check_statement(written, Expected(authority=authority))
     if not statement.holds:
         flaw = statement.flaws[0]
-        raise RunError(f"{place.books} does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
+        raise RunError(f"{place.database} does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
     size = sum(map(len, written))
     if out is not None:
         _write(out, iter(written))

@@ -61,7 +61,7 @@ class ReceiptSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeBooks:
+class NodeReceipts:
     """A volunteer's database, which is about one peer."""
 
     receipts: ReceiptQueries
@@ -101,7 +101,7 @@ class NodeBooks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerBooks:
+class LedgerReceipts:
     """A learner's ledger."""
 
     evidence: Evidence
@@ -200,15 +200,15 @@ def reputation_lines(
 
 
 @contextmanager
-def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
+def open_receipts(place: StateLocation) -> Iterator[ReceiptSource]:
     """Open the database of a state directory. Raises RunError."""
     with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             with read_ledger(place.state / "ledger.sqlite") as ledger:
-                yield LedgerBooks(evidence=ledger.evidence)
+                yield LedgerReceipts(evidence=ledger.evidence)
         else:
             with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
-                yield NodeBooks(receipts=receipts)
+                yield NodeReceipts(receipts=receipts)
 
 
 def head_of(place: StateLocation) -> tuple[Head, Authority]:
@@ -234,9 +234,9 @@ def peer_named(place: StateLocation, text: str) -> PeerId | None:
         raise UsageError(
             f"--peer: all receipts in {place.state} are one node's. Omit it; it is for a learner's ledger."
         )
-    with open_books(place) as books:
-        assert isinstance(books, LedgerBooks)
-        found = books.evidence.peers(text)
+    with open_receipts(place) as kept:
+        assert isinstance(kept, LedgerReceipts)
+        found = kept.evidence.peers(text)
     if not found:
         raise UsageError(f"--peer {text}: no rollout node with such an id has joined. `volery report` lists them.")
     if len(found) > 1:
@@ -251,7 +251,7 @@ def as_receipt(raw: bytes, authority: Authority, place: StateLocation) -> Receip
         receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
     except PeerError as error:
         raise RunError(
-            f"A receipt in {place.books} cannot be read ({error}). `volery receipts export` and `verify` show which."
+            f"A receipt in {place.database} cannot be read ({error}). `volery receipts export` and `verify` show which."
         ) from None
     return receipt
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from learner.trial.completion_lengths import SIBLINGS, Reach, Stretch, bends_of, stretches
+from learner.trial.completion_lengths import FIRST_GROUP, Reach, Stretch, bends_of, stretches
 from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
 from learner.trust.audit_history import AuditHistory, after
 from learner.trust.audit_queue import Passage
@@ -171,8 +171,8 @@ async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded:
         config = json.loads((export / "config.json").read_bytes())
         bends = bends_of(config if isinstance(config, dict) else {})
         asked = _requests(stretches(terms.prompts, terms.reach, bends), terms)
-        drawn = await engine.generate(asked[:SIBLINGS])
-        drawn += await engine.generate(asked[SIBLINGS:])
+        drawn = await engine.generate(asked[:FIRST_GROUP])
+        drawn += await engine.generate(asked[FIRST_GROUP:])
         passages = [_passage(*pair) for pair in zip(asked, drawn, strict=True)]
         verified = await engine.verify([claim_of(passage) for passage in passages])
         described = await engine.describe()

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from learner.trial.completion_lengths import (
     BEYOND,
+    FIRST_GROUP,
     FURTHEST,
     LONGEST,
     MAX_BENDS,
     PAST_IT,
     SHORT_TOKENS,
-    SIBLINGS,
     Reach,
     Stretch,
     bends_of,
@@ -24,23 +24,23 @@ PROMPT = tuple(range(10, 22))
 
 def test_a_model_without_bends_is_tried_on_its_prompt_and_as_long_as_the_run_allows() -> None:
     found = stretches([PROMPT], Reach(turn_tokens=100, tokens=512), [])
-    assert found[:SIBLINGS] == [Stretch(prompt=PROMPT, tokens=SHORT_TOKENS, stops=True)] * SIBLINGS
-    assert [one.end for one in found[SIBLINGS:]] == [len(PROMPT) + 100]
+    assert found[:FIRST_GROUP] == [Stretch(prompt=PROMPT, tokens=SHORT_TOKENS, stops=True)] * FIRST_GROUP
+    assert [one.end for one in found[FIRST_GROUP:]] == [len(PROMPT) + 100]
     assert found[-1].tokens == 2 * BEYOND
 
 
 def test_a_run_of_a_few_tokens_is_tried_on_no_more() -> None:
     found = stretches([PROMPT], Reach(turn_tokens=1, tokens=512), [])
-    assert [(one.tokens, one.stops) for one in found] == [*[(1, True)] * SIBLINGS, (1, False)]
+    assert [(one.tokens, one.stops) for one in found] == [*[(1, True)] * FIRST_GROUP, (1, False)]
 
 
 def test_phi_with_long_rope_is_tried_before_and_across_the_end_of_its_original_context() -> None:
     found = stretches([PROMPT], Reach(turn_tokens=30, tokens=128), [24])
-    assert [(len(one.prompt), one.end) for one in found[SIBLINGS:]] == [(12, 24), (12, 39), (12, 42)]
+    assert [(len(one.prompt), one.end) for one in found[FIRST_GROUP:]] == [(12, 24), (12, 39), (12, 42)]
 
 
 def test_a_bend_that_no_real_prompt_comes_near_is_crossed_with_a_prompt_that_is_filled_up() -> None:
-    crossing = stretches([PROMPT], Reach(turn_tokens=8192, tokens=131_072), [4096])[SIBLINGS]
+    crossing = stretches([PROMPT], Reach(turn_tokens=8192, tokens=131_072), [4096])[FIRST_GROUP]
     assert (len(crossing.prompt), crossing.end) == (4096 - BEYOND, 4096 + BEYOND)
     assert crossing.prompt[:24] == PROMPT * 2
 
@@ -48,12 +48,12 @@ def test_a_bend_that_no_real_prompt_comes_near_is_crossed_with_a_prompt_that_is_
 def test_a_prompt_beyond_the_bend_is_cut_before_it_and_tried_as_it_is() -> None:
     found = stretches([PROMPT * 3], Reach(turn_tokens=10, tokens=128), [24])
     assert found[0].prompt == PROMPT * 3
-    assert [(len(one.prompt), one.end) for one in found[SIBLINGS:]] == [(12, 22), (19, 29), (36, 46)]
+    assert [(len(one.prompt), one.end) for one in found[FIRST_GROUP:]] == [(12, 22), (19, 29), (36, 46)]
 
 
 def test_episodes_of_several_turns_reach_as_far_as_their_tokens() -> None:
     one_turn, several = Reach(turn_tokens=16, tokens=512), Reach(turn_tokens=16, tokens=512, has_turns=True)
-    assert [one.end for one in stretches([PROMPT], one_turn, [])] == [28] * (SIBLINGS + 1)
+    assert [one.end for one in stretches([PROMPT], one_turn, [])] == [28] * (FIRST_GROUP + 1)
     assert stretches([PROMPT], several, [])[-1].end == 512
 
 
@@ -91,7 +91,7 @@ def test_no_stretch_goes_beyond_the_run_and_every_bend_in_reach_is_crossed(
     prompts = [tuple(range(length)) for length in lengths]
     reach = Reach(turn_tokens=turn_tokens, tokens=max(lengths) + turn_tokens + room, has_turns=has_turns)
     found = stretches(prompts, reach, bends)
-    assert [one.prompt for one in found[: SIBLINGS + len(prompts) - 1]] == [prompts[0], *prompts]
+    assert [one.prompt for one in found[: FIRST_GROUP + len(prompts) - 1]] == [prompts[0], *prompts]
     far = reach.tokens if has_turns else max(lengths) + turn_tokens
     for one in found:
         assert 1 <= one.tokens <= turn_tokens

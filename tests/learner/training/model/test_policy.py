@@ -79,7 +79,7 @@ def change_config(directory: Path, **changes: Any) -> None:
     (directory / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-def siblings(vocab_size: int = 40) -> Ragged:
+def groups(vocab_size: int = 40) -> Ragged:
     """Three sequences with one prompt, and one with another, of different lengths."""
     generator = np.random.default_rng(0)
     prompt, other = generator.integers(0, vocab_size, 5), generator.integers(0, vocab_size, 3)
@@ -116,9 +116,9 @@ def test_scores_equal_a_literal_forward_pass(tmp_path: Path, kind: str, temperat
     directory = write_model(tmp_path / "model", kind, max_shard_size="20KB")
     assert (directory / "model.safetensors.index.json").exists()
     policy = load_policy(directory)
-    batch = siblings()
+    batch = groups()
     logprobs, entropies = literal_scores(directory, batch, temperature)
-    assert policy.layout is Layout.SIBLINGS
+    assert policy.layout is Layout.GROUPS
     for share in (True, False):
         found = np.empty((2, len(logprobs)))
         for part in microbatches(batch, np.ones(4, np.bool_), 24, share_prompts=share):
@@ -136,8 +136,8 @@ def test_the_head_runs_on_everything_where_logits_are_scaled_after_it(tmp_path: 
     model = AutoModelForCausalLM.from_config(GraniteConfig(**SIZES, logits_scaling=3.0))
     model.save_pretrained(tmp_path / "model")
     policy = load_policy(tmp_path / "model")
-    batch = siblings()
-    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.SIBLINGS)
+    batch = groups()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.GROUPS)
     expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
     found = np.empty(len(expected))
     found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
@@ -150,8 +150,8 @@ def test_a_model_that_windows_its_attention_keeps_its_window(tmp_path: Path) -> 
     config = Qwen3Config(**QWEN3, use_sliding_window=True, sliding_window=3, max_window_layers=0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     policy = load_policy(tmp_path / "model")
-    batch = siblings()
-    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.SIBLINGS)
+    batch = groups()
+    (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=policy.layout is Layout.GROUPS)
     expected, _ = literal_scores(tmp_path / "model", batch, 1.0)
     found = np.empty(len(expected))
     found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
@@ -172,7 +172,7 @@ def scored(policy: Policy, batch: Ragged) -> list[float]:
     """Logprobs of all targets, laid out as the policy likes it."""
     found = np.full(int(batch.targets.sum()), np.nan)
     keep = np.ones(len(batch), np.bool_)
-    for part in microbatches(batch, keep, 1000, share_prompts=policy.layout is Layout.SIBLINGS):
+    for part in microbatches(batch, keep, 1000, share_prompts=policy.layout is Layout.GROUPS):
         found[part.numbers] = policy.score(part, 1.0).logprobs.detach().numpy()
     return list(found)
 
@@ -223,9 +223,9 @@ of Phi-3.5-MoE make of their jitter where they draw nothing."""
 def test_nothing_is_left_to_chance(tmp_path: Path, kind: str, checkpointing: bool) -> None:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(BY_CHANCE[kind]).save_pretrained(tmp_path / "model")
-    expected, _ = literal_scores(tmp_path / "model", siblings(), 1.0)
+    expected, _ = literal_scores(tmp_path / "model", groups(), 1.0)
     policy = load_policy(tmp_path / "model", gradient_checkpointing=checkpointing)
-    assert scored(policy, siblings()) == pytest.approx(expected, abs=2e-5)
+    assert scored(policy, groups()) == pytest.approx(expected, abs=2e-5)
 
 
 def end_to_end(policy: Policy, batch: Ragged) -> list[float]:
@@ -250,8 +250,8 @@ def test_sequences_end_to_end_are_scored_as_each_alone(tmp_path: Path, kind: str
     policy = load_policy(tmp_path / "model")
     assert policy.lay_end_to_end()
     assert policy.layout is Layout.END_TO_END
-    expected, _ = literal_scores(tmp_path / "model", siblings(), 1.0)
-    assert end_to_end(policy, siblings()) == pytest.approx(expected, abs=2e-5)
+    expected, _ = literal_scores(tmp_path / "model", groups(), 1.0)
+    assert end_to_end(policy, groups()) == pytest.approx(expected, abs=2e-5)
 
 
 def test_a_model_that_reads_all_of_a_row_keeps_a_row_for_each_sequence(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_model_that_reads_all_of_a_row_keeps_a_row_for_each_sequence(tmp_path:
     before = policy.layout
     assert not policy.lay_end_to_end()
     assert policy.layout is before
-    (part,) = microbatches(siblings(), np.ones(4, np.bool_), 1000, share_prompts=False)
+    (part,) = microbatches(groups(), np.ones(4, np.bool_), 1000, share_prompts=False)
     assert torch.isfinite(policy.score(part, 1.0).logprobs).all()
 
 
@@ -283,7 +283,7 @@ def test_layers_are_known_whether_they_are_cut_or_not(qwen3: Path, dtype: Comput
 def test_compiled_layers_compute_the_same(qwen3: Path) -> None:
     """In bfloat16 not the very same, since what is fused is not rounded in between, but nothing further from the
     truth."""
-    batch = siblings()
+    batch = groups()
     (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
     found = dict[tuple[ComputeDtype, bool], torch.Tensor]()
     for dtype, compile in product(DTYPES, (False, True)):
@@ -303,7 +303,7 @@ def test_compiled_layers_compute_the_same(qwen3: Path) -> None:
 
 
 def test_gradient_checkpointing_computes_the_same(qwen3: Path) -> None:
-    batch = siblings()
+    batch = groups()
     (part,) = microbatches(batch, np.ones(4, np.bool_), 1000, share_prompts=True)
     gradients, passes = [], []
     for checkpointing in (False, True):
@@ -325,7 +325,7 @@ def test_logits_in_several_goes_are_those_of_one(
     qwen3: Path, monkeypatch: pytest.MonkeyPatch, dtype: ComputeDtype
 ) -> None:
     """Blocks of three targets, the last one smaller, and entropies of two at a time; in bfloat16 under FSDP."""
-    (part,) = microbatches(siblings(), np.ones(4, np.bool_), 1000, share_prompts=True)
+    (part,) = microbatches(groups(), np.ones(4, np.bool_), 1000, share_prompts=True)
     found = []
     for logits, entropies in (
         (learner.training.model.policy.LOGITS_BLOCK, learner.training.model.policy.ENTROPY_BLOCK),

@@ -173,9 +173,9 @@ def test_layouts_agree(model: Path) -> None:
     with torch.no_grad():
         rows = score(policy, batch(forced))
         small = score(policy, batch(forced), max_tokens=12)
-        siblings = score(policy, batch(forced), Layout.SIBLINGS)
+        groups = score(policy, batch(forced), Layout.GROUPS)
         end_to_end = score(policy, batch(forced), Layout.END_TO_END) if policy.lay_end_to_end() else rows
-    for other in (small, siblings, end_to_end):
+    for other in (small, groups, end_to_end):
         assert torch.allclose(other, rows, atol=1e-4)
 
 

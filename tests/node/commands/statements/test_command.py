@@ -126,7 +126,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def books(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state_directories(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy, and nothing else on this machine."""
     shutil.copytree(made, tmp_path / "books")
     monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
@@ -147,8 +147,8 @@ def operator() -> str:
 
 
 @pytest.mark.parametrize("who", ["learner", "node"])
-def test_what_is_exported_verifies_and_adds_up_to_the_books(books: Path, who: str) -> None:
-    told = volery("receipts", "export", books / who, "--out", "all.jsonl", "--proofs")
+def test_what_is_exported_verifies_and_adds_up_to_the_books(state_directories: Path, who: str) -> None:
+    told = volery("receipts", "export", state_directories / who, "--out", "all.jsonl", "--proofs")
     assert (told.code, told.err) == (0, "")
     assert "volery receipts verify all.jsonl" in told.out
     assert " more records that are proved" in volery("receipts", "verify", "all.jsonl").out
@@ -158,7 +158,7 @@ def test_what_is_exported_verifies_and_adds_up_to_the_books(books: Path, who: st
     assert found["holds"]
     assert found["operator"] == operator()
     peers = {one["peer"]: one for one in found["peers"]}
-    ledger = books / "learner" / "ledger.sqlite"
+    ledger = state_directories / "learner" / "ledger.sqlite"
     names = [key_of(NODE).peer_id, OTHER.peer_id] if who == "learner" else [key_of(NODE).peer_id]
     assert set(names) == {peer for peer, one in peers.items() if one["receipts"]}
     for peer in names:
@@ -174,24 +174,29 @@ def test_what_is_exported_verifies_and_adds_up_to_the_books(books: Path, who: st
         assert 0 < peers[names[0]]["relayed_bytes"] <= int(str(dict(credited)[names[0]]))
 
 
-def test_the_same_books_make_the_same_file(books: Path) -> None:
+def test_the_same_books_make_the_same_file(state_directories: Path) -> None:
     for name in ("one", "two"):
-        assert volery("receipts", "export", books / "learner", "--out", name).code == 0
+        assert volery("receipts", "export", state_directories / "learner", "--out", name).code == 0
     assert Path("one").read_bytes() == Path("two").read_bytes()
 
 
-def test_one_peer_s_receipts_are_exported_alone(books: Path) -> None:
+def test_one_peer_s_receipts_are_exported_alone(state_directories: Path) -> None:
     mine = key_of(NODE).peer_id
-    assert volery("receipts", "export", books / "learner", "--out", "one", "--peer", mine[-6:], "--proofs").code == 0
-    assert volery("receipts", "export", books / "node", "--out", "own", "--proofs").code == 0
+    assert (
+        volery(
+            "receipts", "export", state_directories / "learner", "--out", "one", "--peer", mine[-6:], "--proofs"
+        ).code
+        == 0
+    )
+    assert volery("receipts", "export", state_directories / "node", "--out", "own", "--proofs").code == 0
     found = json.loads(volery("receipts", "verify", "one", "--json").out)
     assert {one["peer"] for one in found["peers"] if one["receipts"] or one["proven"]} == {mine}
     own = {line for line in Path("own").read_bytes().splitlines() if b'"receipt"' in line or b'"proof"' in line}
     assert own == {line for line in Path("one").read_bytes().splitlines() if b'"receipt"' in line or b'"proof"' in line}
 
 
-def test_a_table_is_printed_and_says_what_it_rests_on(books: Path) -> None:
-    volery("receipts", "export", books / "node", "--out", "all")
+def test_a_table_is_printed_and_says_what_it_rests_on(state_directories: Path) -> None:
+    volery("receipts", "export", state_directories / "node", "--out", "all")
     told = volery("receipts", "verify", "all")
     assert told.code == 0
     assert key_of(NODE).peer_id in told.out
@@ -201,8 +206,8 @@ def test_a_table_is_printed_and_says_what_it_rests_on(books: Path) -> None:
     assert "That is the operator you named" in pinned.out
 
 
-def test_an_invite_names_the_operator_even_when_it_has_expired(books: Path) -> None:
-    volery("receipts", "export", books / "node", "--out", "all")
+def test_an_invite_names_the_operator_even_when_it_has_expired(state_directories: Path) -> None:
+    volery("receipts", "export", state_directories / "node", "--out", "all")
     invite = Invite(
         operator=SWARM.authority.operator, swarm=SWARM.authority.swarm, addresses=["/ip4/192.0.2.1/tcp/1"], expires_ms=1
     )
@@ -211,8 +216,8 @@ def test_an_invite_names_the_operator_even_when_it_has_expired(books: Path) -> N
         assert volery("receipts", "verify", "all", "--invite", word).code == 0
 
 
-def test_a_changed_file_ends_with_1_and_names_the_line(books: Path) -> None:
-    volery("receipts", "export", books / "node", "--out", "all")
+def test_a_changed_file_ends_with_1_and_names_the_line(state_directories: Path) -> None:
+    volery("receipts", "export", state_directories / "node", "--out", "all")
     lines = Path("all").read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b"A", b"B", 1)
     Path("all").write_bytes(b"".join(lines))
@@ -224,15 +229,15 @@ def test_a_changed_file_ends_with_1_and_names_the_line(books: Path) -> None:
     assert f"line {len(lines)}, sha256: " in told.out
 
 
-def test_the_statement_of_another_operator_is_refused(books: Path) -> None:
-    volery("receipts", "export", books / "node", "--out", "all")
+def test_the_statement_of_another_operator_is_refused(state_directories: Path) -> None:
+    volery("receipts", "export", state_directories / "node", "--out", "all")
     told = volery("receipts", "verify", "all", "--operator", Keypair(bytes([9]) * 32).peer_id)
     assert told.code == 1
     assert f"line 1, genesis: the operator is {operator()}" in told.out
     assert "you named" not in told.out
 
 
-def test_a_line_without_end_is_not_read_to_its_end(books: Path, tmp_path: Path) -> None:
+def test_a_line_without_end_is_not_read_to_its_end(state_directories: Path, tmp_path: Path) -> None:
     endless = tmp_path / "endless"
     with endless.open("wb") as file:
         file.truncate(1 << 40)  # takes no room
@@ -241,7 +246,7 @@ def test_a_line_without_end_is_not_read_to_its_end(books: Path, tmp_path: Path) 
     assert "line 1, line: it has more than" in told.out
 
 
-def test_a_device_is_no_file(books: Path) -> None:
+def test_a_device_is_no_file(state_directories: Path) -> None:
     told = volery("receipts", "verify", "/dev/zero")
     assert told.code == 1
     assert "/dev/zero cannot be read: it is a device" in told.err
@@ -250,30 +255,32 @@ def test_a_device_is_no_file(books: Path) -> None:
 # Proofs.
 
 
-def record_of(books: Path, sql: str) -> str:
-    ((record,),) = rows(books / "learner" / "ledger.sqlite", f"SELECT hex(record) FROM records WHERE {sql} LIMIT 1")
+def record_of(state_directories: Path, sql: str) -> str:
+    ((record,),) = rows(
+        state_directories / "learner" / "ledger.sqlite", f"SELECT hex(record) FROM records WHERE {sql} LIMIT 1"
+    )
     return str(record).lower()
 
 
 @pytest.mark.parametrize("who", ["learner", "node"])
-def test_a_record_is_proved_from_either_side_and_the_file_stands_alone(books: Path, who: str) -> None:
-    record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
-    told = volery("prove", record, books / who)
+def test_a_record_is_proved_from_either_side_and_the_file_stands_alone(state_directories: Path, who: str) -> None:
+    record = record_of(state_directories, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
+    told = volery("prove", record, state_directories / who)
     assert told.code == 0
     assert f"Record {record} of {key_of(NODE).peer_id}" in told.out
     assert "trained version 1.2" in told.out
-    assert volery("prove", record[:12].upper(), books / who, "--out", "proof").code == 0
+    assert volery("prove", record[:12].upper(), state_directories / who, "--out", "proof").code == 0
     assert len(Path("proof").read_bytes()) < 16_384
-    shutil.rmtree(books)
+    shutil.rmtree(state_directories)
     found = json.loads(volery("receipts", "verify", "proof", "--operator", operator(), "--json").out)
     assert [(one["record"], one["trained"]) for one in found["proven"]] == [(record, "1.2")]
     assert "trained version 1.2" in volery("receipts", "verify", "proof").out
 
 
-def test_both_sides_write_the_same_proof(books: Path) -> None:
-    record = record_of(books, f"step = 3 AND peer = '{key_of(NODE).peer_id}'")
+def test_both_sides_write_the_same_proof(state_directories: Path) -> None:
+    record = record_of(state_directories, f"step = 3 AND peer = '{key_of(NODE).peer_id}'")
     for who in ("learner", "node"):
-        assert volery("prove", record, books / who, "--out", who).code == 0
+        assert volery("prove", record, state_directories / who, "--out", who).code == 0
     assert Path("learner").read_bytes() == Path("node").read_bytes()
 
 
@@ -299,61 +306,62 @@ def test_both_sides_write_the_same_proof(books: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_proved_is_said_with_the_reason(books: Path, change: str, said: str) -> None:
-    record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
-    with closing(sqlite3.connect(books / "learner" / "ledger.sqlite")) as db, db:
+def test_what_cannot_be_proved_is_said_with_the_reason(state_directories: Path, change: str, said: str) -> None:
+    record = record_of(state_directories, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
+    with closing(sqlite3.connect(state_directories / "learner" / "ledger.sqlite")) as db, db:
         db.executescript(change.format(f"hex(record) = '{record.upper()}'"))
-    told = volery("prove", record, books / "learner", "--out", "proof")
+    told = volery("prove", record, state_directories / "learner", "--out", "proof")
     assert told.code == 1
     assert said in told.err
     assert "ledger.sqlite" in told.err
     assert not Path("proof").exists()
 
 
-def test_a_node_without_the_proof_says_how_to_get_it(books: Path) -> None:
-    record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
-    with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+def test_a_node_without_the_proof_says_how_to_get_it(state_directories: Path) -> None:
+    record = record_of(state_directories, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
+    with closing(sqlite3.connect(state_directories / "node" / "receipts.sqlite")) as db, db:
         for table in ("proofs", "tallies", "relay_receipts", "credit_notes"):
             db.execute(f"DROP TABLE {table}")
-    told = volery("prove", record, books / "node")
+    told = volery("prove", record, state_directories / "node")
     assert told.code == 1
     assert "receipts.sqlite: " in told.err
     assert "there is no proof here that it trained a version" in told.err
-    assert volery("receipts", "export", books / "node", "--out", "all", "--proofs").code == 0
-    assert volery("receipts", "list", books / "node").code == 0
+    assert volery("receipts", "export", state_directories / "node", "--out", "all", "--proofs").code == 0
+    assert volery("receipts", "list", state_directories / "node").code == 0
 
 
-def test_what_an_audit_refused_later_is_still_proved_to_have_trained_what_it_did(books: Path) -> None:
-    record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
-    with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+def test_what_an_audit_refused_later_is_still_proved_to_have_trained_what_it_did(state_directories: Path) -> None:
+    record = record_of(state_directories, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
+    with closing(sqlite3.connect(state_directories / "node" / "receipts.sqlite")) as db, db:
         db.execute("UPDATE verdicts SET rule = 'audit' WHERE hex(record) = ?", (record.upper(),))
-    assert "trained version 1.2" in volery("prove", record, books / "node").out
+    assert "trained version 1.2" in volery("prove", record, state_directories / "node").out
 
 
 # Lists.
 
 
 @pytest.mark.parametrize("who", ["learner", "node"])
-def test_receipts_are_listed_newest_first(books: Path, who: str) -> None:
-    found = json.loads(volery("receipts", "list", books / who, "--last", "1000", "--json").out)
+def test_receipts_are_listed_newest_first(state_directories: Path, who: str) -> None:
+    found = json.loads(volery("receipts", "list", state_directories / who, "--last", "1000", "--json").out)
     dates = [one["issued_ms"] for one in found]
     assert dates == sorted(dates, reverse=True)
     trained = {record["record"] for one in found for record in one["records"] if record["trained"]}
     who_else = "" if who == "learner" else f" AND peer = '{key_of(NODE).peer_id}'"
     consumed = rows(
-        books / "learner" / "ledger.sqlite", f"SELECT lower(hex(record)) FROM records WHERE step IS NOT NULL{who_else}"
+        state_directories / "learner" / "ledger.sqlite",
+        f"SELECT lower(hex(record)) FROM records WHERE step IS NOT NULL{who_else}",
     )
     assert trained == {record for (record,) in consumed}
-    text = volery("receipts", "list", books / who, "--last", "3", "--records").out
+    text = volery("receipts", "list", state_directories / who, "--last", "3", "--records").out
     assert text.startswith("record")
-    above, headings, *listed = volery("receipts", "list", books / who, "--last", "3").out.splitlines()
+    above, headings, *listed = volery("receipts", "list", state_directories / who, "--last", "3").out.splitlines()
     assert len(listed) == 3
     assert above.split() == ["learner's", "trained"]
     assert headings.split()[-5:] == ["version", "admitted", "rejected", "tokens", "version"]
 
 
-def test_of_a_ledger_one_peer_s_are_listed(books: Path) -> None:
-    found = json.loads(volery("receipts", "list", books / "learner", "--peer", OTHER.peer_id, "--json").out)
+def test_of_a_ledger_one_peer_s_are_listed(state_directories: Path) -> None:
+    found = json.loads(volery("receipts", "list", state_directories / "learner", "--peer", OTHER.peer_id, "--json").out)
     assert {one["peer"] for one in found} == {OTHER.peer_id}
 
 
@@ -389,7 +397,7 @@ WRONG: list[tuple[list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "said"), WRONG, ids=[" ".join(words)[:60] for words, _, _ in WRONG])
-def test_what_is_wrong_is_said(books: Path, arguments: list[str], code: int, said: str) -> None:
+def test_what_is_wrong_is_said(state_directories: Path, arguments: list[str], code: int, said: str) -> None:
     told = volery(*arguments)
     assert told.code == code
     assert said in " ".join(told.err.replace("│", " ").split()) + told.out
@@ -397,12 +405,14 @@ def test_what_is_wrong_is_said(books: Path, arguments: list[str], code: int, sai
     assert not Path("all").exists()
 
 
-def test_an_ambiguous_beginning_is_refused(books: Path) -> None:
-    starts = rows(books / "node" / "receipts.sqlite", "SELECT lower(substr(hex(record), 1, 1)) FROM verdicts")
+def test_an_ambiguous_beginning_is_refused(state_directories: Path) -> None:
+    starts = rows(
+        state_directories / "node" / "receipts.sqlite", "SELECT lower(substr(hex(record), 1, 1)) FROM verdicts"
+    )
     counts = Counter(str(start) for (start,) in starts)
     (digit, several), *_ = counts.most_common(1)
     assert several > 1
-    told = volery("prove", digit, books / "node")
+    told = volery("prove", digit, state_directories / "node")
     assert told.code == 2
     assert "Several records" in told.err
 
@@ -410,13 +420,13 @@ def test_an_ambiguous_beginning_is_refused(books: Path) -> None:
 @pytest.mark.parametrize(
     ("who", "table"), [("learner", "ledger.sqlite:record_rows"), ("node", "receipts.sqlite:verdicts")]
 )
-def test_a_record_that_came_again_counts_once(books: Path, who: str, table: str) -> None:
+def test_a_record_that_came_again_counts_once(state_directories: Path, who: str, table: str) -> None:
     """Its replays may be all that a search sees: then it hides another record, or the lease that admitted it."""
     file, _, table = table.partition(":")
-    path, mine = books / who / file, f"step = 2 AND peer = '{key_of(NODE).peer_id}'"
+    path, mine = state_directories / who / file, f"step = 2 AND peer = '{key_of(NODE).peer_id}'"
     number = "no" if who == "learner" else "rowid"
-    record = record_of(books, mine)
-    other = record_of(books, f"{mine} AND hex(record) <> '{record.upper()}'")
+    record = record_of(state_directories, mine)
+    other = record_of(state_directories, f"{mine} AND hex(record) <> '{record.upper()}'")
     with closing(sqlite3.connect(path)) as db, db:
         names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})") if name != number]
         again = {"lease": "l.lease", "rule": "'unknown_lease'", "step": "NULL"}
@@ -426,20 +436,20 @@ def test_a_record_that_came_again_counts_once(books: Path, who: str, table: str)
             f" (SELECT {number}, lease FROM {table} GROUP BY lease) l WHERE hex(r.record) = ? AND r.lease <> l.lease",
             (record.upper(),),
         )
-    assert "trained version 1.2" in volery("prove", record, books / who).out
+    assert "trained version 1.2" in volery("prove", record, state_directories / who).out
     with closing(sqlite3.connect(path)) as db, db:
         renamed = bytes.fromhex(record[:8] + other[8:])
         db.execute(f"UPDATE {table} SET record = ? WHERE hex(record) = ?", (renamed, other.upper()))
-    told = volery("prove", record[:8], books / who)
+    told = volery("prove", record[:8], state_directories / who)
     assert told.code == 2
     assert "Several records" in told.err
 
 
 @pytest.mark.parametrize("genesis", [None, b"x", ELSEWHERE])
-def test_books_without_their_genesis_are_refused(books: Path, genesis: bytes | None) -> None:
-    path = books / "node" / "store" / "genesis"
+def test_books_without_their_genesis_are_refused(state_directories: Path, genesis: bytes | None) -> None:
+    path = state_directories / "node" / "store" / "genesis"
     path.unlink() if genesis is None else path.write_bytes(genesis)
-    told = volery("receipts", "export", books / "node", "--out", "all")
+    told = volery("receipts", "export", state_directories / "node", "--out", "all")
     if genesis == ELSEWHERE:
         assert volery("receipts", "verify", "all").code == 1, "every envelope is of another swarm"
         return
@@ -447,18 +457,18 @@ def test_books_without_their_genesis_are_refused(books: Path, genesis: bytes | N
     assert str(path) in told.err
 
 
-def test_empty_books_state_nothing(books: Path) -> None:
-    with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+def test_empty_books_state_nothing(state_directories: Path) -> None:
+    with closing(sqlite3.connect(state_directories / "node" / "receipts.sqlite")) as db, db:
         for table in ("verdicts", "receipts", "proofs", "tallies", "relay_receipts", "credit_notes"):
             db.execute(f"DELETE FROM {table}")
-    assert volery("receipts", "list", books / "node").out == "There are no receipts yet.\n"
-    assert "states nothing" in volery("receipts", "export", books / "node", "--out", "all").out
+    assert volery("receipts", "list", state_directories / "node").out == "There are no receipts yet.\n"
+    assert "states nothing" in volery("receipts", "export", state_directories / "node", "--out", "all").out
     assert volery("receipts", "verify", "all").code == 0
 
 
 @pytest.mark.parametrize("file", ["learner/ledger.sqlite", "node/receipts.sqlite"])
-def test_damaged_books_are_an_error_and_are_left_alone(books: Path, file: str) -> None:
-    path = books / file
+def test_damaged_books_are_an_error_and_are_left_alone(state_directories: Path, file: str) -> None:
+    path = state_directories / file
     for extra in ("-wal", "-shm"):
         path.with_name(path.name + extra).unlink(missing_ok=True)
     path.write_bytes(b"not a database, and longer than a header of SQLite's would be" * 20)
@@ -479,12 +489,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_only_what_the_same_command_wrote_is_replaced(books: Path, shape: Shape) -> None:
+def test_only_what_the_same_command_wrote_is_replaced(state_directories: Path, shape: Shape) -> None:
     ((record,),) = rows(
-        books / "learner" / "ledger.sqlite", "SELECT lower(hex(record)) FROM records WHERE step LIMIT 1"
+        state_directories / "learner" / "ledger.sqlite", "SELECT lower(hex(record)) FROM records WHERE step LIMIT 1"
     )
     now_ms = Clock.now_ms()
-    (books / "learner" / "certificate").write_bytes(
+    (state_directories / "learner" / "certificate").write_bytes(
         certify_learner(
             SWARM.operator, SWARM.authority, learner=SWARM.learner.public, not_before_ms=0, not_after_ms=2 * now_ms
         )
@@ -492,7 +502,7 @@ def test_only_what_the_same_command_wrote_is_replaced(books: Path, shape: Shape)
     commands = {one: [word or str(record) for word in words] for one, words in COMMANDS.items()}
     for one, words in commands.items():
         assert volery(*words, "--out", one.name).code == 0
-    kept = {path: path.read_bytes() for path in books.rglob("*") if path.is_file()}
+    kept = {path: path.read_bytes() for path in state_directories.rglob("*") if path.is_file()}
     Path("empty").touch()
     kept |= {Path("empty"): b""} | {Path(one.name): Path(one.name).read_bytes() for one in Shape if one is not shape}
     for path in kept:
@@ -507,20 +517,20 @@ def test_only_what_the_same_command_wrote_is_replaced(books: Path, shape: Shape)
         assert volery(*commands[shape], "--out", name).code == 0, name
 
 
-def test_an_export_that_states_nothing_is_in_nobodys_way(books: Path) -> None:
+def test_an_export_that_states_nothing_is_in_nobodys_way(state_directories: Path) -> None:
     for table in ("receipts", "verdicts", "proofs", "relay_receipts", "credit_notes", "reputation"):
-        with closing(sqlite3.connect(books / "node" / "receipts.sqlite")) as db, db:
+        with closing(sqlite3.connect(state_directories / "node" / "receipts.sqlite")) as db, db:
             db.execute(f"DELETE FROM {table}")
-    assert "It states nothing" in volery("receipts", "export", books / "node", "--out", "all").out
+    assert "It states nothing" in volery("receipts", "export", state_directories / "node", "--out", "all").out
     assert shapes_of(Path("all")) == frozenset(Shape)
     Path("torn").write_bytes(Path("all").read_bytes().split(b"\n")[0])
     assert not shapes_of(Path("torn"))
 
 
-def test_what_was_compacted_says_the_same(books: Path) -> None:
+def test_what_was_compacted_says_the_same(state_directories: Path) -> None:
     """Why, proofs, lists and exports, of a ledger whose receipts are packed."""
-    state = books / "learner"
-    record = record_of(books, f"step = 3 AND peer = '{key_of(NODE).peer_id}'")
+    state = state_directories / "learner"
+    record = record_of(state_directories, f"step = 3 AND peer = '{key_of(NODE).peer_id}'")
     ((lease,),) = rows(
         state / "ledger.sqlite", "SELECT lower(hex(lease)) FROM leases WHERE receipt IS NOT NULL LIMIT 1"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.trial.completion_lengths import SHORT_TOKENS, SIBLINGS, Reach
+from learner.trial.completion_lengths import FIRST_GROUP, SHORT_TOKENS, Reach
 from learner.trust.ban_evidence import Measure
 from learner.trust.margins import (
     EXACT,
@@ -237,7 +237,7 @@ async def test_a_completion_that_never_ends_is_bounded_and_one_turn_is_enough(tm
     )
     asked = [one for call in engine.asked for one in call]
     assert sum(one.max_new_tokens for one in asked) < 200
-    assert len(engine.asked[0]) == SIBLINGS, "the first siblings are made alone"
+    assert len(engine.asked[0]) == FIRST_GROUP, "the first siblings are made alone"
 
 
 async def test_the_first_prompt_of_every_task_is_tried_with_the_stop_ids_of_the_run(tmp_path: Path) -> None:

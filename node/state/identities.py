@@ -74,8 +74,8 @@ def require_node(root: Path) -> None:
         if about.exists():
             raise RunError(
                 f"{receipts_file} is missing or empty, and {about} shows that this node has worked: its receipts are "
-                f"gone. Restore {receipts_file.name} from a copy. If there is none, move {about.name} away as well: the "
-                "node then begins a new file, and what the learner counted stays counted there."
+                f"gone. Restore {receipts_file.name} from a copy. If there is none, move {about.name} away as well: "
+                "the node then begins a new file, and what the learner counted stays counted there."
             )
         return
     known = key.exists() or key.is_symlink()

@@ -59,7 +59,7 @@ class Question:
     """One completion, and its right reward."""
 
     asked: Asked
-    worth: float
+    reward: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def questions(task: str) -> list[Question]:
             asked=Asked(
                 index=i, held_out=False, said=(said(task, i, right=i % 2 == 0),), finished=True, wants_reward=True
             ),
-            worth=float(i % 2 == 0),
+            reward=float(i % 2 == 0),
         )
         for i in range(QUESTIONS[task])
     ]
@@ -113,7 +113,7 @@ async def rewards(pool: VerifierPool, task: str, asked: Sequence[Question]) -> i
     async def ask() -> None:
         nonlocal wrong
         for one in waiting:
-            wrong += await pool.judge(task, one.asked) != one.worth
+            wrong += await pool.judge(task, one.asked) != one.reward
 
     async with trio.open_nursery() as nursery:
         for _ in range(pool.size):

@@ -94,7 +94,7 @@ def _beside(dice: np.random.Generator, *, theirs: bool) -> list[CompletionValue]
     here = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
     there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED) if theirs else here
     gains = [
-        VersionGain(tokens=int(tokens), worth=float(gain))
+        VersionGain(tokens=int(tokens), value=float(gain))
         for tokens, gain in zip(here.tokens, here.rewards - there.rewards, strict=True)
     ]
     return [

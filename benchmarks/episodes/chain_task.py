@@ -20,7 +20,7 @@ WAIT = Tool(
 )
 
 
-def worth(said: str) -> float:
+def reward_of(said: str) -> float:
     """Return the share of words that begin with an a."""
     words = re.findall(r"\b([a-z])\d+ ", said)
     return words.count("a") / max(1, len(words))
@@ -47,7 +47,7 @@ class Waiting:
 
     def reward(self) -> float:
         """Return the share of the words in all turns that begin with an a."""
-        return worth("".join(self.said))
+        return reward_of("".join(self.said))
 
     def close(self) -> None:
         """Do nothing: it holds no resources."""
@@ -88,7 +88,7 @@ class Plain(Prompts):
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         """Return the share of the completion's words that begin with an a."""
-        return worth(completion.text)
+        return reward_of(completion.text)
 
 
 def with_tool(arguments: TaskArguments) -> WithTool:

@@ -33,7 +33,7 @@ from protocol.versions.chunking import MAX_CUT_BYTES, Source, Tables, changed_ch
 from protocol.versions.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.versions.probe import Probed, probe_extension
 
-PATCH_WORTH = 0.75
+PATCH_SHARE = 0.75
 """Maximum size of a patch, as a fraction of the bytes that a peer with the base must fetch without it. Rebuilding
 reads, hashes and writes a whole model, which saving a few per cent of the bytes does not justify."""
 
@@ -182,7 +182,7 @@ def _write_patches(
                 continue
             beside.mkdir(exist_ok=True)
             path = beside / base.manifest.hash.hex()
-            limit_bytes = min(round(PATCH_WORTH * fresh), room * MAX_CUT_BYTES)
+            limit_bytes = min(round(PATCH_SHARE * fresh), room * MAX_CUT_BYTES)
             pieces = encode_patch(_open_model(base.directory, opened), files, pool)
             drafts.append(_Draft(base.manifest.hash, path, limit_bytes, pieces, opened.enter_context(path.open("wb"))))
         growing = list(drafts)

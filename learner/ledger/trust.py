@@ -137,8 +137,8 @@ class TrustLedger(TrustQueries):
             db.execute(
                 "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.outcome.value, row.withheld, _worth(row.theirs),
-                    _worth(row.ours), row.heard,
+                    row.lease, row.peer, row.at_ms, row.outcome.value, row.withheld, _values_text(row.theirs),
+                    _values_text(row.ours), row.heard,
                     json.dumps(row.log_wealth),
                 ),
             )  # fmt: skip
@@ -187,9 +187,9 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow, records: Sequence[byte
     )
 
 
-def _worth(group: Sequence[CompletionValue]) -> str:
+def _values_text(group: Sequence[CompletionValue]) -> str:
     return json.dumps(
-        [[one.tokens, one.reward, None if one.gains is None else [one.gains.tokens, one.gains.worth]] for one in group]
+        [[one.tokens, one.reward, None if one.gains is None else [one.gains.tokens, one.gains.value]] for one in group]
     )
 
 

@@ -92,10 +92,10 @@ class AlarmMonitor:
         """
         if batches < self.limits.barren or Alarm.NOTHING_LEARNT in self.raised:
             return []
-        worth = "unknown" if reward is None else f"{reward:.3f}"
+        mean = "unknown" if reward is None else f"{reward:.3f}"
         said = (
             f"Groups for {batches:.0f} batches arrived in a row in which all rewards of a group were equal "
-            f"(mean reward {worth} in the newest), so no batch takes them: nothing can be learnt from them."
+            f"(mean reward {mean} in the newest), so no batch takes them: nothing can be learnt from them."
         )
         self._calm[Alarm.NOTHING_LEARNT] = 0
         return [self._raise(step, Alarm.NOTHING_LEARNT, batches, 0.0, said)]

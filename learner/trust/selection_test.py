@@ -75,20 +75,20 @@ class CompletionValue:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionGain:
-    """How much more a seed is `worth` with the version that made its completion than with another, and the `tokens` of
-    the completion with the former, all on the learner's engine."""
+    """`value`: how much more a seed is worth with the version that made its completion than with another. `tokens`: the
+    length of the completion with the former, all on the learner's engine."""
 
     tokens: int
-    worth: float
+    value: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The result for one group. `worth` is by how much, on average, the peer's completions are better for it than all
+    """The result for one group. `value` is by how much, on average, the peer's completions are better for it than all
     of about their length; `gain` is what they gain by their version. Each is 0 if it says nothing. `log_ratios` has the
     logarithm of each bet's likelihood ratio."""
 
-    worth: float
+    value: float
     gain: float
     log_ratios: tuple[float, ...]
 
@@ -108,13 +108,13 @@ def seen(
     values = [[_Item(one.tokens, sign * one.reward) for one in group] for group in (theirs, ours)]
     level = _bets(*values, part=part)
     gain = _bets(
-        *([_Item(one.gains.tokens, one.gains.worth) for one in group if one.gains] for group in (theirs, ours))
+        *([_Item(one.gains.tokens, one.gains.value) for one in group if one.gains] for group in (theirs, ours))
     )
     if level is None and gain is None:
         return None
-    worth, of_worth = level or NOTHING
+    value, of_value = level or NOTHING
     gained, of_gain = gain or NOTHING
-    return Seen(worth=worth, gain=gained, log_ratios=of_worth + of_gain)
+    return Seen(value=value, gain=gained, log_ratios=of_value + of_gain)
 
 
 class _Item(NamedTuple):

@@ -404,11 +404,11 @@ class Verifiers:
         self._in_a_row += 1
         if self._in_a_row >= FAILED_IN_A_ROW:
             raise _broken("rewards could not be computed", failure)
-        worth = "Their groups are dropped." if void else "They count as 0."
+        consequence = "Their groups are dropped." if void else "They count as 0."
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             self.events.emit(
                 "trouble",
-                text=f"{counted(self.failures, 'reward')} could not be computed. {worth} The newest failure, at "
+                text=f"{counted(self.failures, 'reward')} could not be computed. {consequence} The newest failure, at "
                 f"problem {place.index} of task {place.title}: {failure.detail}",
             )
         self._warn_if_never_right(place.title, failure)

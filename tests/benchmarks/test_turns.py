@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.episodes.chain_model import CLOSING, END, OPENING, Shape, write_chain_model
-from benchmarks.episodes.chain_task import Waiting, worth
+from benchmarks.episodes.chain_task import Waiting, reward_of
 from benchmarks.episodes.swarm import TOKENS, TURNS, WARM_TOKENS, _shown
 from node.tasks.tokenizer import TextCodec
 from node.tasks.ways.model_ways import ModelWays
@@ -45,7 +45,7 @@ def test_an_episode_ends_after_its_turns() -> None:
     assert asyncio.run(episode.step(first)) is not None
     assert asyncio.run(episode.step(second)) is None
     assert episode.reward() == 0.75
-    assert worth("no words") == 0.0
+    assert reward_of("no words") == 0.0
 
 
 def test_what_counts_begins_behind_the_start(tmp_path: Path) -> None:

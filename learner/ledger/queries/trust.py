@@ -17,8 +17,8 @@ from learner.ledger.sqlite.column_values import (
     margins_from,
     outcome_from,
     packed_in,
+    values_from,
     wealth_from,
-    worth_from,
 )
 from learner.ledger.sqlite.files import Queries, Row
 from learner.trust.audit_history import AuditHistory
@@ -150,8 +150,8 @@ class TrustQueries:
         return [
             SelectionRow(
                 lease=LeaseId(one), peer=PeerId(who), at_ms=at_ms, outcome=outcome_from("choices.choice", outcome),
-                withheld=withheld, theirs=tuple(worth_from("choices.theirs", theirs)),
-                ours=tuple(worth_from("choices.ours", ours)), heard=heard,
+                withheld=withheld, theirs=tuple(values_from("choices.theirs", theirs)),
+                ours=tuple(values_from("choices.ours", ours)), heard=heard,
                 log_wealth=wealth_from("choices.log_wealth", log_wealth),
             )
             for one, who, at_ms, outcome, withheld, theirs, ours, heard, log_wealth in rows

@@ -254,10 +254,10 @@ class WorkQueries:
         """Return what came after the first `leases` leases and `records` records, in order: the problems that were
         leased, and (problem, mean reward) of each group that was admitted. `decides` names one of several rewards; ""
         means their sum."""
-        worth, named = "r.reward", tuple[str, ...]()
+        value_sql, named = "r.reward", tuple[str, ...]()
         if decides and self.db.has_table("reward_parts"):
             this = "FROM reward_parts p WHERE p.lease = r.lease AND p.idx = r.idx AND p.name = ?2"
-            worth = f"CASE WHEN EXISTS (SELECT 1 {this}) THEN (SELECT p.value {this}) ELSE r.reward END"
+            value_sql = f"CASE WHEN EXISTS (SELECT 1 {this}) THEN (SELECT p.value {this}) ELSE r.reward END"
             named = (decides,)
         given = self.db.query(
             "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
@@ -269,7 +269,7 @@ class WorkQueries:
             " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?1),"
             " turns AS (SELECT root, root AS lease FROM fresh"
             " UNION ALL SELECT c.root, c.lease FROM continuations c JOIN fresh USING (root))"
-            f" SELECT l.prompt, avg({worth}) FROM turns t JOIN leases l ON l.lease = t.root"
+            f" SELECT l.prompt, avg({value_sql}) FROM turns t JOIN leases l ON l.lease = t.root"
             " JOIN records r ON r.lease = t.lease AND r.rule = 'admitted'"
             # A group is complete with a return for each of its episodes.
             " GROUP BY t.root HAVING count(r.reward) = max(l.rollouts) ORDER BY max(r.rowid)",

@@ -52,12 +52,12 @@ def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float,
     return tuple(found)
 
 
-def worth_from(column: str, text: str) -> list[CompletionValue]:
+def values_from(column: str, text: str) -> list[CompletionValue]:
     """Return the completions, with their values, that `column` has. Raises DamagedValue."""
     rows = from_json(column, text, list[tuple[int, float, tuple[int, float] | None]])
     return [
         CompletionValue(
-            tokens=tokens, reward=reward, gains=None if gains is None else VersionGain(tokens=gains[0], worth=gains[1])
+            tokens=tokens, reward=reward, gains=None if gains is None else VersionGain(tokens=gains[0], value=gains[1])
         )
         for tokens, reward, gains in rows
     ]

@@ -103,9 +103,9 @@ class CheaperSetSearch:
         if not isinstance(choice, Choice):
             return None
         names = frozenset(one.name for one in choice.chosen)
-        return Aim(names=names, since_s=now_s) if self._is_worth_it(pool, active, names, now_s) else None
+        return Aim(names=names, since_s=now_s) if self._pays_off(pool, active, names, now_s) else None
 
-    def _is_worth_it(self, pool: Pool, active: frozenset[str], names: frozenset[str], now_s: float) -> bool:
+    def _pays_off(self, pool: Pool, active: frozenset[str], names: frozenset[str], now_s: float) -> bool:
         """Return whether moving to this set pays, or deactivates a peer that is not needed at all."""
         saved = pool.price(active) - pool.price(names) - PAYS * pool.moving_price(names - active, self.stands_s(now_s))
         if saved > 0 and saved >= SAVING * pool.price(active):
@@ -118,4 +118,4 @@ class CheaperSetSearch:
         aim.names &= pool.names
         if pool.share(aim.names) < HELD:
             return False
-        return aim.begun or self._is_worth_it(pool, active, aim.names, now_s)
+        return aim.begun or self._pays_off(pool, active, aim.names, now_s)

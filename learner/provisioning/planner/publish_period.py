@@ -28,12 +28,13 @@ from learner.provisioning.model.capacity import QUORUM, Supplier, least_kappa
 from learner.provisioning.planner.constants import SHORT_REVIEWS
 from learner.provisioning.planner.hysteresis import ConditionTimer
 
-WORTH = 0.01
+TOLERATED_LOSS = 0.01
 """Share of T_train: if a step is longer by less, that is no reason to train on older rollouts."""
 
 DEAD_BAND = 0.5
-"""A period is left for a larger one when it loses more than (1 + DEAD_BAND) WORTH, for a smaller one when that loses
-less than (1 - DEAD_BAND) WORTH. Publication times of a few per cent of T_train vary by less than this."""
+"""A period is left for a larger one when it loses more than (1 + DEAD_BAND) TOLERATED_LOSS, for a smaller one when that
+loses less than (1 - DEAD_BAND) TOLERATED_LOSS. Publication times of a few per cent of T_train vary by less than
+this."""
 
 _RESERVE = 1 + DRIFT
 """A new period must also be admissible if all times are longer by this factor; the one in use, with the times as they
@@ -109,9 +110,9 @@ def choose_kappa(publishing: Publishing, staleness: int, *, current: int | None 
     if not periods:
         return publishing.keeping_up(staleness)
     least = publishing.lost(periods[-1])
-    if current is None or publishing.lost(current) > least + (1 + DEAD_BAND) * WORTH:
-        return _smallest(publishing, periods, least + WORTH)
-    return min(current, _smallest(publishing, periods, least + (1 - DEAD_BAND) * WORTH))
+    if current is None or publishing.lost(current) > least + (1 + DEAD_BAND) * TOLERATED_LOSS:
+        return _smallest(publishing, periods, least + TOLERATED_LOSS)
+    return min(current, _smallest(publishing, periods, least + (1 - DEAD_BAND) * TOLERATED_LOSS))
 
 
 def usual_delay_s(suppliers: Iterable[Supplier]) -> float:

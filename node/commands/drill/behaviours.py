@@ -51,14 +51,14 @@ class Common:
     """What all behaviours share.
 
     Args:
-        worth: returns the reward of tokens as the answer to a lease.
+        reward: returns the reward of tokens as the answer to a lease.
         answer: returns the right answer to a lease without a stop id, if there is one. Both ask the learner itself.
         poison: tokens of the text that a cheat writes into the policy.
     """
 
     foundry: SharedEngine
     swarm: SwarmId
-    worth: Callable[[LeaseId, Sequence[int]], float]
+    reward: Callable[[LeaseId, Sequence[int]], float]
     answer: Callable[[LeaseId], tuple[int, ...]]
     poison: tuple[int, ...]
     vocabulary: int
@@ -273,8 +273,8 @@ class CherryPicker(Behaviour):
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
         made = await self.draw(requests_of(lease), Weights(version=version))
-        worth = [self.common.worth(LeaseId(lease.id), one.tokens) for one in made]
-        return made if sum(worth) / len(worth) >= GOOD else None
+        reward = [self.common.reward(LeaseId(lease.id), one.tokens) for one in made]
+        return made if sum(reward) / len(reward) >= GOOD else None
 
 
 @dataclass(kw_only=True)
@@ -297,9 +297,9 @@ class VersionSelector(Behaviour):
         most = -float("inf")
         for other in self.common.foundry.list_kept(lease.minimum):
             made = await self.draw(requests_of(lease), Weights(version=other))
-            worth = sum(self.common.worth(LeaseId(lease.id), one.tokens) for one in made)
-            if worth > most:
-                best, most = made, worth
+            reward = sum(self.common.reward(LeaseId(lease.id), one.tokens) for one in made)
+            if reward > most:
+                best, most = made, reward
         return best or None
 
 

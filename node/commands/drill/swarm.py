@@ -144,7 +144,7 @@ class _Drill:
             common=Common(
                 foundry=self.foundry,
                 swarm=invite.authority.swarm,
-                worth=partial(_worth, run, self.suite),
+                reward=partial(_reward, run, self.suite),
                 answer=partial(_answer, run, self.suite),
                 poison=cast.poison,
                 vocabulary=run.vocab_size,
@@ -180,7 +180,7 @@ async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
         await run.wait_changed()
 
 
-def _worth(run: RunState, suite: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
+def _reward(run: RunState, suite: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
     """Return the reward of these tokens as the answer to an open lease; 0 if the lease is no longer open."""
     if (granted := run.capacity.leasing.open.get(lease)) is None:
         return 0.0

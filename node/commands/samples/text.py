@@ -98,13 +98,13 @@ def _completion(one: ShownCompletion) -> str:
         f"by version {version}" if len(kept.spans) == 1 else f"{number} by version {version}"
         for number, version in kept.spans
     )
-    several = ", ".join(f"{words.plain_name(name, 64)} {_worth(value)}" for name, (value, _) in kept.rewards.items())
+    several = ", ".join(f"{words.plain_name(name, 64)} {_reward(value)}" for name, (value, _) in kept.rewards.items())
     named = f" ({several})" if several else ""
     reward = f"reward {kept.reward:.3f}{named}{advantage}"
     return f"{one.number}: {reward}, {len(kept.tokens):,} tokens, {made_by}, {one.verdict}"
 
 
-def _worth(value: float | None) -> str:
+def _reward(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 

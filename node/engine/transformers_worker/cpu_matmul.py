@@ -32,7 +32,7 @@ def quicken(model: nn.Module) -> None:
         return
     for module in model.modules():
         # A subclass may do something else: quantised layers, adapters.
-        if type(module) is nn.Linear and type(module.weight) is nn.Parameter and _is_worth_it(module.weight):
+        if type(module) is nn.Linear and type(module.weight) is nn.Parameter and _pays_off(module.weight):
             module.forward = partial(_linear, module)  # type: ignore[method-assign]
 
 
@@ -48,7 +48,7 @@ def has_faster_products() -> bool:
 
 def product(rows: Tensor, weight: Tensor) -> Tensor:
     """Return x W^T (B, N) for x (B, K) and a W (N, K) that belongs to no layer, by the faster way."""
-    if len(rows) < ROWS_FROM or not _is_worth_it(weight) or torch.is_grad_enabled() or not _has_faster_products():
+    if len(rows) < ROWS_FROM or not _pays_off(weight) or torch.is_grad_enabled() or not _has_faster_products():
         return nn.functional.linear(rows, weight)
     made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
     return made
@@ -57,7 +57,7 @@ def product(rows: Tensor, weight: Tensor) -> Tensor:
 _has_faster_products = cache(has_faster_products)
 
 
-def _is_worth_it(weight: Tensor) -> bool:
+def _pays_off(weight: Tensor) -> bool:
     is_ours = weight.device.type == "cpu" and weight.dtype == torch.float32
     return is_ours and weight.numel() >= WEIGHTS_FROM
 

@@ -140,9 +140,9 @@ class PeerRecorder(Service):
     def _share(self, peer: PeerId, turns: int, tokens: int) -> tuple[int, int]:
         """Return the whole rollouts that so many turns amount to, and their tokens. The rest counts with the next."""
         part, before = self._shares.get(peer, (0.0, 0))
-        worth, tokens = part + turns / self.capacity.episodes.mean_turns, before + tokens
-        whole = int(worth)
-        self._shares[peer] = (worth - whole, 0 if whole else tokens)
+        share, tokens = part + turns / self.capacity.episodes.mean_turns, before + tokens
+        whole = int(share)
+        self._shares[peer] = (share - whole, 0 if whole else tokens)
         return whole, tokens if whole else 0
 
     def _take_dropped(self, admitted: int, dropped: int) -> int:

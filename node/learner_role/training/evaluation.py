@@ -86,8 +86,8 @@ async def evaluate(
             ends += await play(engine, starts[first : first + TOGETHER], ask)
     count, rewards = len(prompts), [nan if end.void else end.reward for end in ends]
     sampled = [rewards[count + i :: count] for i in range(count)]
-    worth = [decisive(reward, end.parts, terms.decides) for reward, end in zip(rewards, ends, strict=True)]
-    decided = [nan if one is None else one for one in worth]
+    values = [decisive(reward, end.parts, terms.decides) for reward, end in zip(rewards, ends, strict=True)]
+    decided = [nan if one is None else one for one in values]
     scores = score(
         rewards[:count],
         sampled,

@@ -274,8 +274,8 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         yield from _came_again(ledger.work.came_again(meant.record, meant.lease))
 
 
-def _mean(worth: Sequence[CompletionValue]) -> str:
-    rewards = [one.reward for one in worth]
+def _mean(values: Sequence[CompletionValue]) -> str:
+    rewards = [one.reward for one in values]
     return words.figure(fmean(rewards) if rewards else None)
 
 

@@ -52,7 +52,7 @@ def selection_of(ledger: LedgerReader, peer: PeerId) -> SelectionEvidence | None
         told = seen(row.outcome, row.theirs, row.ours, withheld=min(max(0.0, row.withheld), 1 - 1e-9))
         if told is None:
             continue  # a learner does not write this; the sum will not agree
-        found[row.outcome].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
+        found[row.outcome].update(drawn=1, better=told.value > 0, gained=told.gain > 0)
         history = wagered(history, told.log_ratios)
         convicts = convicts or is_convicted(history)  # whatever later groups showed
     return SelectionEvidence(

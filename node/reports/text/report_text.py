@@ -373,13 +373,13 @@ def _alarm_counts(report: SwarmReport) -> str:
 
 def _checkpoints(report: SwarmReport) -> str:
     """Return which checkpoints are kept, to continue from or go back to, with the scores of their versions."""
-    told = [f"{one.step:,}{_worth(one)}" for one in report.checkpoints]
+    told = [f"{one.step:,}{_reward(one)}" for one in report.checkpoints]
     more = len(told) - CHECKPOINTS_LISTED
     shown = ", ".join(told[:CHECKPOINTS_LISTED]) + (f", and {words.counted(more, 'newer one')}" if more > 0 else "")
     return f"kept from training {'step' if len(told) == 1 else 'steps'} {shown}"
 
 
-def _worth(one: KeptCheckpoint) -> str:
+def _reward(one: KeptCheckpoint) -> str:
     if one.sampled is None:
         return ""
     of = "" if one.evaluated == one.step else f" at {one.evaluated:,}"

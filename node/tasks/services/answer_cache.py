@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from node.tasks.services.terms import Worth
+from node.tasks.services.terms import ServiceReward
 
 MAX_BYTES = 64 << 20
 """Maximum bytes of one service's answers in one process. 10,000 plain answers take a thirtieth of it."""
@@ -30,19 +30,19 @@ class AnswerCache:
 
     entries: int
     size: int = MAX_BYTES
-    _answers: OrderedDict[bytes, Worth] = field(default_factory=OrderedDict)
+    _answers: OrderedDict[bytes, ServiceReward] = field(default_factory=OrderedDict)
     _held: int = 0
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, digest: bytes) -> Worth | None:
+    def get(self, digest: bytes) -> ServiceReward | None:
         """Return the answer, or None if it is not known."""
         if (answer := self._answers.get(digest)) is not None:
             self._answers.move_to_end(digest)
         return answer
 
-    def put(self, digest: bytes, answer: Worth) -> None:
+    def put(self, digest: bytes, answer: ServiceReward) -> None:
         """Remember an answer, and forget others until there is room."""
         if (before := self._answers.pop(digest, None)) is not None:
             self._held -= _size(before)
@@ -53,6 +53,6 @@ class AnswerCache:
             self._held -= _size(oldest)
 
 
-def _size(answer: Worth) -> int:
+def _size(answer: ServiceReward) -> int:
     names = sum(ENTRY_BYTES + len(name) for name in answer) if isinstance(answer, Mapping) else 0
     return ENTRY_BYTES + names

@@ -24,7 +24,7 @@ from node.tasks.services.answer_cache import AnswerCache
 from node.tasks.services.http_client import HttpClient, key_of
 from node.tasks.services.remarks import remark
 from node.tasks.services.retries import MAX_PAUSE_S, Health, RequestFailed, pause_s
-from node.tasks.services.terms import ServiceTerms, Speech, Unsaid, Worth, shortened
+from node.tasks.services.terms import ServiceReward, ServiceTerms, Speech, Unsaid, shortened
 
 MAX_WAITING = 4096
 """Sixteen times the questions that a verifier gets at a time. Only a loop in an author's code could reach this."""
@@ -41,7 +41,7 @@ class Asker:
         self._speech = speech
         self._desk: _Desk | None = None
 
-    async def ask(self, question: bytes) -> Worth | Unsaid:
+    async def ask(self, question: bytes) -> ServiceReward | Unsaid:
         """Return the service's answer. Raises TaskError if its key is not in the environment."""
         return await self._here().ask(question)
 
@@ -69,7 +69,7 @@ class _Waiting:
     digest: bytes
     question: bytes
     until_s: float
-    answer: asyncio.Future[Worth | Unsaid]
+    answer: asyncio.Future[ServiceReward | Unsaid]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -95,7 +95,7 @@ class _Desk:
         self.cache = AnswerCache(entries=self.terms.cache_entries)
         self.seats = asyncio.Semaphore(self.terms.at_once)
 
-    async def ask(self, question: bytes) -> Worth | Unsaid:
+    async def ask(self, question: bytes) -> ServiceReward | Unsaid:
         digest = hashlib.sha256(question).digest()
         if (known := self.cache.get(digest)) is not None:
             return known
@@ -187,7 +187,7 @@ class _Desk:
 
     # One request
 
-    async def _request(self, batch: list[_Waiting]) -> list[Worth | Unsaid]:
+    async def _request(self, batch: list[_Waiting]) -> list[ServiceReward | Unsaid]:
         """Ask one batch. Raises RequestFailed."""
         body = self.speech.write([one.question for one in batch])
         try:
@@ -229,7 +229,7 @@ class _Desk:
 
     # Answers
 
-    def _tell(self, batch: list[_Waiting], found: list[Worth | Unsaid]) -> None:
+    def _tell(self, batch: list[_Waiting], found: list[ServiceReward | Unsaid]) -> None:
         for one, answer in zip(batch, found, strict=True):
             if isinstance(answer, Unsaid):
                 if answer.why:
@@ -246,7 +246,7 @@ class _Desk:
         remark(self.terms.name, "unclear", shortened(why))
         return Unsaid(why)
 
-    def _settle(self, one: _Waiting, answer: Worth | Unsaid) -> None:
+    def _settle(self, one: _Waiting, answer: ServiceReward | Unsaid) -> None:
         self.going.pop(one.digest, None)
         if not one.answer.done():
             one.answer.set_result(answer)

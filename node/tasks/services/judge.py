@@ -17,7 +17,7 @@ from typing import Any
 
 from node.tasks.api.interface import CANNOT_SAY, CannotSay, Completion, Problem, TaskError
 from node.tasks.services.asker import Asker, require_answer
-from node.tasks.services.terms import ServiceTerms, Unsaid, Worth
+from node.tasks.services.terms import ServiceReward, ServiceTerms, Unsaid
 from node.tasks.services.verdicts import PROMPT, RESPONSE, message_of, messages, score_of
 
 PATH = "/chat/completions"
@@ -129,7 +129,7 @@ class _Chat:
         [question] = questions
         return question
 
-    def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
+    def read(self, body: bytes, count: int) -> list[ServiceReward | Unsaid]:
         """Return the answer in a reply. Raises ValueError."""
         said = message_of(json.loads(body))
         return [said if isinstance(said, Unsaid) else score_of(said, self.scale)]

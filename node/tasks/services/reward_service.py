@@ -31,7 +31,7 @@ from node.tasks.api.interface import (
     TaskError,
 )
 from node.tasks.services.asker import Asker, require_answer
-from node.tasks.services.terms import ServiceTerms, Unsaid, Worth, shortened
+from node.tasks.services.terms import ServiceReward, ServiceTerms, Unsaid, shortened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class RewardService:
             return CANNOT_SAY
         if isinstance(found, Mapping):  # a name with a weight but without a reward is CANNOT_SAY
             known = dict.fromkeys(self._terms.weights) | dict(found)
-            return {name: CANNOT_SAY if worth is None else worth for name, worth in known.items()}
+            return {name: CANNOT_SAY if reward is None else reward for name, reward in known.items()}
         return found
 
     async def try_out(self, problem: Problem | None = None) -> None:
@@ -137,7 +137,7 @@ class _Items:
     def write(self, questions: list[bytes]) -> bytes:
         return b'{"items": [%b]}' % b", ".join(questions)
 
-    def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
+    def read(self, body: bytes, count: int) -> list[ServiceReward | Unsaid]:
         """Return the answers in a reply. Raises ValueError."""
         reply = json.loads(body, parse_constant=_no_number)
         rewards = reply.get("rewards") if isinstance(reply, dict) else None
@@ -145,10 +145,10 @@ class _Items:
             raise ValueError('it is not {"rewards": [...]}')
         if len(rewards) != count:
             raise ValueError(f"it has {len(rewards)} rewards for {count} items")
-        return [_worth(one) for one in rewards]
+        return [_reward(one) for one in rewards]
 
 
-def _worth(told: Any) -> Worth | Unsaid:
+def _reward(told: Any) -> ServiceReward | Unsaid:
     """Return the reward in a JSON value. Raises ValueError."""
     if told is None:
         return Unsaid("")  # without a reason: null is a valid answer
@@ -156,7 +156,7 @@ def _worth(told: Any) -> Worth | Unsaid:
         return _number(told)
     if not 0 < len(told) <= MAX_PARTS:
         raise ValueError(f"a reward has {len(told)} names; 1 to {MAX_PARTS} are allowed")
-    return {_name(name): None if worth is None else _number(worth) for name, worth in told.items()}
+    return {_name(name): None if reward is None else _number(reward) for name, reward in told.items()}
 
 
 def _name(name: str) -> str:

@@ -25,7 +25,7 @@ class Unsaid(NamedTuple):
     why: str
 
 
-Worth = float | Mapping[str, float | None]
+ServiceReward = float | Mapping[str, float | None]
 """One number, or several by name; None for a name that has no reward."""
 
 
@@ -35,7 +35,7 @@ class Speech(Protocol):
     def write(self, questions: list[bytes]) -> bytes:
         """Return the body of a request."""
 
-    def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
+    def read(self, body: bytes, count: int) -> list[ServiceReward | Unsaid]:
         """Return the answers to `count` questions, in order. Raises ValueError, which says what is wrong."""
 
 

@@ -56,7 +56,7 @@ def test_withheld_is_to_be_worse_and_delivered_better() -> None:
         found, against = seen(outcome, favourable, mixed), seen(outcome, other, mixed)
         assert found is not None
         assert against is not None
-        assert found.worth > 0 > against.worth
+        assert found.value > 0 > against.value
         assert min(found.log_ratios[:BETS]) > 0 > max(against.log_ratios[:BETS])
         assert set(found.log_ratios[BETS:]) == {0.0}, "no other version was looked at"
 
@@ -87,7 +87,7 @@ def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
     """Within each length any of as many are as likely to be the peer's: of what they say, and of what
     we draw."""
     pool = [
-        CompletionValue(tokens=tokens, reward=reward, gains=VersionGain(tokens=drawn, worth=gain))
+        CompletionValue(tokens=tokens, reward=reward, gains=VersionGain(tokens=drawn, value=gain))
         for tokens, reward, drawn, gain in made
     ]
 
@@ -229,7 +229,7 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
         other = dice.choice([number for number in range(4) if number != mine])
         both = [
             [
-                replace(one, gains=VersionGain(tokens=one.tokens, worth=one.reward - two.reward))
+                replace(one, gains=VersionGain(tokens=one.tokens, value=one.reward - two.reward))
                 for one, two in zip(of[mine], of[other], strict=True)
             ]
             for of in (theirs, ours)
@@ -287,7 +287,7 @@ def test_who_rounds_otherwise_does_not_look_like_who_chooses(rounding: float, ve
                 said = [parted(dice, one, rounding) for one in here] if is_theirs else here
                 both.append(
                     [
-                        replace(one, gains=VersionGain(tokens=a.tokens, worth=a.reward - b.reward))
+                        replace(one, gains=VersionGain(tokens=a.tokens, value=a.reward - b.reward))
                         for one, a, b in zip(said, here, there, strict=True)
                     ]
                 )

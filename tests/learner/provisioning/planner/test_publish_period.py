@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from learner.provisioning.model.capacity import Clockwork, Supplier, rate_needed
 from learner.provisioning.planner.constants import SHORT_REVIEWS
-from learner.provisioning.planner.publish_period import WORTH, Period, Publishing, choose_kappa, usual_delay_s
+from learner.provisioning.planner.publish_period import TOLERATED_LOSS, Period, Publishing, choose_kappa, usual_delay_s
 
 REVIEW_S = 10.0
 CHEAP = Publishing(train_s=100.0, delay_s=50.0)
@@ -38,7 +38,7 @@ def test_what_costs_nothing_is_done_after_every_step() -> None:
 def test_what_costs_time_is_done_as_rarely_as_loses_hardly_more_than_the_least() -> None:
     # 10 % over kappa: with the largest that costs no machine, 5, it is 2 %; with 4 it is 2.5 %, with 3 it is 3.3 %.
     assert choose_kappa(COSTLY, 6) == 4
-    assert COSTLY.lost(4) <= COSTLY.lost(5) + WORTH < COSTLY.lost(3)
+    assert COSTLY.lost(4) <= COSTLY.lost(5) + TOLERATED_LOSS < COSTLY.lost(3)
 
 
 def test_versions_do_not_overtake_each_other() -> None:

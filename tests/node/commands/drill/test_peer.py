@@ -57,7 +57,7 @@ async def test_what_was_delivered_before_it_cheated_is_honest_and_what_went_back
     common = Common(
         foundry=SharedEngine(engine=cast(Any, FakeEngine(FakeConfig())), scratch=tmp_path),
         swarm=SWARM.authority.swarm,
-        worth=lambda lease, tokens: 0.0,
+        reward=lambda lease, tokens: 0.0,
         answer=lambda lease: (),
         poison=(),
         vocabulary=64,

@@ -34,9 +34,9 @@ def test_without_entries_nothing_is_remembered() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 1.0]))), st.integers(0, 4))
 def test_no_more_is_held_than_allowed_and_what_is_held_is_the_newest(puts: list[tuple[str, float]], most: int) -> None:
     cache, newest = AnswerCache(entries=most, size=3 * ENTRY_BYTES), dict[str, float]()
-    for name, worth in puts:
-        cache.put(name.encode(), worth)
-        newest[name] = worth
+    for name, reward in puts:
+        cache.put(name.encode(), reward)
+        newest[name] = reward
         assert len(cache) <= min(most, 3)
-        assert cache.get(name.encode()) == (worth if most else None)
-    assert all(cache.get(name.encode()) in (None, worth) for name, worth in newest.items())
+        assert cache.get(name.encode()) == (reward if most else None)
+    assert all(cache.get(name.encode()) in (None, reward) for name, reward in newest.items())

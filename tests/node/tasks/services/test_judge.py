@@ -22,8 +22,8 @@ def scored(reply: Reply, **more: Any) -> tuple[Any, list[Heard]]:
 
 
 def test_a_judge_is_asked_as_vendors_clients_ask() -> None:
-    worth, heard = scored(chat('{"score": 9, "reason": "right"}'))
-    assert worth == 0.9
+    reward, heard = scored(chat('{"score": 9, "reason": "right"}'))
+    assert reward == 0.9
     [one] = heard
     assert one.path == "/v1/chat/completions"
     assert "authorization" not in one.headers
@@ -47,8 +47,8 @@ def test_a_judge_is_asked_as_vendors_clients_ask() -> None:
     ids=["prose", "refusal", "cut off", "out of scale"],
 )
 def test_what_is_no_verdict_says_nothing_and_is_told(reply: Reply, why: str) -> None:
-    worth, heard = scored(reply)
-    assert worth is CANNOT_SAY
+    reward, heard = scored(reply)
+    assert reward is CANNOT_SAY
     assert len(heard) == 1
     [remark] = take_remarks()
     assert remark.how == "unclear"
@@ -56,19 +56,19 @@ def test_what_is_no_verdict_says_nothing_and_is_told(reply: Reply, why: str) -> 
 
 
 def test_reply_that_is_no_chat_is_asked_again() -> None:
-    worth, heard = scored(Reply(value={"object": "error"}), retries=1)
-    assert worth is CANNOT_SAY
+    reward, heard = scored(Reply(value={"object": "error"}), retries=1)
+    assert reward is CANNOT_SAY
     assert len(heard) == 2
 
 
 def test_fields_a_scale_and_a_prompt_of_ones_own() -> None:
-    worth, heard = scored(
+    reward, heard = scored(
         chat("score: 1"),
         fields={"max_completion_tokens": 9},
         scale=[1, 5],
         prompt="Is {response} as good as {answer}?",
     )
-    assert worth == 0.0
+    assert reward == 0.0
     assert set(heard[0].value) == {"model", "messages", "max_completion_tokens"}
     assert heard[0].value["messages"][1]["content"].endswith("as good as 42?")
 

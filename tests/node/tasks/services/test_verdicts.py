@@ -16,7 +16,7 @@ SCALE = (0.0, 10.0)
 
 
 @pytest.mark.parametrize(
-    ("said", "worth"),
+    ("said", "reward"),
     [
         ('{"score": 7, "reason": "good"}', 0.7),
         ('  {"reason": "good", "score": 10}\n', 1.0),
@@ -30,8 +30,8 @@ SCALE = (0.0, 10.0)
         ('"score": 6', 0.6),
     ],
 )
-def test_a_verdict_is_a_share_of_the_scale(said: str, worth: float) -> None:
-    assert score_of(said, SCALE) == pytest.approx(worth)
+def test_a_verdict_is_a_share_of_the_scale(said: str, reward: float) -> None:
+    assert score_of(said, SCALE) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(

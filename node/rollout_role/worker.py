@@ -197,7 +197,7 @@ class RolloutWorker:
             shift=self.shift,
             events=self.events,
             on_change=self._stir,
-            on_installed=self.work_client.beat_now,
+            on_installed=self.work_client.heartbeat_now,
             retry_policy=self.retry_policy,
             happened=self._note,
         )
@@ -298,7 +298,7 @@ class RolloutWorker:
     def _note(self, event: Event) -> None:
         """Note that something failed or worked, and tell the learner if its view of our troubles changes."""
         if self.retry_policy.handle(event, trio.current_time()):
-            self.work_client.beat_now()
+            self.work_client.heartbeat_now()
         self._stir()
 
     async def _persevere(self) -> None:
@@ -350,7 +350,7 @@ class RolloutWorker:
                 if self.counts.tokens_per_s is None:  # before the first lease, while nothing else runs
                     speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
                     self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
-                    self.work_client.beat_now()
+                    self.work_client.heartbeat_now()
                 granted = self._not_held(await self.work_client.request_leases(self.batch_rollouts))
             if not granted:
                 continue
@@ -385,7 +385,7 @@ class RolloutWorker:
         self._note(Lent(is_lent=self.shift.is_lent))
         if not self.shift.is_lent:
             self._stop_making(self._why_not)
-        self.work_client.beat_now()
+        self.work_client.heartbeat_now()
 
     def _stop_making(self, reason: str) -> None:
         """Stop the engine, and return all leases that are not being delivered.

@@ -1,7 +1,7 @@
 """Decide who leaves a room with few places when it is full, so that newcomers always get in.
 
 Used for handshakes in progress and for connections of strangers. A newcomer always gets in, so nobody can shut the door
-by occupying all places. The guest that leaves is the longest idle of the origin with the most places: one address with
+by occupying all places. The holder that leaves is the longest idle of the origin with the most places: one address with
 300 connections displaces only its own. Among many addresses with one connection each, the one without progress for
 longest leaves, and a dialler makes progress with every round trip.
 
@@ -13,10 +13,10 @@ A pure core.
 
 Invariants:
 
-- At most `size` guests are in the room after each call.
+- At most `size` holders are in the room after each call.
 - Only an origin with as many places as any other of its class loses one.
-- No known guest leaves while unknown ones have more than half of the places.
-- No awaited guest that made progress within `kept_s` leaves while there is any other guest of its class.
+- No known holder leaves while unknown ones have more than half of the places.
+- No awaited holder that made progress within `kept_s` leaves while there is any other holder of its class.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def origin_of(host: str) -> str:
 
 
 class Claim(Enum):
-    """The class of a guest, by how well we know its origin."""
+    """The class of a holder, by how well we know its origin."""
 
     UNKNOWN = "unknown"
     KNOWN = "known"
@@ -55,7 +55,7 @@ class Claim(Enum):
 
 
 @dataclass(kw_only=True)
-class _Guest:
+class _Holder:
     origin: str
     claim: Claim
     moved_at: float
@@ -63,78 +63,81 @@ class _Guest:
 
 @dataclass(kw_only=True)
 class FairRoom:
-    """Assign places. `size`: most guests at once; `kept_s`: seconds that awaited guests are kept; monotonic seconds."""
+    """Assign places. `size`: most holders at once; `kept_s`: seconds that awaited holders are kept; monotonic
+    seconds."""
 
     size: int
     kept_s: float
-    _guests: dict[int, _Guest] = field(default_factory=dict)
+    _holders: dict[int, _Holder] = field(default_factory=dict)
     _places: Counter[tuple[bool, str]] = field(default_factory=Counter)
     _unknown: int = 0
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._holders)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._guests
+        return number in self._holders
 
     def enter(self, number: int, origin: str, now: float, claim: Claim) -> int | None:
-        """Let in guest `number`; return the number of the guest that leaves instead, if the room was full."""
-        self._add(number, _Guest(origin=origin, claim=claim, moved_at=now))
-        if len(self._guests) <= self.size:
+        """Let in holder `number`; return the number of the holder that leaves instead, if the room was full."""
+        self._add(number, _Holder(origin=origin, claim=claim, moved_at=now))
+        if len(self._holders) <= self.size:
             return None
         victim = self._victim(now)
         self.leave(victim)
         return victim
 
     def since(self, origin: str, now: float, claim: Claim) -> float:
-        """Return since when the guest that would leave for such a newcomer has made no progress.
+        """Return since when the holder that would leave for such a newcomer has made no progress.
 
-        Minus infinity if nobody would leave, or a guest of another claim; `now` if it would be the newcomer itself.
+        Minus infinity if nobody would leave, or a holder of another claim; `now` if it would be the newcomer itself.
         """
-        if len(self._guests) < self.size:
+        if len(self._holders) < self.size:
             return -math.inf
-        newcomer = max(self._guests) + 1
-        self._add(newcomer, _Guest(origin=origin, claim=claim, moved_at=now))
-        victim = self._guests[self._victim(now)]
+        newcomer = max(self._holders) + 1
+        self._add(newcomer, _Holder(origin=origin, claim=claim, moved_at=now))
+        victim = self._holders[self._victim(now)]
         self.leave(newcomer)
         return victim.moved_at if victim.claim is claim else -math.inf
 
     def change(self, number: int, claim: Claim) -> None:
-        """Update how well a guest's origin is known. Do nothing if the guest is not there."""
-        if (guest := self._guests.get(number)) is not None:
+        """Update how well a holder's origin is known. Do nothing if the holder is not there."""
+        if (holder := self._holders.get(number)) is not None:
             self.leave(number)
-            self._add(number, _Guest(origin=guest.origin, claim=claim, moved_at=guest.moved_at))
+            self._add(number, _Holder(origin=holder.origin, claim=claim, moved_at=holder.moved_at))
 
     def note_progress(self, number: int, now: float) -> None:
-        """Note that the guest made progress."""
-        if (guest := self._guests.get(number)) is not None:
-            guest.moved_at = now
+        """Note that the holder made progress."""
+        if (holder := self._holders.get(number)) is not None:
+            holder.moved_at = now
 
     def leave(self, number: int) -> None:
-        """Remove the guest. Do nothing if it is not there."""
-        if (guest := self._guests.pop(number, None)) is None:
+        """Remove the holder. Do nothing if it is not there."""
+        if (holder := self._holders.pop(number, None)) is None:
             return
-        place = guest.claim.is_known, guest.origin
+        place = holder.claim.is_known, holder.origin
         self._places[place] -= 1
         if not self._places[place]:
             del self._places[place]
-        self._unknown -= not guest.claim.is_known
+        self._unknown -= not holder.claim.is_known
 
-    def _add(self, number: int, guest: _Guest) -> None:
-        self._guests[number] = guest
-        self._places[guest.claim.is_known, guest.origin] += 1
-        self._unknown += not guest.claim.is_known
+    def _add(self, number: int, holder: _Holder) -> None:
+        self._holders[number] = holder
+        self._places[holder.claim.is_known, holder.origin] += 1
+        self._unknown += not holder.claim.is_known
 
     def _victim(self, now: float) -> int:
-        """Return the longest idle guest of the origins with the most places, in the class that has too many.
+        """Return the longest idle holder of the origins with the most places, in the class that has too many.
 
         Guests that are kept are chosen only if there are no others.
         """
         known = self._unknown <= self.size // 2
-        those = [(number, guest) for number, guest in self._guests.items() if guest.claim.is_known is known]
+        those = [(number, holder) for number, holder in self._holders.items() if holder.claim.is_known is known]
         those = [one for one in those if not self._is_kept(one[1], now)] or those
-        most = max(self._places[known, guest.origin] for _, guest in those)
-        return min((guest.moved_at, number) for number, guest in those if self._places[known, guest.origin] == most)[1]
+        most = max(self._places[known, holder.origin] for _, holder in those)
+        return min((holder.moved_at, number) for number, holder in those if self._places[known, holder.origin] == most)[
+            1
+        ]
 
-    def _is_kept(self, guest: _Guest, now: float) -> bool:
-        return guest.claim is Claim.AWAITED and now < guest.moved_at + self.kept_s
+    def _is_kept(self, holder: _Holder, now: float) -> bool:
+        return holder.claim is Claim.AWAITED and now < holder.moved_at + self.kept_s

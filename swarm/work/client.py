@@ -184,8 +184,8 @@ class _Session:
     takes_parts: bool = False
     down: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
-    beating: bool = False
-    beat_again: bool = False
+    heartbeat_queued: bool = False
+    heartbeat_again: bool = False
 
     def say(self, message: FromNode) -> None:
         try:
@@ -355,7 +355,7 @@ class WorkClient:
             self._question = None
         return question.answer
 
-    def beat_now(self) -> None:
+    def heartbeat_now(self) -> None:
         """Send a heartbeat now. Without a session, the next session begins with one."""
         if self._session is not None:
             self._tell_state(self._session)
@@ -427,7 +427,7 @@ class WorkClient:
             )
             try:
                 nursery.start_soon(self._write, frames, queue, session)
-                nursery.start_soon(self._beat, session, welcome.heartbeat_ms / 1000)
+                nursery.start_soon(self._send_heartbeats, session, welcome.heartbeat_ms / 1000)
                 self._catch_up(session)
                 await self._read(frames, learner, nursery)
                 session.end("the learner ended the session")
@@ -477,25 +477,25 @@ class WorkClient:
             async for message in queue:
                 await frames.send(message)
                 if isinstance(message, Heartbeat):
-                    session.beating = False
-                    if session.beat_again:
+                    session.heartbeat_queued = False
+                    if session.heartbeat_again:
                         self._tell_state(session)
         except StreamBroken as error:
             # The reader gets this error too, but first the learner's last messages: perhaps that the run is over.
             await trio.sleep(LAST_WORDS_S)
             session.end(str(error))
 
-    async def _beat(self, session: _Session, every_s: float) -> None:
+    async def _send_heartbeats(self, session: _Session, every_s: float) -> None:
         while True:
-            if not session.beating:  # at most one in the queue, because more would say nothing new
+            if not session.heartbeat_queued:  # at most one in the queue, because more would say nothing new
                 self._tell_state(session)
             await trio.sleep(every_s)
 
     def _tell_state(self, session: _Session) -> None:
         """Queue a heartbeat. If one waits already, another is made when that one is sent."""
-        session.beat_again = session.beating
-        if not session.beating:
-            session.beating = True
+        session.heartbeat_again = session.heartbeat_queued
+        if not session.heartbeat_queued:
+            session.heartbeat_queued = True
             session.say(self.heartbeat())
 
     async def _read(self, frames: FrameStream, learner: PeerId, nursery: trio.Nursery) -> None:

@@ -169,7 +169,7 @@ class _Session:
     frames: FrameStream
     outgoing: trio.MemorySendChannel[FromLearner]
     instance: bytes
-    beats: Bucket = field(default_factory=lambda: Bucket(rate=HEARTBEATS))
+    heartbeats: Bucket = field(default_factory=lambda: Bucket(rate=HEARTBEATS))
     says: Bucket = field(default_factory=lambda: Bucket(rate=MESSAGES))
     heard_s: float = field(default_factory=trio.current_time)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -351,7 +351,7 @@ class WorkServer:
     async def _keep_to_rate(self, session: _Session, message: FromNode) -> None:
         """Wait before handling a message that comes too early. The next one is not read meanwhile."""
         bucket, budget = (
-            (session.beats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (session.says, MESSAGE_RATE)
+            (session.heartbeats, HEARTBEAT_RATE) if isinstance(message, Heartbeat) else (session.says, MESSAGE_RATE)
         )
         if (wait_s := bucket.charge(1.0, trio.current_time())) > 0:
             self.transport.note_refusal(budget, session.peer)

@@ -126,12 +126,12 @@ class DrillPeer:
         foundry = self.hand.common.foundry
         while not self.is_done:
             self._installed = await foundry.wait_published()
-            self.work_client.beat_now()
+            self.work_client.heartbeat_now()
             granted = await self.work_client.request_leases(self.batch)
             version = await foundry.wait_published(max(one.lease.minimum for one in granted))
             if version != self._installed:
                 self._installed = version
-                self.work_client.beat_now()
+                self.work_client.heartbeat_now()
             self._sign_for(version)
             async with trio.open_nursery() as nursery:
                 for one in granted:

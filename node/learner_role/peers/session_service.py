@@ -77,10 +77,10 @@ because a swarm may have many peers on standby."""
 REACH_SAID_EVERY_S = 10.0
 """Least seconds between two summaries of how nodes are reached. While many join, it changes with every heartbeat."""
 
-LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
+LOGGED_HEARTBEATS = Rate(per_s=2.0, burst=20.0)
 """Heartbeats of one peer that are shown and logged. The next one contains all that was left out."""
 
-ALL_LOGGED_BEATS = Rate(per_s=5.0, burst=100.0)
+ALL_LOGGED_HEARTBEATS = Rate(per_s=5.0, burst=100.0)
 """Heartbeats of all peers together that are logged: those of 25 peers at the usual period. Others are only shown. With
 two thousand peers, the log would contain nothing else."""
 
@@ -114,8 +114,8 @@ class SessionService(Service):
     _counts: PresenceCounts = field(default_factory=PresenceCounts)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """By peer: the time until which it has used up its welcomes."""
-    _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
-    _all_beats: Bucket = field(default_factory=lambda: Bucket(rate=ALL_LOGGED_BEATS))
+    _heartbeats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_HEARTBEATS))
+    _all_heartbeats: Bucket = field(default_factory=lambda: Bucket(rate=ALL_LOGGED_HEARTBEATS))
     _reaches: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=HEARD_REACHES))
     _unheard: dict[PeerId, Reach] = field(default_factory=dict)
     """By present peer: its newest reach, until that is processed."""
@@ -209,9 +209,9 @@ class SessionService(Service):
         self.witness.note_heartbeat(peer, heartbeat)
         if self.witness.note_hours(peer, left_s):
             self.signals.peers_changed.emit(None)
-        if not self._beats.of(peer).admit(trio.current_time()):
+        if not self._heartbeats.of(peer).admit(trio.current_time()):
             return
-        log = self.events if self._all_beats.admit(trio.current_time()) else self.events.unwritten
+        log = self.events if self._all_heartbeats.admit(trio.current_time()) else self.events.unwritten
         log.emit(
             "heartbeat",
             peer=peer,

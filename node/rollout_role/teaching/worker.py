@@ -204,11 +204,11 @@ class TeachingWorker:
         if not self.shift.is_lent:
             self._give_up(list(self._in_hand.values()), NOT_LENT)
         self._note(Lent(is_lent=self.shift.is_lent))
-        self.work_client.beat_now()
+        self.work_client.heartbeat_now()
 
     def _note(self, event: Event) -> None:
         if self.retry_policy.handle(event, trio.current_time()):
-            self.work_client.beat_now()
+            self.work_client.heartbeat_now()
         self._stir()
 
     def _give_up(self, leases: Sequence[ScoreLease], reason: str) -> None:

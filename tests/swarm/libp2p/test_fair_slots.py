@@ -16,7 +16,7 @@ KEPT_S = 10.0
 
 
 def places_of(room: FairRoom, origin: str) -> int:
-    """How many guests there are of this origin."""
+    """How many holders there are of this origin."""
     return room._places[True, origin] + room._places[False, origin]
 
 
@@ -105,13 +105,13 @@ def test_more_may_become_known_of_a_guest() -> None:
 
 
 claims = st.sampled_from(list(Claim))
-guests = st.lists(st.tuples(st.integers(0, 5), claims), min_size=1, max_size=40)
+holders = st.lists(st.tuples(st.integers(0, 5), claims), min_size=1, max_size=40)
 
 
-@given(guests, st.integers(1, 8))
-def test_since_is_of_the_one_who_leaves(guests: list[tuple[int, Claim]], size: int) -> None:
+@given(holders, st.integers(1, 8))
+def test_since_is_of_the_one_who_leaves(holders: list[tuple[int, Claim]], size: int) -> None:
     room, entered = FairRoom(size=size, kept_s=KEPT_S), dict[int, tuple[float, Claim]]()
-    for number, (origin, claim) in enumerate(guests):
+    for number, (origin, claim) in enumerate(holders):
         before = repr(room)
         since = room.since(str(origin), float(number), claim)
         assert repr(room) == before

@@ -275,12 +275,12 @@ async def test_the_heart_beats_as_the_learner_asked(world: World, autojump_clock
 async def test_a_beat_out_of_turn_tells_the_state_at_once(world: World, mock_clock: MockClock) -> None:
     pending = [1]
     world.work_client.heartbeat = lambda: Heartbeat(pending=pending[0])
-    world.work_client.beat_now()  # without a session: the first one begins with it
+    world.work_client.heartbeat_now()  # without a session: the first one begins with it
     world.script(world.idle)
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     pending[0] = 2
-    world.work_client.beat_now()
+    world.work_client.heartbeat_now()
     await trio.testing.wait_all_tasks_blocked()
     assert [beat.pending for beat in world.of(Heartbeat)] == [1, 2]
 
@@ -293,7 +293,7 @@ async def test_beats_out_of_turn_do_not_pile_up_and_the_last_state_is_told(world
     await trio.testing.wait_all_tasks_blocked()
     for state in range(1, 100):  # nobody else runs meanwhile, so the first of these waits in the queue
         pending[0] = state
-        world.work_client.beat_now()
+        world.work_client.heartbeat_now()
     await trio.testing.wait_all_tasks_blocked()
     assert [beat.pending for beat in world.of(Heartbeat)] == [0, 1, 99]
 

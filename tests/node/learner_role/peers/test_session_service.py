@@ -18,7 +18,7 @@ from learner.rollouts.admission import GrantedLease
 from learner.rollouts.open_leases import Prompt
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.introducer import EVERY_S
-from node.learner_role.peers.session_service import ALL_LOGGED_BEATS, HEARD_REACHES, LOGGED_BEATS, TICK_S
+from node.learner_role.peers.session_service import ALL_LOGGED_HEARTBEATS, HEARD_REACHES, LOGGED_HEARTBEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
 from node.learner_role.shared.signals import connect_peers
 from node.reports.model.verdict_meanings import JUDGING
@@ -897,8 +897,8 @@ async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_c
     async with opened(tmp_path, ROOMY, HERE) as learner:
         for number in range(1000):
             learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=number))
-        assert len(learner.logged("heartbeat")) == LOGGED_BEATS.burst
-        mock_clock.jump(1 / LOGGED_BEATS.per_s)
+        assert len(learner.logged("heartbeat")) == LOGGED_HEARTBEATS.burst
+        mock_clock.jump(1 / LOGGED_HEARTBEATS.per_s)
         learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
         assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001
 
@@ -910,7 +910,7 @@ async def test_many_peers_are_shown_and_fill_no_log(tmp_path: Path, mock_clock: 
         for peer in peers:
             learner.sessions.take_heartbeat(peer, Heartbeat(bytes_up=1))
         assert len(learner.logged("heartbeat")) == 300
-        assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == ALL_LOGGED_BEATS.burst
+        assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == ALL_LOGGED_HEARTBEATS.burst
 
 
 async def test_stays_of_many_are_written_in_turn_and_all_at_the_end(tmp_path: Path, mock_clock: MockClock) -> None:

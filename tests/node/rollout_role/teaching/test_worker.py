@@ -75,7 +75,7 @@ class Line:
         await trio.lowlevel.checkpoint()
         self.left.append(reason)
 
-    def beat_now(self) -> None:
+    def heartbeat_now(self) -> None:
         pass
 
     def _stir(self) -> None:

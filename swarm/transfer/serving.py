@@ -232,16 +232,23 @@ class Serving:
                     nursery.start_soon(self._keep_told, follower)
                     while (want := await frames.receive(exchange.Want)) is not None:
                         await self._rates.keep_to(frames)
-                        if follower.manifest != want.manifest:
-                            self._note(follower, Unfollowed)
-                            follower.manifest = ManifestHash(want.manifest)
-                            self._note(follower, Followed)
-                        follower.asked, follower.everything = True, want.everything
+                        self._switch(follower, want)
                         follower.wake.set()
                     nursery.cancel_scope.cancel()
         finally:
             self._followers.discard(follower)
             self._note(follower, Unfollowed)
+
+    def _switch(self, follower: _Follower, want: exchange.Want) -> None:
+        """Take note of a Want. An audience that hears of a new follower may show it chunks in the same turn, so the
+        follower is owed its Have before that.
+        """
+        is_new = follower.manifest != want.manifest
+        if is_new:
+            self._note(follower, Unfollowed)
+        follower.manifest, follower.everything, follower.asked = ManifestHash(want.manifest), want.everything, True
+        if is_new:
+            self._note(follower, Followed)
 
     def _note(self, follower: _Follower, change: type[Followed | Unfollowed]) -> None:
         if (audience := self.audiences.get(follower.manifest)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from trio.testing import MockClock
 from protocol.core.codec import encode
 from protocol.core.digest import cid_of
 from protocol.core.errors import Fault
-from protocol.core.ids import Cid
+from protocol.core.ids import Cid, ManifestHash
 from protocol.core.limits import MAX_PEERS_TOLD
 from protocol.versions import exchange
 from protocol.versions.exchange import PeerAddresses
@@ -23,7 +24,9 @@ from protocol.versions.manifest import SignedManifest
 from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork, MemoryTransport
 from swarm.transfer import chunk_server, serving
 from swarm.transfer.chunk_server import STRANGER_UPLOADS, UPLOADS, Served
+from swarm.transfer.seed import VersionSeed
 from swarm.transfer.serving import Knowledge
+from swarm.transfer.super_seeding import SuperSeeder
 from swarm.transfer.upload_queue import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
 from swarm.transport.event_rate import Rate
 from swarm.transport.framing import FrameStream
@@ -205,6 +208,35 @@ async def test_wanting_another_manifest_replaces_the_first(tmp_path: Path) -> No
         with trio.move_on_after(0) as time_limit:
             await frames.receive(exchange.ExchangeFrame)
         assert time_limit.cancelled_caught, "nothing more may be sent about the first manifest"
+
+
+async def test_a_peer_that_turns_to_a_version_that_we_seed_hears_what_is_held_before_what_is_gained(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The seed offers its first chunk in the turn in which it hears of the follower."""
+    async with server(tmp_path, "peer") as (node, (peer,)):
+        node.hold(SIGNED, FILES)
+        node.hold(OTHER, OTHER_FILES)
+        seeds = {}
+        for signed, given in ((SIGNED, range(CHUNKS)), (OTHER, range(CHUNKS - 3, CHUNKS))):
+            core = SuperSeeder(given, Random(7))
+            seeds[signed.hash] = VersionSeed(signed, core, node.serving, lambda peer: None)
+            node.serving.attend(signed.hash, seeds[signed.hash])
+        frames = await open_frames(peer, exchange.EXCHANGE)
+        haves: list[bytes] = []
+        for signed in (SIGNED, OTHER, SIGNED, OTHER):
+            await frames.send(exchange.Want(manifest=signed.hash))
+            with trio.move_on_after(1):
+                while True:
+                    match await frames.receive(exchange.ExchangeFrame):
+                        case exchange.Have(manifest=manifest, bitmap=bitmap):
+                            haves.append(manifest)
+                            named = indices(bitmap)
+                        case exchange.Gained(chunks=named):
+                            pass
+                    shown = seeds[ManifestHash(haves[-1])].select_shown(peer.peer_id, (1 << CHUNKS) - 1)
+                    assert all(shown >> chunk & 1 for chunk in named), "a chunk of one version, told of another"
+        assert haves == [signed.hash for signed in (SIGNED, OTHER, SIGNED, OTHER)]
 
 
 async def test_wanting_the_same_again_is_answered_by_the_whole_again(tmp_path: Path) -> None:

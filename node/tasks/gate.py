@@ -20,10 +20,14 @@ import json
 import math
 import re
 import reprlib
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 from learner.artifacts.text_files import parse_json
@@ -58,6 +62,10 @@ FINITE = ("size", "num_held_out", "notes", "pass_rates")
 
 MAX_SHOWN = 80
 """Characters of a value to show to the operator, enough to recognise it."""
+
+
+NOT_AUTHORS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
+"""Beginnings of the files that no author of a task wrote: those of the program and of Python."""
 
 
 class WrongValue(TaskError):
@@ -260,7 +268,8 @@ class Gate:
         if isinstance(error, TaskError):
             return error
         failure = TaskError(
-            f"task {self.name!r} failed at {place}, in `{part}`: {type(error).__name__}: {error}. Its episode ends."
+            f"task {self.name!r} failed at {place}, in `{part}`: {type(error).__name__}: {error}"
+            f"{place_in_code(self._task, error)}. Its episode ends."
         )
         failure.__cause__ = error
         return failure
@@ -380,10 +389,23 @@ class Gate:
         except (TaskError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit and asyncio's CancelledError would end the node
+            place = place_in_code(self._task, error)
             raise TaskError(
-                f"task {self.name!r} failed at {what}: {type(error).__name__}: {error}. Correct the task, then start "
-                "again: nothing that was acknowledged is lost."
+                f"task {self.name!r} failed at {what}: {type(error).__name__}: {error}{place}. Correct the task."
             ) from error
+
+
+def place_in_code(task: object, error: BaseException) -> str:
+    """Return " (FILE, line N)" for the innermost call in the module that defines the task, else for the innermost one
+    that is neither in the program nor in Python's own library; "" if there is none."""
+    module = sys.modules.get(type(task).__module__)
+    calls = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [call for call in calls if call[0] == getattr(module, "__file__", None)]
+    others = [call for call in calls if not call[0].startswith(NOT_AUTHORS)]
+    if not (own or others):
+        return ""
+    file, line = (own or others)[-1]
+    return f" ({Path(file).name}, line {line})"
 
 
 def has(task: object, part: str) -> bool:

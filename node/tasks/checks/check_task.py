@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -138,7 +138,7 @@ def try_task(
         task=trial.gate.name,
         fingerprint=trial.gate.fingerprint,
         indexes=trial.indexes,
-        results=tuple(results),
+        results=tuple(_told_once(results)),
         problem=seconds["problem"],
         reward=seconds["reward"],
         notes=tuple(_notes(trial, seconds["reward"])),
@@ -182,6 +182,19 @@ def _result(name: str, promise: str, check: Check, trial: Trial) -> Result:
     except TaskError as error:
         faults.append(str(error))
     return Result(name=name, promise=promise, faults=tuple(dict.fromkeys(faults)))
+
+
+def _told_once(results: Iterable[Result]) -> Iterator[Result]:
+    """Yield the results without faults that an earlier check has too: an exception of the task stops several checks. A
+    check without other faults is left out."""
+    told: dict[str, str] = {}
+    for result in results:
+        faults = tuple(fault for fault in result.faults if fault not in told)
+        if result.faults and not faults:
+            yield replace(result, faults=(), left_out=f"the task failed as in `{told[result.faults[0]]}`.")
+            continue
+        told |= dict.fromkeys(faults, result.name)
+        yield replace(result, faults=faults)
 
 
 def _times(seconds: Mapping[str, Timing], limits: Mapping[str, float | None]) -> Result:

@@ -99,4 +99,8 @@ def fingerprint(trial: Trial) -> Iterator[str]:
         theirs = describe(other, trial.indexes).problems
         if different := [index for index, (one, two) in enumerate(zip(ours, theirs, strict=True)) if one != two]:
             changed = "another seed" if what == "seed" else what
-            yield f"with {changed} index {different[0]} is another problem under the same fingerprint. Add that to it."
+            missing = "the seed" if what == "seed" else f"`{what.partition('=')[0]}`"
+            yield (
+                f"with {changed} index {different[0]} is another problem under the same fingerprint. "
+                f"Put {missing} into the fingerprint."
+            )

@@ -91,6 +91,6 @@ class Report:
             lines += [f"{'':>8}  - {fault}" for fault in one.faults]
         lines += [f"A problem takes {self.problem}.", f"A reward takes {self.reward}.", *self.notes]
         failed = sum(one.outcome == "fails" for one in self.results)
-        held = sum(one.outcome == "holds" for one in self.results)
-        lines.append(f"{failed} of {len(self.results)} checks failed." if failed else f"All {held} checks passed.")
+        made = sum(one.outcome != "left out" for one in self.results)
+        lines.append(f"{failed} of {made} checks failed." if failed else f"All {made} checks passed.")
         return "\n".join(lines)

@@ -61,7 +61,13 @@ def reference(trial: Trial) -> Iterator[str]:
     if not known:
         raise LeftOut("its problems have no reference answers")
     for index, problem in known:
-        best, empty = _said(trial, index, problem, problem.answer or ""), _said(trial, index, problem, "")
+        if not problem.answer:
+            yield (
+                f"at index {index} the reference answer is empty, so nothing can get less. Choose problems whose right "
+                "answer is not empty, or give this one no `answer`."
+            )
+            continue
+        best, empty = _said(trial, index, problem, problem.answer), _said(trial, index, problem, "")
         if best <= empty:
             yield (
                 f"at index {index} the reference answer {shown(problem.answer)} gets {best:g}, and an empty one "

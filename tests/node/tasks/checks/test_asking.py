@@ -56,4 +56,4 @@ def test_an_environment_that_follows_from_its_seed() -> None:
 
 
 def test_an_environment_that_does_not() -> None:
-    assert {"answers", "transcripts"} <= set(faults(Broken()))
+    assert "answers" in faults(Broken())

@@ -172,7 +172,10 @@ def test_what_is_asked_beyond_the_seats_waits() -> None:
 
 
 NASTY: dict[str, tuple[Any, str]] = {
-    "raise": (KeyError("x"), r"task 'counting' failed at index 7, in `step`: KeyError: 'x'. Its episode ends."),
+    "raise": (
+        KeyError("x"),
+        r"task 'counting' failed at index 7, in `step`: KeyError: 'x' \(test_environment_host\.py, line ",
+    ),
     "exit": (SystemExit(3), r"in `step`: SystemExit: 3"),
     "stop": (StopIteration(), r"in `step`: StopIteration"),
     "cancel": (asyncio.CancelledError(), r"in `step`: CancelledError"),

@@ -1,9 +1,11 @@
 """Offer the names that authors of tasks, rewards and objectives import: the only public names of the program.
 
-`volery new task my-task` writes a task to start from. The names in short; `help(volery.Problem)` and the like say more:
+`volery new task my-task` writes a task to start from. The names in short; `help(volery.TaskArguments)`, and the same
+for any other name, says more:
 
 - A task is any object with the attributes of `Task`: a name, a fingerprint, problems by index, rewards. An index always
-  gives the same problem. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are optional additions.
+  gives the same problem. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are optional additions. So
+  is `demonstrate(index)`: text or messages that a warm start learns for a training problem.
 - A `Problem` is the content of one index: a prompt of text or of `ChatMessage`s, and perhaps a reference answer. `Chat`
   says whether text passes through the model's chat template.
 - A `Completion` is the policy's reply. In a task of several turns it has a `Turn` for each earlier reply, with the
@@ -15,7 +17,8 @@
 - An `EnvironmentTask` makes an `Environment` for each episode that has a state. Its `step` gets what the policy said
   (`Spoken`) and returns what it reads next (`Observation`).
 - A `Tool` of a problem is shown to the policy, which calls it with a `ToolCall`.
-- A `TaskKind` is what a `swarm.toml` names: it builds the task from `TaskArguments`, and declares each `Option`.
+- A class or function that a `swarm.toml` names is called with `TaskArguments`, which hold the seed and the options. A
+  `TaskKind` does the same, and declares each `Option`.
 - `TaskError` is for problems that a person can correct. Say what failed, why, and what to do next.
 - An objective consists of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see
   docs/explain/objectives.md.
@@ -95,7 +98,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+_PUBLIC = sorted(_HOME_OF)
+"""The public names. This is no `__all__`: `help(volery)` would print each class in full, 1,900 lines."""
 
 
 def __getattr__(name: str) -> Any:

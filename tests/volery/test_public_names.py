@@ -32,13 +32,13 @@ def parrot(arguments): return Parrot()
 """As an author wrote it for the release before."""
 
 
-@pytest.mark.parametrize("name", volery.__all__)
+@pytest.mark.parametrize("name", volery._PUBLIC)
 def test_a_public_name_is_there_and_is_listed(name: str) -> None:
     assert getattr(volery, name) is not None
     assert name in dir(volery)
 
 
-@pytest.mark.parametrize("name", volery.__all__)
+@pytest.mark.parametrize("name", volery._PUBLIC)
 def test_a_public_name_is_told_in_the_manual(name: str) -> None:
     """A class has a docstring of its own. Other names, such as a number, can only be described in the package's
     docstring.
@@ -47,6 +47,15 @@ def test_a_public_name_is_told_in_the_manual(name: str) -> None:
     own = vars(found).get("__doc__") if isinstance(found, type) else None
     assert len(own or "") > 20 or f"`{name}`" in (volery.__doc__ or "")
     assert not (own or "").startswith(f"{name}("), "this is the text of a dataclass without a docstring"
+
+
+def test_help_is_a_manual_of_a_page_or_two() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", "import volery; help(volery)"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "help(volery.TaskArguments)" in shown
+    assert "__eq__" not in shown
+    assert len(shown.splitlines()) < 100
 
 
 def test_the_kit_for_tests_is_public() -> None:
@@ -59,7 +68,7 @@ def test_the_kit_for_tests_is_public() -> None:
 
 def test_types_are_told_of_the_names_that_are_there_and_of_no_others() -> None:
     told = re.findall(r"import (\w+) as \1$", Path(volery.__file__).read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(told) == sorted(volery.__all__)
+    assert sorted(told) == sorted(volery._PUBLIC)
 
 
 def test_a_name_that_is_none() -> None:

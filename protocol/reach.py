@@ -73,7 +73,7 @@ class Reach(Message, frozen=True, kw_only=True):
     met: Annotated[list[Meeting], Meta(max_length=MAX_MEETINGS)] = msgspec.field(default_factory=list)
 
 
-def reach_told(extensions: Mapping[str, bytes]) -> Reach | None:
+def reach_from(extensions: Mapping[str, bytes]) -> Reach | None:
     """Return the Reach in a message's extensions; None if there is none, or none that can be read."""
     raw = extensions.get(REACH)
     if raw is None:

@@ -31,7 +31,7 @@ from learner.trust.ban_evidence import (
     Margin,
     Measure,
     bands_of,
-    heard,
+    with_audit,
 )
 
 Floats = NDArray[np.float64]
@@ -154,7 +154,7 @@ def log_ratios(pool: Pool, margins: Sequence[Margin]) -> Floats:
     rows = []
     for place, tokens in enumerate(pool.sizes.tolist()):
         each = tuple(Counted(above=int(above[place]), trials=int(trials[place])) for above, trials in counts)
-        after = heard(History(), Audited(tokens=tokens, counts=each), margins)
+        after = with_audit(History(), Audited(tokens=tokens, counts=each), margins)
         rows.append([wealth + math.log(2) for wealth in after.log_wealth])  # the first audit's weight is a half
     return np.array(rows)
 

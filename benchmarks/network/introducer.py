@@ -20,7 +20,7 @@ from benchmarks.network.founding import now_ms
 from node.learner_role.peers.introductions import addresses_for, meets_of
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import PROTOCOL_VERSION
-from protocol.reach import Reach, reach_told
+from protocol.reach import Reach, reach_from
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     Grant,
@@ -68,7 +68,7 @@ class Introducer:
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome:
         await trio.lowlevel.checkpoint()
-        self._guests[peer] = _Guest(addresses=tuple(hello.addresses), reach=reach_told(hello.ext))
+        self._guests[peer] = _Guest(addresses=tuple(hello.addresses), reach=reach_from(hello.ext))
         self._introduce()
         return Welcome(
             protocol=PROTOCOL_VERSION,
@@ -80,7 +80,7 @@ class Introducer:
         )
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
-        if (reach := reach_told(heartbeat.ext)) is not None and peer in self._guests:
+        if (reach := reach_from(heartbeat.ext)) is not None and peer in self._guests:
             self._guests[peer].reach = reach
             self._introduce()
 

@@ -63,7 +63,7 @@ def _reader(data: bytes) -> Callable[[int, int], bytes]:
     return lambda offset, size: data[offset : offset + size]
 
 
-def told(directory: Path, cuts: Cuts, digests: Mapping[str, NDArray[np.uint8]]) -> Arrays:
+def chunk_names_of(directory: Path, cuts: Cuts, digests: Mapping[str, NDArray[np.uint8]]) -> Arrays:
     """Return names of files just written, for `ChunkNames.learn`; `digests` (P, 32) for each file. Raises OSError."""
     files = sorted(cuts)
     return {

@@ -69,7 +69,7 @@ def replayed(
             convicted = number
         evidence = log_evidence(known.history)
         if finding.passed != row.passed or not math.isclose(evidence, row.evidence, abs_tol=ROUNDING):
-            said, computed = _told(row.passed, row.evidence), _told(finding.passed, evidence)
+            said, computed = _verdict_text(row.passed, row.evidence), _verdict_text(finding.passed, evidence)
             differences.append(Difference(number=number, lease=row.lease, said=said, computed=computed))
     if pardons:
         known, convicted = pardoned(known), None
@@ -86,5 +86,5 @@ def _unheard(row: AuditRow, margins: Sequence[Margin], history: History) -> tupl
     return None if before in (0, bets) else (f"{bets} bets", f"{before} bets in the audits before")
 
 
-def _told(passed: bool, evidence: float) -> str:
+def _verdict_text(passed: bool, evidence: float) -> str:
     return f"{'passed' if passed else 'failed'}, evidence {evidence:.3f}"

@@ -74,7 +74,7 @@ class PeerLedger(PeerQueries):
                 rows = [(row.presence, source.value, joules) for source, joules in row.energy.items()]
                 db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
 
-    def troubles_told(self, rows: Sequence[TroubleRow]) -> None:
+    def write_troubles(self, rows: Sequence[TroubleRow]) -> None:
         """Write what these peers report that they cannot do, or can do again."""
         with self.db.transaction() as db:
             db.executemany(
@@ -89,7 +89,7 @@ class PeerLedger(PeerQueries):
                 ],
             )  # fmt: skip
 
-    def reach_told(self, rows: Sequence[ReachRow], met: Sequence[MetRow]) -> None:
+    def write_reach(self, rows: Sequence[ReachRow], met: Sequence[MetRow]) -> None:
         """Write how these peers say that they are reached, and how they met others."""
         with self.db.transaction() as db:
             db.executemany(

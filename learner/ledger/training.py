@@ -23,7 +23,7 @@ from learner.ledger.queries.training import ALL, TrainingQueries
 from learner.ledger.rows import CheckpointRow, StepRow, TallyRow, TimeRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.ledger.work_tables import NUMBER
-from learner.provisioning.estimation.learner_time import told_time
+from learner.provisioning.estimation.learner_time import seconds_by_kind
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 
@@ -208,7 +208,7 @@ def _described(row: CheckpointRow) -> str:
 def _pass(db: sqlite3.Connection, row: TimeRow) -> None:
     db.execute(
         "INSERT INTO learner_time (from_ms, until_ms, step, seconds) VALUES (?, ?, ?, ?)",
-        (row.from_ms, row.until_ms, row.step, json.dumps(told_time(row.time))),
+        (row.from_ms, row.until_ms, row.step, json.dumps(seconds_by_kind(row.time))),
     )
 
 

@@ -84,7 +84,7 @@ class Troubles:
     _peers: dict[PeerId, _Said] = field(default_factory=dict)
     _unwritten: dict[tuple[PeerId, TroubleKind], TroubleRow] = field(default_factory=dict)
 
-    def heard(
+    def record(
         self, peer: PeerId, troubles: Sequence[Trouble], *, now_s: float, now_ms: int, present: Collection[PeerId] = ()
     ) -> list[Trouble]:
         """Record that the peer cannot do this, and can do everything else; return the news. No peer in `present` is

@@ -148,7 +148,7 @@ class TrustLedger(TrustQueries):
         with self.db.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
-    def revisions_told(self, leases: Collection[LeaseId]) -> None:
+    def write_revisions_sent(self, leases: Collection[LeaseId]) -> None:
         """Write that the peers were sent these revisions."""
         with self.db.transaction() as db:
             db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])

@@ -256,12 +256,12 @@ def nothing_learnt(steps: Steps, limits: Limits) -> Finding | None:
     if all(step.taught == 0 for step in barren):
         said = (
             f"In the last {len(barren)} training steps no completion had an advantage, since all of a group had the "
-            f"same reward (mean reward {_told(barren)}): nothing can be learnt from them."
+            f"same reward (mean reward {_reward_range(barren)}): nothing can be learnt from them."
         )
     return Finding(severity=len(barren) / limits.barren, measured=len(barren), usual=0.0, said=said)
 
 
-def _told(steps: Iterable[Observation]) -> str:
+def _reward_range(steps: Iterable[Observation]) -> str:
     """Return the range of the rewards of some steps in words, as one number if they are all equal."""
     rewards = sorted(_values(steps, _reward))
     ends = list(dict.fromkeys(f"{reward:.3f}" for reward in (*rewards[:1], *rewards[-1:])))

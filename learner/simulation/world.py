@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Protocol
 
-from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, told_time
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, seconds_by_kind
 from learner.provisioning.estimation.recording import (
     FORMAT,
     Began,
@@ -279,7 +279,7 @@ class World(Calendar):
             TimeKind.PUBLICATION: publish_s,
             TimeKind.BATCH: learning.overhead_s,
         }
-        return told_time(LearnerTime({kind: seconds for kind, seconds in kinds.items() if seconds > 0}))
+        return seconds_by_kind(LearnerTime({kind: seconds for kind, seconds in kinds.items() if seconds > 0}))
 
     def relative_lengths(self, granted: GrantedLease) -> list[float]:
         """Return the length of each completion of a lease relative to the mean; nothing if all are alike."""

@@ -20,7 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from learner.trust.ban_evidence import Audited, History, Margin, Measure, heard, is_convicted, log_evidence, log_ratio
+from learner.trust.ban_evidence import (
+    Audited,
+    History,
+    Margin,
+    Measure,
+    is_convicted,
+    log_evidence,
+    log_ratio,
+    with_audit,
+)
 from protocol.core.ids import LeaseId, ManifestHash
 
 NEWCOMER_GROUPS = 8
@@ -126,8 +135,8 @@ class Finding:
 
 def after(known: AuditHistory, audited: Audited, margins: Sequence[Margin]) -> tuple[AuditHistory, Finding]:
     """Return the audit history with one more audit, and the result of that audit."""
-    history = heard(known.history, audited, margins)
-    alone = log_evidence(heard(UNHEARD, audited, margins))
+    history = with_audit(known.history, audited, margins)
+    alone = log_evidence(with_audit(UNHEARD, audited, margins))
     convicted = is_convicted(history)
     passed = alone < -math.log(GROUP_ERROR) and not convicted
     detail = "" if passed else _detail(audited, margins)

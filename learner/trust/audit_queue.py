@@ -233,7 +233,7 @@ class Agenda:
                 cost += one.cost
         return _portion(passage, chosen)
 
-    def heard(self, portion: Portion, told: Sequence[Sequence[Found]]) -> list[tuple[Work, tuple[Found, ...]]]:
+    def take_results(self, portion: Portion, told: Sequence[Sequence[Found]]) -> list[tuple[Work, tuple[Found, ...]]]:
         """Take in what was found of a portion's passages, of all tokens [0, end). Return the audits that are over with
         that, each with the results for all tokens of the lease."""
         over = []

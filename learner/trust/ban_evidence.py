@@ -192,7 +192,7 @@ class History:
         return total
 
 
-def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
+def with_audit(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
     """Return the history with one more audit; `margins` are those that it was counted by.
 
     They may differ from audit to audit, but not the number of bets on them: new margins are bet on from then on.

@@ -84,7 +84,7 @@ class _Swarm:
     first: list[float] = field(default_factory=list)
     average: _Average = field(default_factory=lambda: _Average(SWARM_GROUPS))
 
-    def heard(self, value: float, least: float) -> float | None:
+    def observe(self, value: float, least: float) -> float | None:
         """Take in one more value. Return by how many deviations, which are at least `least`, it is above the others,
         limited to MOST_OF_ONE either way. Return None while little is known, or if all are equal."""
         known = self.average
@@ -124,7 +124,7 @@ class Unusual:
         the group was `lag` steps behind it."""
         self._see(peer, "mismatch", f"mismatch at lag {min(lag, MAX_LAG)}", max(apart, FORMATS_NATS), FORMATS_NATS)
 
-    def told(self, peer: str) -> str | None:
+    def describe(self, peer: str) -> str | None:
         """Return in which way the peer's recent groups are unusual; None if they are not."""
         found = (_far(name, apart) for name, apart in self._peers.get(peer, {}).items())
         return next((words for words in found if words is not None), None)
@@ -136,7 +136,7 @@ class Unusual:
         self._peers[peer] = mine
         if len(self._peers) > PEERS_REMEMBERED:
             self._peers.popitem(last=False)
-        apart = self._swarm.setdefault(alike, _Swarm()).heard(value, least)
+        apart = self._swarm.setdefault(alike, _Swarm()).observe(value, least)
         if apart is not None:
             mine.setdefault(name, _Average(PEER_GROUPS)).add(apart)
 

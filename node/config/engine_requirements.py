@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from protocol.core.visible import visible
 from protocol.versions.exchange import COMPUTE_DTYPE
-from protocol.versions.formats import STORED, format_of, told_formats
+from protocol.versions.formats import STORED, format_of, formats_extension
 from protocol.work import EXPERTS
 
 AUTO = "auto"
@@ -53,7 +53,7 @@ class EngineTerms:
     @property
     def ext(self) -> dict[str, bytes]:
         """Return the requirements as extensions of the message TellTerms."""
-        told = told_formats(self.formats)
+        told = formats_extension(self.formats)
         if self.compute_dtype is not None:
             accepted = [self.compute_dtype, *([AUTO] if self.auto_is_it else [])]
             told[COMPUTE_DTYPE] = ",".join(accepted).encode()

@@ -57,7 +57,7 @@ class EnergyWatch:
             found[self._meters.source] = self._meters.watts * self._engine_s()
         return found
 
-    def told(self) -> list[Energy]:
+    def reported(self) -> list[Energy]:
         """Return the same as heartbeats send it; nothing if the owner keeps it private."""
         return [Energy(source, joules) for source, joules in self.joules.items()] if self._reports else []
 

@@ -13,7 +13,7 @@ from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.core.limits import MAX_MILLIS
 from protocol.experts import experts_bytes
-from protocol.versions.formats import STORED, told_format
+from protocol.versions.formats import STORED, format_extension
 from protocol.work import EXPERTS, Lease, RolloutRecord, Span, Timing
 
 
@@ -48,7 +48,7 @@ def record_of(lease: Lease, index: int, completion: Generation, started_ms: int,
         sampler=lease.sampler,
         timing=Timing(started_ms=started_ms, generation_ms=round(completion.generation_s * 1000)),
         cost=CostClaim(engine_s=completion.generation_s),
-        ext=told_format(form),
+        ext=format_extension(form),
         experts=b"" if completion.experts is None else experts_bytes(completion.experts),
     )
 

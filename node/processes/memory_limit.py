@@ -44,12 +44,16 @@ def measure_memory(pid: int, limit_bytes: int) -> int:
         family = [root, *root.children(recursive=True)]
     except psutil.Error:
         return 0
-    quick = sum(_told(member, "status", QUICK) for member in family)
+    quick = sum(_sum_of_lines(member, "status", QUICK) for member in family)
     # The exact figure walks all page tables, some 10 ms for each GB, so it is read only where it matters.
-    return quick if quick <= limit_bytes else min(quick, sum(_told(member, "smaps_rollup", EXACT) for member in family))
+    return (
+        quick
+        if quick <= limit_bytes
+        else min(quick, sum(_sum_of_lines(member, "smaps_rollup", EXACT) for member in family))
+    )
 
 
-def _told(process: psutil.Process, file: str, keys: Iterable[str]) -> int:
+def _sum_of_lines(process: psutil.Process, file: str, keys: Iterable[str]) -> int:
     """Return the sum of these lines of /proc/PID/`file`, in bytes; the resident set if there is no such file."""
     try:
         text = Path(f"/proc/{process.pid}/{file}").read_text(encoding="ascii", errors="replace")

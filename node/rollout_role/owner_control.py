@@ -136,7 +136,7 @@ class Owner:
             return f"draining, {counted(len(self.role.holding), 'lease')} to deliver"
         shift = self.role.shift
         if shift.is_lent:
-            return in_words(self.role.retry_policy.told) or (
+            return in_words(self.role.retry_policy.troubles) or (
                 "at work" if self.role.work_client.is_up else "not connected to the learner"
             )
         why = shift.held or f"outside its hours, until {shift.turns_at}"

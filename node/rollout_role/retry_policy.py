@@ -114,8 +114,8 @@ class RetryPolicy:
     _is_lent: bool = True
 
     def handle(self, event: Event, now_s: float) -> bool:
-        """Note what happened, and return whether `told` has changed."""
-        before = self.told
+        """Note what happened, and return whether `troubles` has changed."""
+        before = self.troubles
         match event:
             case Failed():
                 self._fail(event, now_s)
@@ -134,10 +134,10 @@ class RetryPolicy:
                 self._is_lent = is_lent
                 for row in self._rows.values():
                     row.since_s = now_s  # failures before the rest prove nothing about the machine as it is now
-        return self.told != before
+        return self.troubles != before
 
     @property
-    def told(self) -> list[Trouble]:
+    def troubles(self) -> list[Trouble]:
         """Return the troubles to tell the learner, at most one of each kind."""
         return [
             Trouble(kind, row.times, row.last.reason, row.last.version)

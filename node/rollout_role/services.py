@@ -44,7 +44,7 @@ from protocol.core.invite import Invite
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.reach import REACH
 from protocol.versions import exchange
-from protocol.versions.formats import STORED, told_format
+from protocol.versions.formats import STORED, format_extension
 from protocol.work import (
     EXPERTS,
     INSTANCE,
@@ -225,7 +225,7 @@ class RolloutServices(NodeServices):
             self.role.arrive(Arrival(signed=signed, seconds=0.0, obtained=Obtained(fetched=Fetched(by_peer={}))))
 
     def hello(self) -> Hello:
-        held = told_format(self.config.engine.scheme_in_force or STORED)
+        held = format_extension(self.config.engine.scheme_in_force or STORED)
         computed = {exchange.COMPUTE_DTYPE: self.config.engine.compute_dtype_in_force.encode()}
         experts = {EXPERTS: b""} if self.config.engine.kind in TELL_EXPERTS else {}
         return Hello(
@@ -260,8 +260,8 @@ class RolloutServices(NodeServices):
             engine_s=counts.engine_s,
             tokens_per_s=counts.tokens_per_s or 0.0,
             hours_left_s=self.role.shift.left_s,
-            energy=self.energy.told(),
-            troubles=self.role.retry_policy.told,
+            energy=self.energy.reported(),
+            troubles=self.role.retry_policy.troubles,
             ext=self._reach(anew=False),
         )
 

@@ -402,7 +402,7 @@ def status_line(state: ViewState) -> str:
 
 
 @contextmanager
-def shown(console: Console, state: ViewState, *, every_s: float = 5.0) -> Iterator[Callable[[], None]]:
+def show_live(console: Console, state: ViewState, *, every_s: float = 5.0) -> Iterator[Callable[[], None]]:
     """Show `state` on `console` while inside, and yield a function to call after each tick.
 
     A terminal that shows Unicode gets the screen, anything else plain lines. The last state stays on the screen.

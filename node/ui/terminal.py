@@ -16,7 +16,7 @@ from node.runtime.events import EventLog
 from node.runtime.loop_watch import spare_collections
 from node.runtime.safe_console import HarmlessConsole
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
-from node.ui.live_view import ViewState, shown
+from node.ui.live_view import ViewState, show_live
 from swarm.transport.error_groups import first_cause
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iter
     stdout.
     """
     console = HarmlessConsole(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
-    with shown(console, state) as refresh:
+    with show_live(console, state) as refresh:
         try:
             yield Terminal(console=console, state=state, refresh=refresh)
         finally:

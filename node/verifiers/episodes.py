@@ -111,7 +111,7 @@ class EpisodeDesk:
             is_played = self._gates[question.task].has_environments
             try:
                 found = await (self._host.answer(question) if is_played else self._host.judge(question))
-                told = _told(found, wants_reward=question.wants_reward)
+                told = _reply_fields(found, wants_reward=question.wants_reward)
             except NobodyCanSay as error:
                 told = {"unsaid": str(error)}
             reply = {"ok": True, "of": question.key, **told}
@@ -148,7 +148,7 @@ def _read_question(header: Header) -> EpisodeQuestion:
     )
 
 
-def _told(found: Reply | Otherwise, *, wants_reward: bool) -> dict[str, Any]:
+def _reply_fields(found: Reply | Otherwise, *, wants_reward: bool) -> dict[str, Any]:
     if isinstance(found, Otherwise):
         return {"otherwise": found.turn}
     if wants_reward:

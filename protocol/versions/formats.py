@@ -36,7 +36,7 @@ def format_of(ext: Mapping[str, bytes]) -> str:
     return STORED if word is None else _shown(word)
 
 
-def told_format(form: str) -> dict[str, bytes]:
+def format_extension(form: str) -> dict[str, bytes]:
     """Return the extension that names `form`."""
     return {} if form == STORED else {QUANTIZED: form.encode()}
 
@@ -51,7 +51,7 @@ def taken_formats(ext: Mapping[str, bytes]) -> tuple[str, ...]:
     return tuple(_shown(word) for word in words.split(b",")[:MOST_FORMATS] if word)
 
 
-def told_formats(forms: Sequence[str]) -> dict[str, bytes]:
+def formats_extension(forms: Sequence[str]) -> dict[str, bytes]:
     """Return the extension of TellTerms that lists `forms`."""
     return {} if set(forms) == {STORED} else {QUANTIZED: ",".join(forms).encode()}
 

@@ -176,7 +176,7 @@ class Host(Flooding):
         return peer in self._trusted or any(one.dialled for one in self._connections.get(peer, ()))
 
     def reached(self) -> Reach:
-        return self.reaching.told()
+        return self.reaching.reach()
 
     def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
         return self.reaching.relay.carried.take()

@@ -64,8 +64,8 @@ from learner.trust.ban_evidence import (
     Margin,
     Measure,
     count_above,
-    heard,
     log_evidence,
+    with_audit,
 )
 from learner.trust.margins import SMALL
 
@@ -146,7 +146,7 @@ def evidence_of(audits: Sequence[Audited]) -> list[float]:
     """After each audit, by the code that learners run."""
     history, found = History(), []
     for audited in audits:
-        history = heard(history, audited, MARGINS)
+        history = with_audit(history, audited, MARGINS)
         found.append(log_evidence(history))
     return found
 

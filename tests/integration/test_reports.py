@@ -898,7 +898,7 @@ def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: St
     for peer in (ALPHA, BETA):
         story.join(peer_row(peer, "a peer"))
     story.publish(V0)
-    story.ledger.peers.troubles_told(
+    story.ledger.peers.write_troubles(
         [trouble_row(ALPHA, "install"), trouble_row(ALPHA, "lease"), trouble_row(BETA, "lease", ended_ms=START_MS + 1)]
     )
     report = swarm_report(story.ledger.path)
@@ -909,7 +909,7 @@ def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: St
     assert [(row["kind"], row["ended_ms"]) for row in told["troubles"] if row["peer"] == BETA] == [
         ("lease", START_MS + 1)
     ]
-    story.ledger.peers.troubles_told([trouble_row(BETA, "install")])
+    story.ledger.peers.write_troubles([trouble_row(BETA, "install")])
     assert swarm_report(story.ledger.path).unable.nodes == 2
     story.publish(V1)
     assert swarm_report(story.ledger.path).unable.nodes == 0, "no node has reported on the next version"

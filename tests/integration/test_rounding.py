@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.trust.audit_queue import Passage
-from learner.trust.ban_evidence import History, count_above, heard, log_evidence
+from learner.trust.ban_evidence import History, count_above, log_evidence, with_audit
 from learner.trust.margins import LARGE, MEDIUM, SMALL
 from node.engine.interface import Verified
 from node.learner_role.trust.auditor import found_of
@@ -69,6 +69,6 @@ def test_who_rounds_logits_to_bfloat16_is_never_suspected(policy: object, size: 
         )  # fmt: skip
         found = found_of(verified, passage)
         for margins, history in histories.items():
-            histories[margins] = heard(history, count_above(found, margins), margins)
+            histories[margins] = with_audit(history, count_above(found, margins), margins)
     assert others > 10, "it does round"
     assert max(map(log_evidence, histories.values())) < 0

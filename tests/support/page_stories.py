@@ -59,7 +59,7 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
         for source, joules in (("nvml", 3500.0), ("table", 20.0)):
             db.execute("INSERT INTO energy SELECT id, ?, ? FROM presence WHERE peer = ?", (source, joules, ALPHA))
     told = {ALPHA: ReachKind.MAPPED, BETA: ReachKind.BY_PUNCHING, HOSTILE: ReachKind.NOT}
-    story.ledger.peers.reach_told(
+    story.ledger.peers.write_reach(
         [ReachRow(peer=peer, kind=kind, why=name, since_ms=story.now_ms) for peer, kind in told.items()],
         [
             MetRow(peer=BETA, other=ALPHA, way=Way.PUNCHED, since_ms=story.now_ms),

@@ -68,7 +68,7 @@ async def work_with(
             installed=role.installed,
             tokens_per_s=role.counts.tokens_per_s or 0.0,
             hours_left_s=role.shift.left_s,
-            troubles=role.retry_policy.told,
+            troubles=role.retry_policy.troubles,
         ),
         now_ms=lambda: NOW_MS,
         on_event=session_event_handler(events, ignore, lambda recall: role.recall(recall), ignore),

@@ -117,7 +117,7 @@ def read_time(told: Mapping[str, float]) -> LearnerTime:
     return summed([LearnerTime(found)])
 
 
-def told_time(time: LearnerTime) -> dict[str, float]:
+def seconds_by_kind(time: LearnerTime) -> dict[str, float]:
     """Return the seconds by the words of the kinds, for files."""
     return {kind.value: round(seconds, 6) for kind, seconds in time.seconds.items()}
 

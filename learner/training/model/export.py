@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from learner.artifacts.atomic_directory import TensorEntry, header_of, json_bytes, synced, write_bytes, write_json
-from learner.artifacts.chunk_names import Cuts, cuts_of, num_threads, told
+from learner.artifacts.chunk_names import Cuts, chunk_names_of, cuts_of, num_threads
 from learner.artifacts.model_directory import CONFIG, WEIGHTS, WEIGHTS_INDEX, BadModel
 from learner.trainer_api.requests import ExportDtype
 from learner.training.distributed.ranks import Ranks, new_shared_directory
@@ -161,7 +161,7 @@ def write_export(
                     write_bytes(partial / name, data)
         digests = _write(policy, ranks, plans, cuts, partial)
         with ranks.agreeing():
-            found = told(partial, cuts, digests) if ranks.is_first else {}
+            found = chunk_names_of(partial, cuts, digests) if ranks.is_first else {}
     return Exported(files=sorted([*small, *names]), names=found)
 
 

@@ -104,7 +104,7 @@ def _in_words(repo: str, source: Path, token: str | None) -> Iterator[None]:
             f"--push {repo}: HF_HUB_OFFLINE is set, so the hub's client makes no requests. Unset it. {kept}"
         ) from None
     except (HTTPError, OSError, RuntimeError, ValueError, LookupError) as error:
-        said = _said(error).replace(token or "\0", "...")
+        said = _message_of(error).replace(token or "\0", "...")
         raise RunError(f"--push {repo}: {_why(error, repo)} ({said}). {kept}") from None
 
 
@@ -136,7 +136,7 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the server's message, or else that of the innermost error."""
     while not (words := getattr(error, "server_message", None)) and error.__cause__ is not None:
         error = error.__cause__

@@ -17,7 +17,7 @@ from typing import Any
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_toml, text_of
-from node.commands.plan.pool_keys import COLUMNS, shown
+from node.commands.plan.pool_keys import COLUMNS, quoted_value
 from node.runtime.errors import UsageError
 
 MAX_FILE_BYTES = 1 << 20
@@ -72,7 +72,7 @@ def _read_toml(path: Path, data: bytes) -> Tables:
     for name in raw:
         if name not in ("swarm", *LISTS):
             known = ", ".join(["[swarm]", *(f"[[{one}]]" for one in LISTS)])
-            raise UsageError(f"{path}: unknown table {shown(name)}. Known are: {known}.")
+            raise UsageError(f"{path}: unknown table {quoted_value(name)}. Known are: {known}.")
     swarm = raw.get("swarm", {})
     if not isinstance(swarm, dict):
         raise UsageError(f"{path}: swarm is not a table; begin it with [swarm].")
@@ -97,12 +97,13 @@ def _read_csv(path: Path, data: bytes) -> Tables:
         return Tables(swarm={}, machines=[])
     _, header = rows[0]
     if doubled := {name for name in header if header.count(name) > 1}:
-        raise UsageError(f"{path}, line {rows[0][0]}: the column {shown(min(doubled))} appears twice.")
+        raise UsageError(f"{path}, line {rows[0][0]}: the column {quoted_value(min(doubled))} appears twice.")
     known = {key.name: key for key in COLUMNS}
     if unknown := [name for name in header if name not in known]:
         parted = " Columns are separated by commas." if len(header) == 1 else ""
         raise UsageError(
-            f"{path}, line {rows[0][0]}: unknown column {shown(unknown[0])}.{parted} Known are: {', '.join(known)}."
+            f"{path}, line {rows[0][0]}: unknown column {quoted_value(unknown[0])}.{parted} Known are: "
+            f"{', '.join(known)}."
         )
     return Tables(swarm={}, machines=list(_csv_rows(path, header, rows[1:])))
 

@@ -51,9 +51,9 @@ class Key:
             return self._text(value, where)
         number = _number(value)
         if number is None:
-            raise UsageError(f"{where}: {self.name} = {shown(value)} is not a number.")
+            raise UsageError(f"{where}: {self.name} = {quoted_value(value)} is not a number.")
         if number == math.inf and isinstance(value, int):
-            raise UsageError(f"{where}: {self.name} = {shown(value)} is out of range: {self._range()}.")
+            raise UsageError(f"{where}: {self.name} = {quoted_value(value)} is out of range: {self._range()}.")
         if not math.isfinite(number):
             raise UsageError(f"{where}: {self.name} = {number} is not a finite number.")
         if number < self.low or (self.above and number == self.low) or number > self.high:
@@ -64,7 +64,9 @@ class Key:
 
     def _text(self, value: object, where: str) -> str:
         if not isinstance(value, str) or not (text := plain_name(value, NAME_CHARS)):
-            raise UsageError(f"{where}: {self.name} = {shown(value)} is not a text of 1 to {NAME_CHARS} characters.")
+            raise UsageError(
+                f"{where}: {self.name} = {quoted_value(value)} is not a text of 1 to {NAME_CHARS} characters."
+            )
         return text
 
     def _range(self) -> str:
@@ -139,7 +141,7 @@ def judged(keys: Sequence[Key], values: Mapping[str, object], where: str) -> dic
     known = {key.name: key for key in keys}
     for name in values:
         if name not in known:
-            raise UsageError(f"{where}: unknown key {shown(name)}. Known are: {', '.join(known)}.")
+            raise UsageError(f"{where}: unknown key {quoted_value(name)}. Known are: {', '.join(known)}.")
     given = {name: value for name, value in values.items() if value is not None and value != ""}
     for key in keys:
         if key.needed and key.name not in given:
@@ -167,6 +169,6 @@ def _number(value: object) -> float | None:
         return None
 
 
-def shown(value: object) -> str:
+def quoted_value(value: object) -> str:
     """Return a value that a person wrote as a message quotes it."""
     return plain_name(repr(value), NAME_CHARS)

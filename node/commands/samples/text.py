@@ -60,18 +60,18 @@ def _drawn(shown: Shown, width: int, bars: tuple[str, str], *, color: bool) -> s
 
 
 def _lines(shown: Shown, width: int, bars: tuple[str, str]) -> Iterator[Text]:
-    yield from _told(_heading(shown), width, style="bold")
+    yield from _wrapped(_heading(shown), width, style="bold")
     for group in shown.groups:
         yield Text()
-        yield from _told(_group(group), width, style="bold")
-        yield from _told(f"prompt, {len(group.prompt.tokens):,} tokens", width, style="dim")
+        yield from _wrapped(_group(group), width, style="bold")
+        yield from _wrapped(f"prompt, {len(group.prompt.tokens):,} tokens", width, style="dim")
         yield from _quoted(group.prompt, width, bars, last=PROMPT_LINES)
         for completion in group.completions:
-            yield from _told(_completion(completion), width, style="cyan")
+            yield from _wrapped(_completion(completion), width, style="cyan")
             for part in completion.parts:
                 yield from _quoted(part, width, bars)
         if group.kept.left_out:
-            yield from _told(f"{group.kept.left_out} more were too long to be kept", width, style="dim")
+            yield from _wrapped(f"{group.kept.left_out} more were too long to be kept", width, style="dim")
 
 
 def _heading(shown: Shown) -> str:
@@ -108,7 +108,7 @@ def _reward(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 
-def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
+def _wrapped(text: str, width: int, *, style: str) -> Iterator[Text]:
     """Yield the program's own text, wrapped between words."""
     line = ""
     for word in text.split(" "):

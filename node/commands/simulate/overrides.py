@@ -31,7 +31,7 @@ Figures = tuple[tuple[str, float], ...]
 """Keys of FIGURES, each with its value."""
 
 
-def told(key: str, value: float) -> str:
+def setting_text(key: str, value: float) -> str:
     """Return a setting in a few words."""
     return f"{FIGURES[key]} = {f'{value:,}' if key == 'rollouts' else words.seconds(value)}"
 

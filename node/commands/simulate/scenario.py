@@ -23,7 +23,7 @@ from learner.simulation.plan_driver import Blind, Reviews, Script
 from learner.simulation.trace import Learning
 from learner.simulation.world import Steering
 from node.commands.simulate.options import Mode
-from node.commands.simulate.overrides import Figures, figured, told
+from node.commands.simulate.overrides import Figures, figured, setting_text
 from node.runtime.errors import UsageError
 
 MOST_MACHINES = 10_000
@@ -109,7 +109,7 @@ class WhatIf:
         if self.plan is not None:
             yield "planned" if self.plan else "all active", WhatIf(plan=self.plan)
         for key, value in self.figures:
-            yield told(key, value), WhatIf(figures=((key, value),))
+            yield setting_text(key, value), WhatIf(figures=((key, value),))
 
 
 AS_IT_IS = WhatIf()

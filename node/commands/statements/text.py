@@ -61,7 +61,7 @@ def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) ->
         banned = [note for note in statement.reputations.values() if note.banned]
         lines += [f"{note.peer} was banned: {plain_name(note.banned, 400)}" for note in banned]
     shown = statement.proven[:PROVEN_SHOWN]
-    lines += ["", *map(_told, shown)] if shown else []
+    lines += ["", *map(_one_text, shown)] if shown else []
     if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
         lines.append(f"... and {hidden:,} more records that are proved to have trained a version.")
     if statement.uncredited:
@@ -127,7 +127,7 @@ def verdict_json(statement: Statement) -> str:
 
 def proofs_text(statement: Statement) -> str:
     """Return what a checked statement proves about one record."""
-    told = "".join(f"{_told(one)}\n" for one in statement.proven)
+    told = "".join(f"{_one_text(one)}\n" for one in statement.proven)
     return told + "The learner signed that, and the operator had certified the learner.\n"
 
 
@@ -230,7 +230,7 @@ def _reputation(note: ReputationNote) -> dict[str, object]:
     }
 
 
-def _told(one: Proven) -> str:
+def _one_text(one: Proven) -> str:
     published = "" if one.version == one.published else f", published as {one.published}"
     return (
         f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "

@@ -120,7 +120,7 @@ async def warmup(wanted: Wanted, *, as_json: bool = False, trainer: Sequence[str
     except Stopped:
         progress.stopped(_stopped(kept))
         return STOPPED_EXIT_CODE
-    progress.done(_told(out, ending, wanted), out=str(out), steps=ending.steps)
+    progress.done(_ending_text(out, ending, wanted), out=str(out), steps=ending.steps)
     return 0
 
 
@@ -371,7 +371,7 @@ def _troubles(progress: Progress) -> Any:
     return hear
 
 
-def _told(out: Path, ending: Ending, wanted: Wanted) -> str:
+def _ending_text(out: Path, ending: Ending, wanted: Wanted) -> str:
     figures = [] if ending.loss is None else [f"held-out loss {ending.loss:.4f}"]
     figures += [] if ending.judged is None else [ending.judged.told]
     shown = f": {'; '.join(figures)}" if figures else ""

@@ -35,7 +35,7 @@ from node.tasks.data_files.delimited import TAB, Delimited
 from node.tasks.data_files.formats import SAVED
 from node.tasks.data_files.json_lines import JsonLines
 from node.tasks.data_files.parquet import Parquet
-from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, told_names
+from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, names_text
 from node.tasks.data_files.saved_dataset import SavedDataset
 from node.tasks.data_files.several_files import open_files
 from node.tasks.tokenizer import TextCodec
@@ -113,7 +113,7 @@ class Reader:
         asked = next((name for name in ("prompt", "messages") if name in has), "")
         if not asked or not said:
             fix = "Name the fields that hold them, for example --field prompt=question"
-            raise BadRow(f"has none of these: {SHAPES}; its fields are {told_names(row.names) or 'none'}", fix)
+            raise BadRow(f"has none of these: {SHAPES}; its fields are {names_text(row.names) or 'none'}", fix)
         return self._answered(row, asked, said)
 
     def _answered(self, row: Row, asked: str, said: str) -> list[Passage]:

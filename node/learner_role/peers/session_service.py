@@ -39,7 +39,7 @@ from node.network.budget_reports import FaultLog
 from protocol.accounting.tally import tally_of
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
-from protocol.reach import Reach, reach_told
+from protocol.reach import Reach, reach_from
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     IN_GOOD_ORDER,
@@ -159,7 +159,7 @@ class SessionService(Service):
             takes_recalls=LEASE_RECALLS in hello.ext,
             takes_proofs=PROOFS in hello.ext,
             takes_revisions=RECEIPT_REVISIONS in hello.ext,
-            reach=reach_told(hello.ext),
+            reach=reach_from(hello.ext),
         )
         if (reach := self.state.present[peer].reach) is not None:
             self._note_reach(peer, reach)
@@ -201,7 +201,7 @@ class SessionService(Service):
         self.leases.remind(peer)
         if self.trust is not None:
             self.trust.revisions.tell(peer)
-        if (reach := reach_told(heartbeat.ext)) is not None:
+        if (reach := reach_from(heartbeat.ext)) is not None:
             self._unheard[peer] = reach
             self._hear_reach(peer, presence)
         self._counts.add(peer, presence, heartbeat, self.state.present)
@@ -439,8 +439,8 @@ class SessionService(Service):
             if presences:
                 self.ledger.peers.peers_present(presences, now_ms)
             if troubles:
-                self.ledger.peers.troubles_told(troubles)
+                self.ledger.peers.write_troubles(troubles)
             if reaches or met:
-                self.ledger.peers.reach_told(reaches, met)
+                self.ledger.peers.write_reach(reaches, met)
 
         return write

@@ -14,7 +14,7 @@ from protocol.work import Heartbeat
 def hear_troubles(context: LearnerContext, peer: PeerId, name: str, heartbeat: Heartbeat) -> None:
     """Note what the node with this `name` cannot do, and log what is new."""
     state, now_s, now_ms = context.state, trio.current_time(), context.now_ms()
-    for trouble in state.troubles.heard(
+    for trouble in state.troubles.record(
         peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=ChainMap(state.present, state.teachers)
     ):
         context.events.emit(

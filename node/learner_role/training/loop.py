@@ -35,7 +35,7 @@ import trio
 from learner.artifacts.checkpoint_retention import Keep
 from learner.curriculum.offline_stream import LoggedGroup
 from learner.ledger.rows import CheckpointRow, StepRow, TimeRow
-from learner.provisioning.estimation.learner_time import BLOCKED, OF_STEPS, LearnerTime, TimeKind, told_time
+from learner.provisioning.estimation.learner_time import BLOCKED, OF_STEPS, LearnerTime, TimeKind, seconds_by_kind
 from learner.provisioning.estimation.recording import Passed, Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
@@ -274,7 +274,7 @@ class TrainingLoop(Service):
         """Return the time since the last record, outside of a step, for the ledger, and add it to the recording."""
         row = self.time.take(self.capacity.chain.head.version + 1)
         if row is not None:
-            self.recorder.record(Passed(at_s=self.recorder.now_s(), time=told_time(row.time)))
+            self.recorder.record(Passed(at_s=self.recorder.now_s(), time=seconds_by_kind(row.time)))
         return row
 
     def _bear(self, loss: TrainerLost) -> None:
@@ -559,7 +559,7 @@ class TrainingLoop(Service):
                 rollouts=batch.rollouts,
                 lags=dict(lags),
                 stale=batch.stale,
-                time=told_time(time),
+                time=seconds_by_kind(time),
             )
         )
 

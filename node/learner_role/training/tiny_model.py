@@ -100,7 +100,7 @@ class StartingModel:
             positions = positions_of(untrained) or MAX_EPISODE_TOKENS
             limits = EpisodeLimits(turns=self.max_turns, tokens=positions, turn_tokens=self.max_new_tokens)
 
-            def told(steps: int, scores: Scores) -> None:
+            def report(steps: int, scores: Scores) -> None:
                 events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
 
             warm_start = WarmStart(
@@ -116,6 +116,6 @@ class StartingModel:
                     stop_ids=encoded.codec.stop_ids,
                 ),
                 scratch=scratch,
-                told=told,
+                report=report,
             )
             return await warm_start.run(out / MODEL)

@@ -90,7 +90,7 @@ class WarmStart:
     terms: WarmStartTerms
     evaluation: EvaluationTerms
     scratch: Path
-    told: Callable[[int, Scores], None]
+    report: Callable[[int, Scores], None]
 
     async def run(self, directory: Path) -> Scores:
         """Teach until the accuracy is in the band, write the model to `directory`, and return its scores.
@@ -107,7 +107,7 @@ class WarmStart:
                 await self.trainer.call("supervised", {"learning_rate": pace.rate}, arrays_of(examples))
                 cursor += terms.batch
             scores = await self._scores(attempt)
-            self.told(steps + pace.block, scores)
+            self.report(steps + pace.block, scores)
             if terms.is_met(scores):
                 await self.trainer.call("export", {"directory": str(directory), "dtype": "float32"})
                 return scores

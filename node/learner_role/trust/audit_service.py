@@ -266,7 +266,7 @@ class AuditService(Service):
 
     def _note_unusual(self, peer: PeerId) -> bool:
         """Return whether the peer is unusual. An event is emitted when it becomes so."""
-        told = self.unusual.told(peer)
+        told = self.unusual.describe(peer)
         if told is None:
             self._unusual.discard(peer)
         elif peer not in self._unusual:

@@ -143,7 +143,7 @@ class AuditLoop(Service):
             took_s = trio.current_time() - began
         self._failures = 0
         await trio.to_thread.run_sync(self.ledger.trust.engine_used, "audits", took_s)
-        over = self.service.agenda.heard(portion, told)
+        over = self.service.agenda.take_results(portion, told)
         await self.service.conclude(over)
         self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.service.agenda))
         return took_s

@@ -103,7 +103,7 @@ async def _ask(
         async with opened() as engine:
             while (portion := agenda.next()) is not None:
                 told = await found_by(engine, portion, lambda manifest: held[manifest][1])
-                for _, found in agenda.heard(portion, told):
+                for _, found in agenda.take_results(portion, told):
                     return found
     except EngineError as error:
         raise RunError(f"The tokens cannot be regenerated here: {error}") from None

@@ -161,4 +161,4 @@ class ReceiptRevisions(Service):
     def write(self) -> Callable[[], None]:
         """Return a function that writes pending changes to the ledger. Call it on a thread."""
         told, self._told = self._told, []
-        return lambda: self.ledger.trust.revisions_told(told) if told else None
+        return lambda: self.ledger.trust.write_revisions_sent(told) if told else None

@@ -16,7 +16,7 @@ from learner.ledger.audit_recount import Replay, replayed
 from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.rows import AuditRow
 from learner.trust.audit_history import GROUP_ERROR, SUSPECT_EVIDENCE, AuditHistory
-from learner.trust.ban_evidence import TEST_ERROR, History, Margin, Measure, heard, log_evidence
+from learner.trust.ban_evidence import TEST_ERROR, History, Margin, Measure, log_evidence, with_audit
 from node.reports.model.audits import SelectionEvidence, is_same
 from node.reports.readers.audits import selection_of
 from node.runtime import formatting as words
@@ -59,7 +59,7 @@ def counted_of(ledger: LedgerReader, audit: AuditRow) -> Iterator[str]:
     for margin, counted in zip(margins, audit.counts, strict=True):
         if counted.trials:
             yield f"  {beyond(margin)}: {counted.above:,} of {counted.trials:,}; {allowed(margin)}"
-    alone = log_evidence(heard(History(), audit.counted, margins))
+    alone = log_evidence(with_audit(History(), audit.counted, margins))
     yield (
         f"By itself it is {max(0.0, alone):.2f} nats of evidence against its peer; a group fails from "
         f"{-math.log(GROUP_ERROR):.2f} on. {_after_it(audit.evidence)}"

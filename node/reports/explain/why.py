@@ -138,7 +138,7 @@ def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) ->
     return "\n".join(
         [
             f"Lease {first.lease.hex()}, judged {words.moment(first.issued_ms)}; {counted}.",
-            *_told(decisions if index is None else _of_place(decisions, index)),
+            *_fates_text(decisions if index is None else _of_place(decisions, index)),
             *_came_again(again),
         ]
     )
@@ -269,7 +269,7 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         )
         for row in ledger.work.fates(meant.lease, meant.record)
     ]  # fmt: skip
-    yield from _told(decisions if meant.index is None else _of_place(decisions, meant.index))
+    yield from _fates_text(decisions if meant.index is None else _of_place(decisions, meant.index))
     if meant.record is not None:
         yield from _came_again(ledger.work.came_again(meant.record, meant.lease))
 
@@ -291,7 +291,7 @@ def _fate(row: RecordFate, *, is_audited: bool) -> str:
     return f"not trained on: its group was dropped ({row.dropped})" if row.dropped else "not trained on yet"
 
 
-def _told(decisions: Sequence[Decision]) -> Iterator[str]:
+def _fates_text(decisions: Sequence[Decision]) -> Iterator[str]:
     """Yield the records, those with the same fate together, then once for each rule what it means and what to do."""
     alike: dict[tuple[Rule, str, str], list[Decision]] = {}
     for one in decisions:

@@ -163,7 +163,7 @@ def joined(spans: Iterable[Span], *, gap_s: float) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def told_of(peers: Sequence[tuple[PeerId, int]], limit: int = PEERS_TOLD) -> list[PeerId]:
+def peers_with_history(peers: Sequence[tuple[PeerId, int]], limit: int = PEERS_TOLD) -> list[PeerId]:
     """Return the peers that get a history, in the order of `peers`, which gives the number of blamed records of each.
 
     Half of the room is for the most blamed peers, which an operator looks for; the rest goes to the first ones.

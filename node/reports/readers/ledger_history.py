@@ -24,7 +24,7 @@ from node.reports.model.history import (
     Span,
     StepLag,
     joined,
-    told_of,
+    peers_with_history,
 )
 from node.reports.model.report import SwarmReport
 from protocol.core.ids import PeerId, PolicyVersion
@@ -33,7 +33,7 @@ from protocol.work import Rule
 
 def read_history(ledger: LedgerReader, report: SwarmReport) -> History:
     """Return the history of the run of `report`, which has none yet."""
-    told = told_of([(peer.peer, peer.blamed) for peer in report.peers])
+    told = peers_with_history([(peer.peer, peer.blamed) for peer in report.peers])
     started_ms, wall_s = report.started_ms, report.wall_s
     spans, presences = _presences(ledger, started_ms, wall_s)
     together, judged = _judged(ledger, started_ms, Bins(wall_s=wall_s), set(told))

@@ -100,6 +100,6 @@ class TeachingServices(NodeServices):
             pending=counts.pending,
             engine_s=counts.engine_s,
             hours_left_s=self.role.shift.left_s,
-            energy=self.energy.told(),
-            troubles=self.role.retry_policy.told,
+            energy=self.energy.reported(),
+            troubles=self.role.retry_policy.troubles,
         )

@@ -56,7 +56,7 @@ def load_pyarrow(path: object) -> Any:
     return pyarrow
 
 
-def told(error: BaseException) -> str:
+def one_line_of(error: BaseException) -> str:
     """Return an error of Arrow as one line."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return one_line(first, 200).rstrip(". ")
@@ -110,7 +110,7 @@ class ArrowRows:
             if 0 < len(bad) < batch.num_rows:
                 first = last = first + bad[0]
             where = self._file.place(first) if first == last else f"{self._file.path}, rows {first} to {last}"
-            raise TaskError(f"{where}: damaged, or not UTF-8 text: {told(error)}. {fix}.") from error
+            raise TaskError(f"{where}: damaged, or not UTF-8 text: {one_line_of(error)}. {fix}.") from error
 
     def _is_whole(self, batch: Any) -> bool:
         try:
@@ -138,7 +138,7 @@ class ArrowRows:
         except (arrow.ArrowException, ValueError, OverflowError, KeyError, RecursionError) as error:
             raise TaskError(
                 f"{self._file.path}: rows {self._number + 1} to {self._number + len(column)} cannot be read as values: "
-                f"{told(error)}. Store the column as text or numbers."
+                f"{one_line_of(error)}. Store the column as text or numbers."
             ) from error
 
     def _fields(self, values: dict[str, Any]) -> dict[str, Any]:

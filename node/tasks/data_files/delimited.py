@@ -22,7 +22,7 @@ from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import without_mark
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.formats import advice
-from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, told_name, told_names
+from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, name_text, names_text
 
 TAB = "\t"
 
@@ -69,11 +69,11 @@ class Delimited(DataFile):
             return BadRow("names no columns, and seems to be JSON", "Write jsonl: before its name")
         other = next((mark for mark in _OTHER_DELIMITERS if len(names) == 1 and mark in names[0]), "")
         if other:
-            shown = f"has one column, `{told_name(names[0])}`, and seems to be divided by {other!r}"
+            shown = f"has one column, `{name_text(names[0])}`, and seems to be divided by {other!r}"
             return BadRow(shown, f"Write delimiter={'tab' if other == TAB else other} in the spec")
-        first = told_name(names[0])
+        first = name_text(names[0])
         fix = f"Let the first line name the columns, and say in the spec which to read, as in prompt={first}"
-        return BadRow(f"names none of the columns to read; its columns are {told_names(names)}", fix)
+        return BadRow(f"names none of the columns to read; its columns are {names_text(names)}", fix)
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line where it begins, cells) of each row that is not blank."""

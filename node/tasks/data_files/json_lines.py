@@ -21,7 +21,7 @@ from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_line, without_mark
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.formats import advice
-from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, told_name
+from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, name_text
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
@@ -79,7 +79,7 @@ def _read_row(number: int, line: bytes, asked: frozenset[str]) -> Row:
             raise ValueError(f"`{half}` is half of a surrogate pair, which is not a character") from error
         raise
     if doubled := _doubled_key(line, asked):
-        raise ValueError(f"has the key `{told_name(doubled)}` twice in one object")
+        raise ValueError(f"has the key `{name_text(doubled)}` twice in one object")
     return Row(number=number, fields=fields, names=tuple(found), nested=partial(_nested, found))
 
 

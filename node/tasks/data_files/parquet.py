@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from learner.artifacts.regular_file import open_file
 from node.tasks.api.interface import TaskError
-from node.tasks.data_files.arrow_tables import ROWS_AT_ONCE, ArrowRows, load_pyarrow, told
+from node.tasks.data_files.arrow_tables import ROWS_AT_ONCE, ArrowRows, load_pyarrow, one_line_of
 from node.tasks.data_files.formats import advice, advice_of_name
 from node.tasks.data_files.rows import DataFile, Row
 
@@ -59,6 +59,6 @@ class Parquet(DataFile):
         except (arrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
             what_next = advice(self.path, advice_of_name(self.path)) if "magic" in str(error) else ""
             raise TaskError(
-                f"{self.path}: cannot be read as Parquet: {told(error)}. "
+                f"{self.path}: cannot be read as Parquet: {one_line_of(error)}. "
                 f"{what_next or 'Download or write the file again.'}"
             ) from error

@@ -86,7 +86,7 @@ class Row:
         close = (get_close_matches(name, names, n=1) or get_close_matches(inner, names, n=1) or [*usual, ""])[0]
         hint = f" (did you mean `{close}`?)" if close else ""
         fix = f"Name the field in the spec, {f'as in {key}={close}' if close else f'with {key}='}, or correct the row"
-        raise BadRow(f"has no field `{name}`{hint}; its fields are {told_names(names) or 'none'}", fix)
+        raise BadRow(f"has no field `{name}`{hint}; its fields are {names_text(names) or 'none'}", fix)
 
 
 def prefixes(name: str) -> list[str]:
@@ -105,13 +105,13 @@ def _find(fields: Mapping[str, Any], name: str) -> Any:
     return MISSING
 
 
-def told_names(names: Sequence[str]) -> str:
+def names_text(names: Sequence[str]) -> str:
     """Return the names as text for a message, or the first ones if there are many."""
-    shown = ", ".join(f"`{told_name(name)}`" for name in names[:MAX_NAMES_TOLD])
+    shown = ", ".join(f"`{name_text(name)}`" for name in names[:MAX_NAMES_TOLD])
     return shown + (f" and {len(names) - MAX_NAMES_TOLD} more" if len(names) > MAX_NAMES_TOLD else "")
 
 
-def told_name(name: str) -> str:
+def name_text(name: str) -> str:
     """Return a name that a file holds, or the start of a long one, as text for a message."""
     return one_line(name, MAX_NAME_TOLD)
 

@@ -22,10 +22,10 @@ from learner.artifacts.regular_file import open_file, read_file
 from learner.artifacts.text_files import parse_json
 from node.tasks.api.interface import TaskError
 from node.tasks.api.options import suggestion
-from node.tasks.data_files.arrow_tables import ArrowRows, load_pyarrow, told
+from node.tasks.data_files.arrow_tables import ArrowRows, load_pyarrow, one_line_of
 from node.tasks.data_files.formats import SAVED, advice
 from node.tasks.data_files.parquet import PIECE_BYTES
-from node.tasks.data_files.rows import DataFile, Row, told_name
+from node.tasks.data_files.rows import DataFile, Row, name_text
 from protocol.core.codec import ready
 
 STATE, SPLITS = SAVED
@@ -76,11 +76,11 @@ class SavedDataset(DataFile):
                 raise TaskError(f"{self.path}: has no splits, only rows. Leave split= out.")
             return self.path
         splits = self._read_json(self.path / SPLITS, _Splits).splits
-        shown = ", ".join(map(told_name, splits)) or "none"
+        shown = ", ".join(map(name_text, splits)) or "none"
         if not self._split and len(splits) != 1:
             raise TaskError(
                 f"{self.path}: has several splits: {shown}. "
-                f"Name one, as in split={told_name((splits or ['train'])[0])}."
+                f"Name one, as in split={name_text((splits or ['train'])[0])}."
             )
         chosen = self._split or splits[0]
         if chosen not in splits or not _is_inside(chosen):
@@ -112,7 +112,7 @@ class SavedDataset(DataFile):
                     chosen = rows.columns(stream.schema.names)
                     yield from ((batch.select(chosen), stream.schema) for batch in stream)
         except (arrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else told(error)
+            why = error.strerror if isinstance(error, OSError) and error.strerror else one_line_of(error)
             raise TaskError(f"{path}: cannot be read as an Arrow stream: {why}. Save the data set again.") from error
 
     def _digest(self, file: BinaryIO) -> None:

@@ -26,7 +26,7 @@ from node.runtime.user_paths import as_path
 from node.tasks.answers.code_blocks import program_of
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
 from node.tasks.data_files.json_lines import JsonLines
-from node.tasks.data_files.rows import Row, told_names
+from node.tasks.data_files.rows import Row, names_text
 from node.tasks.kinds.problem_files import (
     ANSWER,
     FILE_OPTIONS,
@@ -148,7 +148,7 @@ def _read_problem(line: Row, *, names: Mapping[str, str], chat: Chat) -> CodePro
     prompt, template = prompt_of(row, chat, names["prompt"])
     asserts = row.asserts if isinstance(row.asserts, str) else "\n".join(row.asserts)
     if not row.tests and not asserts.strip():
-        there = told_names(line.names)
+        there = names_text(line.names)
         raise ValueError(f"has neither `{names['tests']}` nor `{names['asserts']}`; its fields are {there}")
     if len(row.tests) > MAX_TESTS:
         raise ValueError(f"has {len(row.tests)} tests; the maximum is {MAX_TESTS}")

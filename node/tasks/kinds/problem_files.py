@@ -28,7 +28,7 @@ import msgspec
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
 from node.tasks.api.options import CHAT
-from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, told_names
+from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, names_text
 from node.tasks.kinds.decontamination import Excluded, describe_counts, read_date, read_excluded
 from protocol.core.codec import ready
 
@@ -384,7 +384,7 @@ def _read_line(row: Row, problem: Problem, arguments: TaskArguments, *, dated: b
         value = row.get(name := arguments.text("date"))
         if value is MISSING or value is None:
             fix = "Name the field that dates a row, as in date=FIELD, or leave the row out"
-            there = told_names(row.names)
+            there = names_text(row.names)
             raise BadRow(f"`{name}` is missing, but before= and held_out_from= need it; its fields are {there}", fix)
         day = read_date(value)
     if key and (value := row.get(key)) is not MISSING and value is not None:

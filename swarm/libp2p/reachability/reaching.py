@@ -144,7 +144,7 @@ class Reaching:
         own = announced or [parse_address(text) for text in self._host.addresses()]
         self.own_reach.offer(source, own)
 
-    def told(self) -> Reach:
+    def reach(self) -> Reach:
         """Return how others reach us, the reason for that verdict, and which peers we have met."""
         kind, why = self.own_reach.verdict()
         met: dict[PeerId, Way] = {}

@@ -154,7 +154,7 @@ def test_the_ledger_keeps_the_last_word_of_each(tmp_path: Path) -> None:
     met = MetRow(peer=ALPHA, other=BETA, way=Way.RELAYED, since_ms=1)
     punched = MetRow(peer=ALPHA, other=BETA, way=Way.PUNCHED, since_ms=2)
     for told, meeting in ((row, met), (later, punched)):
-        story.ledger.peers.reach_told([told], [meeting])
+        story.ledger.peers.write_reach([told], [meeting])
         story.ledger.peers.circuits_carried([CarriedRow(one=ALPHA, other=BETA, num_bytes=100)])
     story.ledger.close()
     with read_ledger(tmp_path / "ledger.sqlite") as ledger:
@@ -174,5 +174,5 @@ def test_a_ledger_of_before_tells_nothing_and_gets_the_tables(tmp_path: Path) ->
         assert (reader.peers.reach(), reader.peers.met(), reader.peers.carried()) == ([], [], [])
     for _ in range(2):
         with Ledger(path, swarm=SWARM) as ledger:
-            ledger.peers.reach_told([ReachRow(peer=ALPHA, kind=ReachKind.NOT, why="", since_ms=START_MS)], [])
+            ledger.peers.write_reach([ReachRow(peer=ALPHA, kind=ReachKind.NOT, why="", since_ms=START_MS)], [])
             assert len(ledger.peers.reach()) == 1

@@ -34,7 +34,7 @@ NO = "attention 'x' is not supported"
 
 
 def hear(made: Troubles, peer: PeerId, *troubles: Trouble, now_s: float = 0.0) -> list[Trouble]:
-    return made.heard(peer, troubles, now_s=now_s, now_ms=NOW_MS + round(1000 * now_s), present=(HERE, THERE))
+    return made.record(peer, troubles, now_s=now_s, now_ms=NOW_MS + round(1000 * now_s), present=(HERE, THERE))
 
 
 def unable(made: Troubles, *, owing: Sequence[PeerId] = ()) -> str:

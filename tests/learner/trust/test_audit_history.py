@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.trust.audit_history import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
-from learner.trust.ban_evidence import Audited, Counted, Found, History, Margin, Measure, count_above, heard
+from learner.trust.ban_evidence import Audited, Counted, Found, History, Margin, Measure, count_above, with_audit
 from learner.trust.margins import (
     BETS,
     LARGE,
@@ -145,7 +145,7 @@ def test_there_are_as_many_bets_on_all_margins_so_that_what_was_heard_goes_on(
     parameters: int, arithmetic: Arithmetic, experts: Experts
 ) -> None:
     margins = margins_of(parameters, arithmetic, experts)
-    known = heard(History(), count_above([Found(gap=0.0, lead=1.0)], margins), margins)
+    known = with_audit(History(), count_above([Found(gap=0.0, lead=1.0)], margins), margins)
     assert len(known.log_wealth) == BETS
 
 

@@ -59,7 +59,7 @@ def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> No
     assert numbers(portion := agenda.next()) == [3, 2], "the oldest awaited group must come with others of its version"
     assert portion is not None
     assert agenda.next() == portion, "the same again until it is heard"
-    assert [one.lease[-1] for one, _ in agenda.heard(portion, found_of(portion))] == [3, 2]
+    assert [one.lease[-1] for one, _ in agenda.take_results(portion, found_of(portion))] == [3, 2]
     assert numbers(agenda.next()) == [4]
     assert len(agenda) == 2
 
@@ -72,7 +72,7 @@ def test_formats_of_one_version_are_asked_one_by_one() -> None:
         portion = agenda.next()
         assert portion is not None
         assert (numbers(portion), portion.form) == (numbers_of, form)
-        agenda.heard(portion, found_of(portion))
+        agenda.take_results(portion, found_of(portion))
     assert agenda.next() is None
 
 
@@ -82,11 +82,11 @@ def test_a_completion_of_two_versions_is_over_when_both_were_asked() -> None:
     first = agenda.next()
     assert first is not None
     assert first.version == PolicyVersion(1, 1)
-    assert agenda.heard(first, found_of(first)) == []
+    assert agenda.take_results(first, found_of(first)) == []
     second = agenda.next()
     assert second is not None
     assert second.version == PolicyVersion(1, 2)
-    [(_, found)] = agenda.heard(second, found_of(second))
+    [(_, found)] = agenda.take_results(second, found_of(second))
     assert [one.gap for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0], "each token must be compared with its own version"
     assert agenda.next() is None
 
@@ -99,7 +99,7 @@ def test_one_portion_is_bounded_unless_a_single_completion_is_more() -> None:
         portion = agenda.next()
         assert portion is not None
         assert len(portion.passages) == expected
-        agenda.heard(portion, found_of(portion))
+        agenda.take_results(portion, found_of(portion))
     assert len(agenda) == 0
 
 
@@ -116,7 +116,7 @@ def test_however_often_a_completion_changes_its_version_each_reads_it_once() -> 
     agenda, found = Agenda(), dict[int, list[float]]()
     agenda.add(audit)
     while (portion := agenda.next()) is not None:
-        over = agenda.heard(portion, found_of(portion))
+        over = agenda.take_results(portion, found_of(portion))
         found[portion.version.version] = [1.0]
     [(_, tokens)] = over
     assert [one.gap for one in tokens] == [0.0, 1.0, 3.0, 2.0, 4.0, 5.0], "each by the version that made it"
@@ -155,7 +155,7 @@ def test_what_is_gone_is_given_back() -> None:
     late = agenda.next()
     assert [one.lease[-1] for one in agenda.lost(ManifestHash(bytes([2]) * 32))] == [1, 2]
     assert late is not None
-    assert agenda.heard(late, found_of(late)) == [], "an answer that nobody waits for any more"
+    assert agenda.take_results(late, found_of(late)) == [], "an answer that nobody waits for any more"
     assert [one.lease[-1] for one in agenda.withdraw(OTHER.peer_id)] == [3]
     assert agenda.clear() == []
     assert len(agenda) == 0
@@ -177,7 +177,7 @@ def test_every_lease_is_audited_whole_and_once(given: list[tuple[bool, list[tupl
     over: list[int] = []
     while (portion := agenda.next()) is not None:
         assert {one.manifest for _, _, one in portion.passages} == {portion.manifest}
-        for one, found in agenda.heard(portion, found_of(portion)):
+        for one, found in agenda.take_results(portion, found_of(portion)):
             over.append(int.from_bytes(one.lease, "big"))
             assert len(found) == sum(tokens for _, tokens in given[over[-1]][1])
     assert sorted(over) == list(range(len(given)))

@@ -24,9 +24,9 @@ from learner.trust.ban_evidence import (
     Measure,
     bets_on,
     count_above,
-    heard,
     is_convicted,
     log_evidence,
+    with_audit,
 )
 from learner.trust.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
 
@@ -47,7 +47,7 @@ def audited(tokens: int, *above: int) -> Audited:
 def told(audits: list[Audited], margins: tuple[Margin, ...] = EXACT) -> History:
     history = History()
     for audited in audits:
-        history = heard(history, audited, margins)
+        history = with_audit(history, audited, margins)
     return history
 
 
@@ -57,7 +57,7 @@ def audits_until_convicted(rate: float, *, before: int = 0, tokens: int = 64, se
     history = told([audited(tokens // 2, 0, 0)] * before)
     for number in range(1, limit):
         close, clear = (sum(dice.random() < rate for _ in range(tokens // 2)) for _ in EXACT)
-        history = heard(history, audited(tokens // 2, close, clear), EXACT)
+        history = with_audit(history, audited(tokens // 2, close, clear), EXACT)
         if is_convicted(history):
             return number
     return limit
@@ -156,7 +156,7 @@ def test_honest_peers_are_convicted_by_nobody() -> None:
         history, most = History(), 0.0
         for _ in range(200):
             above = sum(dice.random() < 0.01 for _ in range(20))
-            history = heard(history, audited(20, above), margins)
+            history = with_audit(history, audited(20, above), margins)
             most = max(most, log_evidence(history))
         largest.append(most)
     for evidence in (2.0, 5.0, 20.0):
@@ -174,7 +174,7 @@ def test_what_is_off_twice_as_often_as_may_be_is_found() -> None:
     close = next(margin for margin in SMALL if margin.upto == 0.06)
     twice = Counted(above=round(2000 * close.rate), trials=1000)
     counts = tuple(twice if margin is close else Counted(above=0, trials=0) for margin in SMALL)
-    history = heard(History(), Audited(tokens=1000, counts=counts), SMALL)
+    history = with_audit(History(), Audited(tokens=1000, counts=counts), SMALL)
     assert log_evidence(history) > 30.0
 
 
@@ -191,11 +191,11 @@ def test_margins_may_be_calibrated_anew_and_not_be_more_or_fewer() -> None:
         Margin(above=0.05, upto=0.5, rate=1e-2, measure=Measure.GAP),
         Margin(above=0.5, over=0.5, rate=1e-3, measure=Measure.GAP),
     )
-    assert log_evidence(heard(history, audited(64, 1, 0), wider)) < 1.0
+    assert log_evidence(with_audit(history, audited(64, 1, 0), wider)) < 1.0
     with pytest.raises(ValueError, match="2 counts for 1 margins"):
-        heard(history, audited(64, 0, 0), EXACT[:1])
+        with_audit(history, audited(64, 0, 0), EXACT[:1])
     with pytest.raises(ValueError, match="bets"):
-        heard(history, audited(64, 0, 0, 0), (*EXACT, LOGPROB))
+        with_audit(history, audited(64, 0, 0, 0), (*EXACT, LOGPROB))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_who_is_exact_where_draws_are_close_is_found_by_what_it_does_where_they_
     for _ in range(20):
         tokens = [Found(gap=0.0, lead=band.upto) for band in close for _ in range(5)]
         tokens += [Found(gap=5.0 * (dice.random() < 0.05), lead=clear.over + 1) for _ in range(43)]
-        history = heard(history, count_above(tokens, margins), margins)
+        history = with_audit(history, count_above(tokens, margins), margins)
     assert is_convicted(history)
 
 
@@ -244,7 +244,7 @@ def test_who_sends_what_it_likes_where_draws_are_close_is_found(margins: tuple[M
         tokens = [
             Found(gap=30.0 * (dice.random() < band.rate), lead=min(band.upto, 5.0)) for band in bands for _ in range(64)
         ]
-        history = heard(history, count_above(tokens, margins), margins)
+        history = with_audit(history, count_above(tokens, margins), margins)
     assert is_convicted(history)
 
 
@@ -256,7 +256,7 @@ def test_what_is_off_in_a_context_is_off_once(margins: tuple[Margin, ...]) -> No
     counted = count_above(shared, margins)
     assert counted.above(margins) == 1
     assert counted.counts[len(bands) - 1] == Counted(above=1, trials=64), "where the draw was clearest"
-    assert log_evidence(heard(History(), counted, margins)) < math.log(1e4)
+    assert log_evidence(with_audit(History(), counted, margins)) < math.log(1e4)
 
 
 @pytest.mark.parametrize("margins", ALL)
@@ -285,7 +285,7 @@ def test_the_evidence_is_fair_however_the_tokens_of_a_context_hang_together(
 
 def ratios(counts: list[Counted], together: list[Margin]) -> list[float]:
     """Return the log likelihood ratios of one bet, for each multiple."""
-    after = heard(History(), Audited(tokens=1, counts=tuple(counts)), together)
+    after = with_audit(History(), Audited(tokens=1, counts=tuple(counts)), together)
     own = bets_on(together).index(together) * len(MULTIPLES)
     return [wealth + math.log(2) for wealth in after.log_wealth[own : own + len(MULTIPLES)]]
 

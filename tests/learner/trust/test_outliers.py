@@ -18,7 +18,7 @@ def group(dice: random.Random, share: float, tokens: float = 100.0) -> tuple[lis
 
 def seen(unusual: Unusual, peer: str, rewards: list[float], tokens: list[int]) -> str | None:
     unusual.delivered(peer, "words", rewards, tokens)
-    return unusual.told(peer)
+    return unusual.describe(peer)
 
 
 def swarm_of(dice: random.Random, unusual: Unusual, groups: int, share: float = 0.5, learning: float = 0.0) -> int:
@@ -71,7 +71,7 @@ def test_who_has_more_of_an_easy_task_than_others_is_not_unusual() -> None:
         task, share, tokens = ("easy", 0.9, 20.0) if number % 4 == 0 or number % 20 == 7 else ("hard", 0.2, 200.0)
         peer = f"peer {number % 20}"
         unusual.delivered(peer, task, *group(dice, share, tokens))
-        assert unusual.told(peer) is None
+        assert unusual.describe(peer) is None
 
 
 def test_a_task_that_always_pays_the_same_makes_nobody_unusual() -> None:
@@ -102,7 +102,7 @@ def trained(dice: random.Random, unusual: Unusual, groups: int) -> int:
         peer = number % 20
         lag = peer % 4 if dice.random() < 0.8 else dice.randrange(4)
         unusual.trained(f"peer {peer}", lag, drift(dice, lag, 0.008 if peer < 5 else 0.0))
-        told += unusual.told(f"peer {peer}") is not None
+        told += unusual.describe(f"peer {peer}") is not None
     return told
 
 
@@ -114,7 +114,7 @@ def test_one_in_bfloat16_among_those_in_float32_is_not_unusual() -> None:
     unusual = Unusual()
     for number in range(2000):
         unusual.trained(f"peer {number % 20}", 0, 0.015 if number % 20 == 0 else 1e-6)
-        assert unusual.told("peer 0") is None
+        assert unusual.describe("peer 0") is None
 
 
 @pytest.mark.parametrize(("lag", "claims"), [(0, 0.3), (1, 0.3), (3, 0.5), (1, 20.0)])
@@ -125,13 +125,13 @@ def test_who_claims_what_its_version_does_not_say_is_seen_soon(lag: int, claims:
     while told is None:
         assert trained(dice, unusual, 5) == 0
         unusual.trained("liar", lag, claims)
-        told, until = unusual.told("liar"), until + 1
+        told, until = unusual.describe("liar"), until + 1
     assert until <= 20
     assert told.startswith("mismatch +")
     for _ in range(200):
         trained(dice, unusual, 5)
         unusual.trained("liar", lag, drift(dice, lag))
-    assert unusual.told("liar") is None, "that is over"
+    assert unusual.describe("liar") is None, "that is over"
 
 
 def test_absurd_claims_of_some_hide_nobody() -> None:
@@ -142,5 +142,5 @@ def test_absurd_claims_of_some_hide_nobody() -> None:
         unusual.trained("absurd", 1, 100.0)
         unusual.trained("liar", 1, 0.3)
         for peer in told:
-            told[peer] += unusual.told(peer) is not None
+            told[peer] += unusual.describe(peer) is not None
     assert min(told.values()) > 250

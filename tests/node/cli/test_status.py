@@ -86,7 +86,7 @@ def test_it_says_which_nodes_cannot_work(state: Path) -> None:
             TroubleRow(peer=peer, kind="install", version=PolicyVersion(1, 0), times=2, reason="no", since_ms=START_MS)
             for peer in (ALPHA, BETA)
         ]
-        ledger.peers.troubles_told(told)
+        ledger.peers.write_troubles(told)
     assert lines(state)["nodes unable"] == "2 of 2 nodes cannot install 1.0: no"
     board, delays = StatusFile(state), LoopFigures(p99_s=0.003, longest_s=0.07)
     board.show(NodeStatus(doing="at work", limits={}, loop=delays))

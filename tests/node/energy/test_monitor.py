@@ -57,7 +57,7 @@ async def test_what_is_read_and_estimated_is_told(machine: Machine, mock_clock: 
         await until(lambda: machine.looked == 2)
         machine.engine_s = 2.0
         await machine.look(100.0, mock_clock)
-        await until(lambda: watch.told() == [Energy(EnergySource.RAPL, 100.0), Energy(EnergySource.TABLE, 600.0)])
+        await until(lambda: watch.reported() == [Energy(EnergySource.RAPL, 100.0), Energy(EnergySource.TABLE, 600.0)])
         machine.is_lent = False
         await machine.look(5000.0, mock_clock)
         machine.is_lent = True
@@ -82,12 +82,12 @@ async def test_a_sum_is_said_now_and_then(machine: Machine, mock_clock: MockCloc
 
 async def test_a_machine_without_meters_tells_nothing(machine: Machine, mock_clock: MockClock) -> None:
     watch = machine.watch(Meters(told="nothing", rapl=Rapl(zones=())))
-    assert watch.told() == []
+    assert watch.reported() == []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
         await until(lambda: machine.looked == 2)
         nursery.cancel_scope.cancel()
-    assert watch.told() == []
+    assert watch.reported() == []
 
 
 async def test_an_owner_may_keep_it(machine: Machine, mock_clock: MockClock) -> None:
@@ -96,6 +96,6 @@ async def test_an_owner_may_keep_it(machine: Machine, mock_clock: MockClock) -> 
         nursery.start_soon(watch.run)
         await until(lambda: machine.looked == 2)
         machine.engine_s = 3.0
-        assert watch.told() == []
+        assert watch.reported() == []
         assert watch.joules == {EnergySource.TABLE: 300.0}
         nursery.cancel_scope.cancel()

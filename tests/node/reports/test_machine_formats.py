@@ -78,8 +78,8 @@ def rich_report(path: Path) -> SwarmReport:
         peer=BETA, kind="install", version=PolicyVersion(1, 2), times=3, reason="too large", since_ms=START_MS,
         ended_ms=None,
     )  # fmt: skip
-    story.ledger.peers.troubles_told([trouble])
-    story.ledger.peers.reach_told(
+    story.ledger.peers.write_troubles([trouble])
+    story.ledger.peers.write_reach(
         [ReachRow(peer=ALPHA, kind=ReachKind.BY_PUNCHING, why="its router is shut", since_ms=START_MS + 1000)],
         [
             MetRow(peer=ALPHA, other=LEARNER, way=Way.DIALLED, since_ms=START_MS),

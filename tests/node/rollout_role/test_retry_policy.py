@@ -55,11 +55,11 @@ def test_leases_are_tried_again_sooner() -> None:
 def test_the_first_failure_is_told_and_success_takes_it_back() -> None:
     retry_policy = RetryPolicy()
     assert retry_policy.handle(failed(), 0.0)
-    assert retry_policy.told == [Trouble(INSTALL, 1, NO, FIRST)]
+    assert retry_policy.troubles == [Trouble(INSTALL, 1, NO, FIRST)]
     assert retry_policy.handle(failed(), 5.0)
-    assert retry_policy.told == [Trouble(INSTALL, 2, NO, FIRST)]
+    assert retry_policy.troubles == [Trouble(INSTALL, 2, NO, FIRST)]
     assert retry_policy.handle(Worked(kind=INSTALL), 10.0)
-    assert retry_policy.told == []
+    assert retry_policy.troubles == []
     assert retry_policy.again_s(INSTALL) == -math.inf
     assert not retry_policy.handle(Worked(kind=INSTALL), 11.0)
 
@@ -70,9 +70,9 @@ def test_what_concerns_one_version_alone_ends_with_the_next() -> None:
         retry_policy.handle(failed(), now_s)
     assert not retry_policy.handle(Arrived(version=FIRST), 16.0), "the same one, fetched once more"
     assert retry_policy.handle(Arrived(version=SECOND), 20.0)
-    assert (retry_policy.told, retry_policy.again_s(INSTALL)) == ([], -math.inf)
+    assert (retry_policy.troubles, retry_policy.again_s(INSTALL)) == ([], -math.inf)
     retry_policy.handle(failed(version=SECOND), 21.0)
-    assert retry_policy.told == [Trouble(INSTALL, 4, NO, SECOND)]
+    assert retry_policy.troubles == [Trouble(INSTALL, 4, NO, SECOND)]
     assert retry_policy.again_s(INSTALL) == 21.0 + FIRST_PAUSE_S[INSTALL]
 
 
@@ -81,9 +81,9 @@ def test_a_version_in_service_is_a_reason_to_try_leases_again() -> None:
     for now_s in (0.0, 1.0, 3.0):
         retry_policy.handle(failed(LEASE), now_s)
     retry_policy.handle(Worked(kind=INSTALL), 4.0)
-    assert (retry_policy.told, retry_policy.again_s(LEASE, ENGINE)) == ([], -math.inf)
+    assert (retry_policy.troubles, retry_policy.again_s(LEASE, ENGINE)) == ([], -math.inf)
     retry_policy.handle(failed(LEASE, SECOND), 5.0)
-    assert retry_policy.told == [Trouble(LEASE, 4, NO, SECOND)]
+    assert retry_policy.troubles == [Trouble(LEASE, 4, NO, SECOND)]
 
 
 def test_it_gives_up_a_version_that_never_installs() -> None:
@@ -160,7 +160,7 @@ def test_what_is_not_up_to_the_node_is_told_and_never_given_up() -> None:
     retry_policy = RetryPolicy()
     for number in range(100):
         retry_policy.handle(failed(LEASE, may_pass=True), 600.0 * number)
-    assert (retry_policy.ends_s, retry_policy.told) == (math.inf, [Trouble(LEASE, 100, NO, FIRST)])
+    assert (retry_policy.ends_s, retry_policy.troubles) == (math.inf, [Trouble(LEASE, 100, NO, FIRST)])
     assert retry_policy.again_s(LEASE) == 600.0 * 99 + LONGEST_PAUSE_S
 
 
@@ -170,9 +170,9 @@ def test_what_cannot_be_fetched_is_told_until_something_arrives() -> None:
         retry_policy.handle(
             Failed(kind=TroubleKind.FETCH, reason="no room", version=FIRST, may_pass=True), 100.0 * number
         )
-    assert (retry_policy.told, retry_policy.ends_s) == ([Trouble(TroubleKind.FETCH, 5, "no room", FIRST)], math.inf)
+    assert (retry_policy.troubles, retry_policy.ends_s) == ([Trouble(TroubleKind.FETCH, 5, "no room", FIRST)], math.inf)
     assert retry_policy.handle(Arrived(version=SECOND), 600.0)
-    assert retry_policy.told == []
+    assert retry_policy.troubles == []
 
 
 def test_a_rest_does_not_count() -> None:
@@ -182,7 +182,7 @@ def test_a_rest_does_not_count() -> None:
     assert retry_policy.ends_s == math.inf
     retry_policy.handle(Lent(is_lent=True), 30_000.0)
     assert retry_policy.ends_s == 30_000.0 + GIVE_UP_S
-    assert retry_policy.told == [Trouble(INSTALL, 1, NO, FIRST)]
+    assert retry_policy.troubles == [Trouble(INSTALL, 1, NO, FIRST)]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_rest_does_not_count() -> None:
 def test_a_reason_is_one_harmless_line(reason: str, told: str) -> None:
     retry_policy = RetryPolicy()
     retry_policy.handle(Failed(kind=LEASE, reason=reason), 0.0)
-    assert retry_policy.told == [Trouble(LEASE, 1, told)]
+    assert retry_policy.troubles == [Trouble(LEASE, 1, told)]
 
 
 EVENTS = st.one_of(
@@ -231,9 +231,9 @@ def test_whatever_happens_what_is_told_is_bounded_and_giving_up_has_its_reasons(
                 lent = is_lent
             case Failed():
                 fails += 1
-        kinds = [one.kind for one in retry_policy.told]
+        kinds = [one.kind for one in retry_policy.troubles]
         assert len(kinds) == len(set(kinds))
-        assert all(len(one.reason) <= MAX_TROUBLE_CHARS for one in retry_policy.told)
+        assert all(len(one.reason) <= MAX_TROUBLE_CHARS for one in retry_policy.troubles)
         assert all(retry_policy.again_s(kind) <= now_s + LONGEST_PAUSE_S for kind in kinds)
         assert retry_policy.again_s(INSTALL, LEASE, ENGINE) <= now_s + LONGEST_PAUSE_S
         if retry_policy.verdict(now_s) is not None:

@@ -211,9 +211,9 @@ async def test_the_pause_grows_also_where_each_try_ends_the_engine_and_what_was_
             await world.pass_s(1)
             assert await world.trusts(OLD) is True
         assert world.installs_of(NEW) == [0, 5, 15, 35, 75, 155]
-        [told] = world.retry_policy.told
+        [told] = world.retry_policy.troubles
         assert (told.kind, told.version, told.times) == (INSTALL, NEW, 6)
         engine.loads = fine
         await world.pass_s(200)
         assert world.service.installed == NEW
-        assert world.retry_policy.told == []
+        assert world.retry_policy.troubles == []

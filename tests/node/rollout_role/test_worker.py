@@ -161,7 +161,7 @@ async def test_an_engine_that_refuses_every_lease_is_tried_seldom_told_of_and_gi
     assert unable.is_everyone
     assert unable.text.endswith(reason), "it has left, and its learner knows why"
     assert role.told("gave_up") == [{"reason": str(gave_up.value)}]
-    assert [one.kind for one in role.role.retry_policy.told] == [kind]
+    assert [one.kind for one in role.role.retry_policy.troubles] == [kind]
 
 
 async def test_a_version_that_cannot_be_installed_is_tried_seldom_told_of_and_given_up(
@@ -190,12 +190,12 @@ async def test_what_fails_for_a_while_is_told_and_taken_back(tmp_path: Path, aut
         await until(lambda: learner.run.unable().is_everyone)
         assert learner.run.unable().text == "1 of 1 nodes cannot use their leases: no memory"
         await role.here.wait()
-        assert role.role.retry_policy.told[0] == Trouble(
-            TroubleKind.LEASE, role.role.retry_policy.told[0].times, "no memory", role.role.installed
+        assert role.role.retry_policy.troubles[0] == Trouble(
+            TroubleKind.LEASE, role.role.retry_policy.troubles[0].times, "no memory", role.role.installed
         )
         await until(lambda: role.role.counts.admitted > 0)
         await until(lambda: learner.run.unable().nodes == 0)
-        assert role.role.retry_policy.told == []
+        assert role.role.retry_policy.troubles == []
 
 
 async def test_a_newer_version_is_tried_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -212,7 +212,7 @@ async def test_a_newer_version_is_tried_at_once(tmp_path: Path, autojump_clock: 
         await until(lambda: role.role.installed is not None)
         [newer_s] = [at_s for at_s, version in role.installs if version != FIRST][:1]
         assert newer_s - before_s < LONGEST_PAUSE_S / 2
-        assert role.role.retry_policy.told == []
+        assert role.role.retry_policy.troubles == []
 
 
 async def test_leases_that_go_back_for_the_owner_are_no_failure(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -224,7 +224,7 @@ async def test_leases_that_go_back_for_the_owner_are_no_failure(tmp_path: Path, 
             await until(lambda: role.role._begun is not None)
             role.role.shift.hold("owner", "paused")
             await until(lambda: role.role._begun is None)
-            assert role.role.retry_policy.told == []
+            assert role.role.retry_policy.troubles == []
             role.role.shift.release("owner")
         assert {fields["reason"] for fields in role.told("leases_given_back")} == {HELD}
         assert role.role.retry_policy.ends_s == math.inf

@@ -24,7 +24,7 @@ from node.ui.live_view import (
     clock,
     lag_line,
     render,
-    shown,
+    show_live,
     sparkline,
     status_line,
 )
@@ -251,7 +251,7 @@ def test_more_notices_than_are_kept_lose_the_oldest_only() -> None:
 def test_what_is_no_terminal_gets_plain_lines_to_the_end() -> None:
     out = io.StringIO()
     state = busy_state()
-    with shown(Console(file=out), state) as refresh:
+    with show_live(Console(file=out), state) as refresh:
         refresh()
         state.note("the last word")
     text = out.getvalue()
@@ -265,7 +265,7 @@ def test_a_terminal_gets_the_screen() -> None:
     console = Console(
         file=out, force_terminal=True, width=100, height=50, color_system=None, _environ={"TERM": "xterm"}
     )
-    with shown(console, busy_state()) as refresh:
+    with show_live(console, busy_state()) as refresh:
         refresh()
     out.flush()
     written = out.buffer.getvalue().decode()  # type: ignore[attr-defined]

@@ -11,25 +11,25 @@ from protocol.versions.formats import (
     MOST_FORMATS,
     QUANTIZED,
     STORED,
+    format_extension,
     format_of,
+    formats_extension,
     taken_formats,
-    told_format,
-    told_formats,
 )
 
 
 def test_what_is_as_published_is_not_said() -> None:
-    assert told_format(STORED) == {}
+    assert format_extension(STORED) == {}
     assert format_of({}) == STORED
-    assert told_formats([STORED]) == {}
+    assert formats_extension([STORED]) == {}
     assert taken_formats({}) == (STORED,)
 
 
 def test_what_is_said_is_heard() -> None:
-    assert told_format(INT8) == {QUANTIZED: b"int8"}
-    assert format_of(told_format(INT4)) == INT4
+    assert format_extension(INT8) == {QUANTIZED: b"int8"}
+    assert format_of(format_extension(INT4)) == INT4
     for forms in ((STORED, INT8), (INT4,), (INT8, INT4, STORED)):
-        assert taken_formats(told_formats(forms)) == forms
+        assert taken_formats(formats_extension(forms)) == forms
 
 
 @given(word=st.binary(max_size=4096))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.tasks.adapters.openenv.messages import ServerFault, shown
+from node.tasks.adapters.openenv.messages import ServerFault, short_form
 from node.tasks.api.interface import Answer, ChatMessage, Spoken, TaskError, Tool, ToolCall
 
 ACT = "act"
@@ -120,7 +120,7 @@ def _tool(told: Mapping[str, Any]) -> Tool:
     name, description = told.get("name"), told.get("description")
     parameters = told.get("inputSchema") or told.get("input_schema") or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not isinstance(parameters, dict):
-        raise ServerFault(f"the server lists a tool without name or schema: {shown(told)}.")
+        raise ServerFault(f"the server lists a tool without name or schema: {short_form(told)}.")
     return Tool(name=name, description=description if isinstance(description, str) else "", parameters=parameters)
 
 
@@ -133,7 +133,7 @@ def read_answer(fields: Mapping[str, Any], path: str) -> Answer:
     value: Any = fields
     for name in path.split(".") if path else (list(fields) if len(fields) == 1 else ()):
         if not isinstance(value, dict) or name not in value:
-            there = ", ".join(value) if isinstance(value, dict) else f"no fields, but {shown(value)}"
+            there = ", ".join(value) if isinstance(value, dict) else f"no fields, but {short_form(value)}"
             raise TaskError(f"observe={path}: the observation has {there}. Name a field that is always there.")
         value = value[name]
     if value is None and path:
@@ -158,7 +158,7 @@ def read_result(fields: Mapping[str, Any], tool: str) -> str:
         found = read_answer(fields, "")
         return found if isinstance(found, str) else json.dumps(fields, ensure_ascii=False)
     if fields["tool_name"] != tool:
-        raise ServerFault(f"the server answered for the tool {shown(fields['tool_name'])} instead of {tool!r}.")
+        raise ServerFault(f"the server answered for the tool {short_form(fields['tool_name'])} instead of {tool!r}.")
     if isinstance(error := fields.get("error"), dict):
         return f"error: {error.get('message', 'it does not say which')}"
     result = fields.get("result")

@@ -68,10 +68,10 @@ def read_observed(raw: str | bytes) -> Observed | Refused:
     data = _expect("observation", kind, data)
     fields, reward, done = data.get("observation"), data.get("reward"), data.get("done")
     if not isinstance(fields, dict) or not isinstance(done, bool):
-        raise ServerFault(f"the server sent an observation without `observation` or `done`: {shown(data)}.")
+        raise ServerFault(f"the server sent an observation without `observation` or `done`: {short_form(data)}.")
     if reward is not None:
         if not isinstance(reward, int | float) or not math.isfinite(reward) or abs(reward) > MAX_REWARD:
-            raise ServerFault(f"the server gave a step the reward {shown(reward)}, which is not a finite number.")
+            raise ServerFault(f"the server gave a step the reward {short_form(reward)}, which is not a finite number.")
         reward = float(reward)
     return Observed(fields=fields, reward=reward, done=done)
 
@@ -92,13 +92,13 @@ def read_tools(raw: str | bytes, number: int) -> tuple[Mapping[str, Any], ...] |
         return None
     data = _expect("mcp", kind, data)
     if data.get("id") != number:
-        raise ServerFault(f"the server answered request {shown(data.get('id'))} instead of request {number}.")
+        raise ServerFault(f"the server answered request {short_form(data.get('id'))} instead of request {number}.")
     if "error" in data:
         return None
     result = data.get("result")
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise ServerFault(f"the server sent no list of tools, but {shown(result)}.")
+        raise ServerFault(f"the server sent no list of tools, but {short_form(result)}.")
     return tuple(tools)
 
 
@@ -107,7 +107,7 @@ def read_unasked(raw: str | bytes) -> NoReturn:
     kind, data = _read(raw)
     if kind == "error":
         _expect("", kind, data)
-    raise ServerFault(f"the server sent something that was not requested: {shown(raw)}.")
+    raise ServerFault(f"the server sent something that was not requested: {short_form(raw)}.")
 
 
 def _read(raw: str | bytes) -> tuple[str, dict[str, Any]]:
@@ -115,10 +115,10 @@ def _read(raw: str | bytes) -> tuple[str, dict[str, Any]]:
     try:
         reply = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ServerFault(f"the server sent something that is not JSON ({error}): {shown(raw)}.") from None
+        raise ServerFault(f"the server sent something that is not JSON ({error}): {short_form(raw)}.") from None
     kind, data = (reply.get("type"), reply.get("data")) if isinstance(reply, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(data, dict):
-        raise ServerFault(f"the server sent something that is not an OpenEnv reply: {shown(reply)}.")
+        raise ServerFault(f"the server sent something that is not an OpenEnv reply: {short_form(reply)}.")
     return kind, data
 
 
@@ -129,7 +129,7 @@ def _expect(wanted: str, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         raise ServerFault(f"the server replied with {kind!r} instead of {wanted!r}.")
     if data.get("code") == "CAPACITY_REACHED":
         raise ServerFull(
-            f"the server's limit of sessions, {shown(data.get('max_sessions'))}, is reached. Raise "
+            f"the server's limit of sessions, {short_form(data.get('max_sessions'))}, is reached. Raise "
             "max_concurrent_envs of its create_app above [verifiers] environments times workers, or lower those."
         )
     raise ServerFault(f"the server failed: {_why(data)}.")
@@ -151,7 +151,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def shown(value: object) -> str:
+def short_form(value: object) -> str:
     """Return a short form of a value that a server sent."""
     if isinstance(value, str | bytes):
         return repr(value[:MAX_SHOWN])

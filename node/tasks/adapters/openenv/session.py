@@ -32,7 +32,7 @@ from node.tasks.adapters.openenv.messages import (
     read_observed,
     read_tools,
     read_unasked,
-    shown,
+    short_form,
     write_request,
 )
 from node.tasks.api.interface import TaskError
@@ -129,7 +129,8 @@ class Session:
                 )
         except Exception as error:  # from the library, which has a dozen kinds, or from the system
             raise ServerFault(
-                f"no OpenEnv server answers at {address.socket}: {_told(error)}. Start it, or correct the address."
+                f"no OpenEnv server answers at {address.socket}: {_one_line_of(error)}. Start it, or correct the "
+                "address."
             ) from error
         return cls(address=address, wait_s=wait_s, _socket=socket)
 
@@ -157,8 +158,8 @@ class Session:
         """Raise ServerFault if the server is at another episode than after its reset."""
         if (now := await self._current()) != self._episode:
             raise ServerFault(
-                f"the server is at episode {shown(now)}, but this one began as {shown(self._episode)}: its sessions "
-                "share one environment. Let its create_app make one for each session."
+                f"the server is at episode {short_form(now)}, but this one began as {short_form(self._episode)}: its "
+                "sessions share one environment. Let its create_app make one for each session."
             )
 
     async def close(self) -> None:
@@ -213,7 +214,7 @@ def _closed(error: Any) -> str:
     return reason or "it ended, or closed without a reason"
 
 
-def _told(error: BaseException) -> str:
+def _one_line_of(error: BaseException) -> str:
     return "it takes too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 

@@ -130,12 +130,12 @@ def _digests(who: str, rows: Any, *, is_evaluation: bool) -> list[tuple[bytes, b
         if not isinstance(prompt, str) and prompt[-1].role == "assistant":
             raise TaskError(f"{where} has a prompt that ends with a message of the assistant. Leave that message out.")
         _tools_of(row, where)
-        told = json.dumps(row, sort_keys=True, default=_told)
+        told = json.dumps(row, sort_keys=True, default=_text_for)
         found.append((_digest(repr(prompt)), _digest(told)))
     return found
 
 
-def _told(value: Any) -> str:
+def _text_for(value: Any) -> str:
     """Return a text for what JSON cannot write: days and times as text. For anything else it is the type, because the
     text of an object may contain its memory address."""
     return str(value.isoformat()) if hasattr(value, "isoformat") else type(value).__name__

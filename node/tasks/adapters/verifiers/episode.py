@@ -196,11 +196,13 @@ class VerifiersEpisode:
         if (raised := rollout.exception()) is not None:
             if isinstance(raised, TaskError):
                 raise raised
-            raise TaskError(f"{self.who} failed: {_told(raised)}.") from raised
+            raise TaskError(f"{self.who} failed: {_error_text(raised)}.") from raised
         state = rollout.result()
         error = state.get("error")
         if error is not None and not isinstance(error, self.package.errors.ToolError):
-            raise TaskError(f"{self.who} failed: {_told(error)}.")  # only a tool's error is the policy's own mistake
+            raise TaskError(
+                f"{self.who} failed: {_error_text(error)}."
+            )  # only a tool's error is the policy's own mistake
         return state
 
 
@@ -238,7 +240,7 @@ async def _clean(rubric: Any, state: Any) -> None:
         await clean(state)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the error and its causes as text."""
     chain, seen = [], 0
     next_: BaseException | None = error

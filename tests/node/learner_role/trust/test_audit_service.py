@@ -429,13 +429,13 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         portion = trust.agenda.next()
         assert portion is not None
         honest = [[Found(gap=0.0, lead=1.0)] * len(one.tokens) for _, _, one in portion.passages]
-        [(work, found)] = trust.agenda.heard(portion, honest)
+        [(work, found)] = trust.agenda.take_results(portion, honest)
         await trust.recover([group])  # the trainer was restarted before that was written
         await trust.conclude([(work, found)])
         assert trust.decide(group[0].id) is GroupDecision.ACCEPT
         portion = trust.agenda.next()
         assert portion is not None
-        [(again, found)] = trust.agenda.heard(portion, honest)
+        [(again, found)] = trust.agenda.take_results(portion, honest)
         audited = trust.audited
         await trust.conclude([(again, found)])
         assert trust.audited == audited

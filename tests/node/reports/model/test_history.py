@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from learner.ledger.work_tables import NUMBER
 from node.reports import own_report, swarm_report
-from node.reports.model.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
+from node.reports.model.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, peers_with_history
 from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId, PolicyVersion
@@ -147,7 +147,7 @@ def test_only_so_many_peers_have_a_history_and_the_blamed_are_among_them(tmp_pat
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(2, 30))
 def test_who_is_told_of(blamed: list[int], limit: int) -> None:
     peers = [(PeerId(str(number)), count) for number, count in enumerate(blamed)]
-    told = told_of(peers, limit)
+    told = peers_with_history(peers, limit)
     assert len(told) == min(limit, len(peers))
     order = [peer for peer, _ in peers]
     assert sorted(told, key=order.index) == told, "in the order of the report"

@@ -39,7 +39,7 @@ def state(tmp_path: Path) -> Path:
         (ALPHA, LEARNER, Way.DIALLED), (BETA, LEARNER, Way.DIALLED), (LEARNER, GAMMA, Way.DIALLED),
         (GAMMA, ALPHA, Way.DIALLED), (ALPHA, GAMMA, Way.WAS_DIALLED), (ALPHA, BETA, Way.PUNCHED),
     ]  # fmt: skip
-    story.ledger.peers.reach_told(
+    story.ledger.peers.write_reach(
         [ReachRow(peer=one, kind=kind, why=why, since_ms=START_MS + 2000) for one, (kind, why) in kinds.items()],
         [MetRow(peer=one, other=other, way=way, since_ms=START_MS + 3000) for one, other, way in met],
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.tasks.data_files.rows import MAX_NAMES_TOLD, MISSING, BadRow, Row, kind_of, prefixes, told_names
+from node.tasks.data_files.rows import MAX_NAMES_TOLD, MISSING, BadRow, Row, kind_of, names_text, prefixes
 
 
 def row(fields: dict[str, Any], *more: str) -> Row:
@@ -52,7 +52,7 @@ def test_a_missing_field_is_told_with_what_is_there(name: str, says: str, fix: s
 
 
 def test_of_many_fields_the_first_are_told() -> None:
-    told = told_names([f"column{number}" for number in range(MAX_NAMES_TOLD + 7)])
+    told = names_text([f"column{number}" for number in range(MAX_NAMES_TOLD + 7)])
     assert told.endswith("`column19` and 7 more")
 
 

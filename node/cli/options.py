@@ -59,7 +59,8 @@ Swarm = Annotated[
     Path | None,
     typer.Argument(
         metavar="SWARM",
-        help=f"{SWARM[:1].upper()}{SWARM[1:]}. Default: ./swarm.toml, or the only node on this machine.",
+        help=f"{SWARM[:1].upper()}{SWARM[1:]}, or a node's name. Default: ./swarm.toml, or the only node here or that "
+        "runs.",
     ),
 ]
 """Where to read: a learner's ledger or a node's receipts."""

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- A command never guesses which node is meant: it is named, it is the only one on this machine, or `--all` is given.
+- A command never guesses which node is meant: it is named, it is the only one here or the only one that runs, or
+  `--all` is given.
 - A learner is never paused or drained.
 """
 
@@ -20,7 +21,10 @@ MINUTE_MS = 60_000
 
 Target = Annotated[
     Path | None,
-    typer.Argument(metavar="NODE", help="State directory of a node. Default: the only node on this machine."),
+    typer.Argument(
+        metavar="NODE",
+        help="A node: node-2, its display name, or its state directory. Default: the only node here, or that runs.",
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All nodes in the usual places on this machine.")]
 
@@ -101,19 +105,17 @@ def drain(
 def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:
     """Return the state directories of the rollout nodes that are meant. Raises UsageError."""
     from node.runtime.errors import UsageError
-    from node.state.locate import find_place, known_places
+    from node.state.locate import find_place, known_nodes, only_node
 
     if state is not None and all_nodes:
-        raise UsageError("Name a state directory, or choose --all, not both.")
+        raise UsageError("Name a node, or choose --all, not both.")
     if state is not None:
         place = find_place(state)
         if place.is_learner:
             raise UsageError(f"{state} belongs to a learner; Ctrl-C stops that. Name a node's state directory.")
         return [place.state]
-    found = [place.state for place in known_places()]
-    if not found:
+    nodes = known_nodes()
+    if not nodes:
         raise UsageError("There is no node in the usual places of this machine. Name a node's state directory.")
-    if len(found) > 1 and not all_nodes:
-        listed = "\n  ".join(map(str, found))
-        raise UsageError(f"There are {len(found)} nodes on this machine; name one, or choose --all:\n  {listed}")
-    return found
+    meant = [node.place for node in nodes] if all_nodes else [only_node(nodes, otherwise=", or choose --all")]
+    return [place.state for place in meant]

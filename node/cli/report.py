@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import msgspec
 
-from learner.artifacts.regular_file import read_file
-from learner.artifacts.text_files import parse_json
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import LedgerError
 from node import reports
@@ -22,7 +20,7 @@ from node.reports.model.costs import CostTerms, Reference
 from node.runtime.atomic_files import PAGE, PICTURE, require_place, writing
 from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.stdout import complain, is_screen, screen_width
-from node.state.identities import ABOUT_FILE
+from node.state.about import read_about
 from node.state.keys import load_key
 from node.state.learner_state import genesis_at
 from node.state.locate import StateLocation, find_place
@@ -98,7 +96,7 @@ def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmRep
             staleness, terms = config.learn.staleness, cost_terms(config)
             return swarm_report(ledger, staleness=staleness, terms=terms, with_history=with_history)
         with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
-            about = msgspec.structs.asdict(_about(place.state))
+            about = msgspec.structs.asdict(read_about(place.state))
             return own_report(receipts, peer=load_key(place.key).peer_id, **about, with_history=with_history)
 
 
@@ -139,25 +137,3 @@ def _regenerated(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
     authority = genesis_at(place.state / "genesis")[1]
     again = regenerate_lease(kept, authority, held)
     return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
-
-
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node last described itself, as it is stored in its state directory."""
-
-    name: str = ""
-    engine: str = ""
-    machine: str = ""
-    per_kwh: float | None = None
-
-
-def _about(state: Path) -> About:
-    path = state / ABOUT_FILE
-    try:
-        return msgspec.convert(parse_json(read_file(path)), About)
-    except FileNotFoundError:
-        return About()
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"{path} cannot be read ({error}). Move it away: it only describes this node, and the next start writes it "
-            "again."
-        ) from None

@@ -39,7 +39,8 @@ from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock, EventLog
 from node.runtime.loop_watch import LoopWatch, watched_loop
-from node.state.identities import ABOUT_FILE, require_node
+from node.state.about import ABOUT_FILE
+from node.state.identities import require_node
 from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
 from node.state.receipt_queries import ReceiptsError

@@ -75,7 +75,7 @@ async def join(
         def ready(home: RolloutStateDir, role: NodeWorker) -> None:
             nonlocal node, root
             node, root = role, home.root
-            terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")
+            terminal.say(joined_text(word.name, home))
 
         async def leave() -> None:
             if node is not None:
@@ -112,6 +112,16 @@ def adjust(config: NodeConfig, given: Overrides) -> NodeConfig:
     network = replaced(config.network, **{key: mbit for key, mbit in caps.items() if mbit is not None})
     changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if given.no_listen else network
     return msgspec.structs.replace(config, **changes)
+
+
+def joined_text(swarm: str, home: RolloutStateDir) -> str:
+    """Return which swarm a node joined, where its state is, and whether others run beside it."""
+    joined = f"Joined {swarm or 'the swarm'}. State: {home.root}"
+    if not home.others:
+        return joined
+    runs = "runs" if len(home.others) == 1 else "run"
+    others = f"{', '.join(home.others)} {runs} already on this machine"
+    return f"{joined}\n{others}; this is a further node, {home.root.name}."
 
 
 def work_of(counts: RolloutCounts, state: Path, *, teaches: bool = False) -> str:

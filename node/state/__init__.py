@@ -1,5 +1,6 @@
 """Find, lock and keep the contents of state directories, also after a kill.
 
+- `about`: how a node last described itself
 - `identities`: checks that a directory still has the keys that it worked with
 - `keys`: private keys
 - `learner_state`: a learner's directory

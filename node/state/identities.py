@@ -23,14 +23,11 @@ from pathlib import Path
 
 from learner.ledger.ledger import Ledger
 from node.runtime.errors import RunError, UsageError, as_run_error
+from node.state.about import ABOUT_FILE
 from node.state.keys import load_key
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.ids import PublicKey
-
-ABOUT_FILE = "about.json"
-"""File with what a node last said about itself, for its own report: written at each start, after its receipts were
-opened."""
 
 
 def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -> None:

@@ -1,23 +1,32 @@
-"""Find the state directory or configuration that a command means."""
+"""Find the state directory or configuration that a command means.
+
+Invariants:
+
+- A command never guesses which node is meant: a path or a name says it, or there is only one, or only one that runs.
+- A path is preferred to a node's name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.invite_text import is_invite, open_invite
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
-from node.runtime.errors import UsageError
+from node.runtime.errors import RunError, UsageError
 from node.runtime.formatting import plain_name
+from node.state.about import read_about
 from node.state.rollout_state import data_directory, swarm_directory
+from node.state.status_file import standing_of
 from protocol.core.invite import Invite
 
 DEFAULT_CONFIG = Path("swarm.toml")
 
 
-NAME_ONE = "Name a swarm.toml, or a node's state directory."
+NAME_ONE = "Name a swarm.toml, or a node by its name or state directory."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +47,31 @@ class StateLocation:
         return self.state / ("learner.key" if self.is_learner else "node.key")
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownNode:
+    """A rollout node in the usual places. `name`: its display name. `doing`: as its status says; "" if it does not
+    run."""
+
+    place: StateLocation
+    name: str
+    doing: str
+
+    def is_called(self, name: str) -> bool:
+        """Whether `name` is the display name or the directory's, such as node-2."""
+        return name in (self.name, self.place.state.name)
+
+    @property
+    def line(self) -> str:
+        """The node in a list: how it is called, what it does, and its state directory."""
+        called = self.place.state.name + (f" ({plain_name(self.name)})" if self.name else "")
+        return f"{called}: {self.doing or 'not running'}, {self.place.state}"
+
+
 def find_place(target: Path | None) -> StateLocation:
-    """Return the place that `target` names; without a target ./swarm.toml, or the only node on this machine. An invite
-    names the only node on this machine that has joined its swarm. Raises UsageError.
+    """Return the place that `target` names: a path, or a node's display name or directory name.
+
+    Without a target it is ./swarm.toml, or the only node on this machine, or the only one that runs. An invite names
+    such a node of its swarm. Raises UsageError.
     """
     if target is None:
         return _usual_place()
@@ -58,7 +89,9 @@ def find_place(target: Path | None) -> StateLocation:
                 raise UsageError(f"{target / lost} is missing. Restore it from a copy, or name another directory.")
         raise UsageError(f"{target} holds neither a learner nor a node. {NAME_ONE}")
     if not target.exists():
-        raise UsageError(f"{target}: no such file or directory. {NAME_ONE}")
+        if called := [node for node in known_nodes() if node.is_called(str(target))]:
+            return only_node(called)
+        raise UsageError(f"{target}: no such file, directory or node on this machine. {NAME_ONE}")
     config = read_swarm_config(target)
     return StateLocation(state=Path(config.swarm.state), is_learner=True, config=config)
 
@@ -66,12 +99,12 @@ def find_place(target: Path | None) -> StateLocation:
 def _usual_place() -> StateLocation:
     if DEFAULT_CONFIG.exists():
         return find_place(DEFAULT_CONFIG)
-    places = list(known_places())
-    if not places:
+    nodes = known_nodes()
+    if not nodes:
         raise UsageError(
             "There is no swarm.toml here and no node on this machine. Name a swarm.toml or a state directory."
         )
-    return _only(places)
+    return only_node(nodes)
 
 
 def known_places() -> Iterator[StateLocation]:
@@ -80,21 +113,42 @@ def known_places() -> Iterator[StateLocation]:
         yield StateLocation(state=key.parent, is_learner=False)
 
 
+def known_nodes() -> list[KnownNode]:
+    """Return the same with their names, and what each does now."""
+    return [_known(place) for place in known_places()]
+
+
+def _known(place: StateLocation) -> KnownNode:
+    name, standing = "", standing_of(place.state)
+    with suppress(RunError):  # a file that only describes the node is damaged
+        name = read_about(place.state).name
+    return KnownNode(place=place, name=name, doing=standing.doing if standing else "")
+
+
 def _place_of(invite: Invite) -> StateLocation:
     """Return the only node on this machine that has joined the invite's swarm. Raises UsageError."""
-    places = [place for place in known_places() if place.state.parent == swarm_directory(invite.authority.swarm)]
-    if not places:
+    home = swarm_directory(invite.authority.swarm)
+    nodes = [node for node in known_nodes() if node.place.state.parent == home]
+    if not nodes:
         name = plain_name(invite.name)
         raise UsageError(
             f"This is an invite to {name!r}, and no node in the usual places of this machine has joined it. {NAME_ONE} "
             "To join: volery join INVITE."
         )
-    return _only(places)
+    return only_node(nodes)
 
 
-def _only(places: Sequence[StateLocation]) -> StateLocation:
-    """Return the only place. Raises UsageError if there are several."""
-    if len(places) == 1:
-        return places[0]
-    listed = "\n  ".join(str(place.state) for place in places)
-    raise UsageError(f"There are {len(places)} nodes on this machine. Name one of:\n  {listed}")
+def only_node(nodes: Sequence[KnownNode], *, otherwise: str = "") -> StateLocation:
+    """Return the only one of `nodes`, or the only one that runs. Raises UsageError that lists them if there is none.
+
+    otherwise: another way to say which nodes are meant, for the message.
+    """
+    running = [node for node in nodes if node.doing]
+    for found in (nodes, running):
+        if len(found) == 1:
+            return found[0].place
+    listed = "\n  ".join(node.line for node in nodes)
+    raise UsageError(
+        f"{len(nodes)} nodes on this machine may be meant, and {len(running)} of them run. Name one by its name or "
+        f"directory{otherwise}:\n  {listed}"
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,6 +31,8 @@ class RolloutStateDir:
 
     root: Path
     lock: BinaryIO
+    others: tuple[str, ...] = ()
+    """Directories of the nodes of this swarm that run beside it, as far as the choice of ours showed them."""
 
     @property
     def key(self) -> Path:
@@ -56,10 +58,11 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
         if home is None:
             raise RunError(f"{state} is used by another volery node. Choose another directory with --state.")
         return home
-    base = swarm_directory(swarm)
+    base, others = swarm_directory(swarm), []
     for number in range(1, MAX_NODES + 1):
         if (home := _take(base / f"node-{number}")) is not None:
-            return home
+            return replace(home, others=tuple(others))
+        others.append(f"node-{number}")
     raise RunError(f"{base}: all {MAX_NODES} directories are in use. Name another with --state.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from node.cli.owner_commands import roots
 from node.runtime.errors import UsageError
 from node.runtime.loop_delay import LoopFigures
+from node.state.about import ABOUT_FILE
 from node.state.keys import load_or_create_key
 from node.state.locate import find_place
 from node.state.owner_orders import BY_SIGNAL, Drain, OwnerRequests
@@ -135,6 +137,32 @@ def test_who_runs_is_told_from_who_was_killed(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
+def test_a_node_is_named_by_its_directory_or_display_name_or_is_the_only_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOLERY_HOME", str(tmp_path))
+    first, second = (tmp_path / "0123456789abcdef" / f"node-{number}" for number in (1, 2))
+    for root, name in ((first, "kitchen-pc"), (second, "gaming-pc")):
+        root.mkdir(parents=True)
+        load_or_create_key(root / "node.key")
+        (root / ABOUT_FILE).write_text(json.dumps({"name": name}))
+    assert roots(Path("node-2"), all_nodes=False) == [second] == roots(Path("gaming-pc"), all_nodes=False)
+    with pytest.raises(UsageError, match="node-3: no such file, directory or node on this machine"):
+        find_place(Path("node-3"))
+    boards = [StatusFile(first), StatusFile(second)]
+    boards[1].show(NodeStatus(doing="at work", limits={}))
+    assert find_place(None).state == second and roots(None, all_nodes=False) == [second]
+    boards[0].show(NodeStatus(doing="paused by SIGUSR1", limits={}))
+    with pytest.raises(UsageError) as told:
+        find_place(None)
+    assert str(told.value).splitlines()[1:] == [
+        f"  node-1 (kitchen-pc): paused by SIGUSR1, {first}",
+        f"  node-2 (gaming-pc): at work, {second}",
+    ]
+    (first / ABOUT_FILE).write_text("damaged")
+    assert find_place(Path("node-1")).state == first
+
+
 def test_which_node_is_meant_is_never_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLERY_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="There is no node in the usual places"):
@@ -145,7 +173,7 @@ def test_which_node_is_meant_is_never_guessed(tmp_path: Path, monkeypatch: pytes
     assert roots(None, all_nodes=False) == [first] == roots(first, all_nodes=False)
     second.mkdir()
     load_or_create_key(second / "node.key")
-    with pytest.raises(UsageError, match="There are 2 nodes on this machine"):
+    with pytest.raises(UsageError, match=r"2 nodes on this machine may be meant, and 0 of them run.*choose --all"):
         roots(None, all_nodes=False)
     assert roots(None, all_nodes=True) == [first, second]
     assert roots(second, all_nodes=False) == [second]

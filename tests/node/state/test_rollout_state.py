@@ -27,6 +27,7 @@ def test_nodes_of_one_swarm_on_one_machine_keep_out_of_each_others_way(data: Pat
     elsewhere = open_volunteer_home(None, OTHER)
     base = data / SWARM.hex()[:16]
     assert (first.root, second.root) == (base / "node-1", base / "node-2")
+    assert (first.others, second.others, elsewhere.others) == ((), ("node-1",), ())
     assert elsewhere.root == data / OTHER.hex()[:16] / "node-1"
     first.lock.close()
     again = open_volunteer_home(None, SWARM)

@@ -62,7 +62,9 @@ def show(
     """Print the first prompts of a task as the model gets them, token by token, and the rewards of its answers."""
     from node.commands.tasks.command import show as shown
 
-    say(shown(spec, config=config, model=model, count=count, as_json_text=as_json))
+    printed = shown(spec, config=config, model=model, count=count, as_json_text=as_json)
+    say(printed.text)
+    raise typer.Exit(printed.code)
 
 
 @tasks.command()

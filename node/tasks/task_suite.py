@@ -33,14 +33,16 @@ from node.config.unused_keys import idle_key_of_tasks
 from node.runtime.errors import naming
 from node.runtime.typed_signal import Signal
 from node.runtime.user_paths import as_path
-from node.tasks.api.interface import Chat, TaskError
-from node.tasks.gate import Gate
+from node.tasks.api.interface import Chat, Problem, TaskError
+from node.tasks.gate import Gate, Place
 from node.tasks.held_out import HeldOut
 from node.tasks.offline_data import Logs, read_logs
 from node.tasks.registry import open_task
 from node.tasks.tokenized_task import EncodedTask
 from node.tasks.tokenizer import TextCodec, limit_of, vocabulary_of
 from node.tasks.ways.model_ways import read_ways
+from protocol.core.limits import MAX_NAME_CHARS
+from protocol.core.visible import one_line
 
 LOOKED_AT = 64
 """Number of training prompts of each task to check before a start. If none of them leaves room for a completion, hardly
@@ -63,6 +65,7 @@ class TaskSuite:
     would come back whole. Neither is a prompt that tokenizer or chat template cannot write: one such line of many must
     not end a run that is days old. `troubles` reports the first of each task.
 
+    `own_names`: by name of a task, the task's own name for people, if swarm.toml gives it none and it is the only one.
     `origins`: by task, the `spec`, `directory`, `seed` and `services` with which another process opens the same task.
     `looked_at`: by task, the usable ones of the first LOOKED_AT training prompts, at least one. `progressed`: emitted
     when the next prompts may have changed.
@@ -77,6 +80,7 @@ class TaskSuite:
     ways: Sequence[tuple[str, str]] = ()
     offline: OfflineStream | None = None
     logs: Logs | None = None
+    own_names: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     troubles: Signal[str] = field(default_factory=Signal)
     progressed: Signal[None] = field(default_factory=Signal)
@@ -100,6 +104,10 @@ class TaskSuite:
         ]
         return [*finite, *self.ways, *([("offline", self.logs.note)] if self.logs else [])]
 
+    def known_as(self, name: str) -> str:
+        """Return what people call the task that leases call `name`."""
+        return self.own_names.get(name, name)
+
     @property
     def has_turns(self) -> bool:
         """Whether some task has several turns."""
@@ -115,7 +123,7 @@ class TaskSuite:
     def write_prompt(self, index: int) -> Written:
         """Return the prompt of `index`. Calls the task, which may take some time."""
         inner, name = self.place(index)
-        return _written(name, self.tasks[name], inner)
+        return _written(self.known_as(name), self.tasks[name], inner)
 
     def upcoming(self, count: int) -> list[int]:
         """Return the indexes that come next if nothing is observed meanwhile: at least one, at most `count`."""
@@ -130,7 +138,7 @@ class TaskSuite:
         while (said := written(index := self.upcoming(1)[0])) is not None:
             assert self.curriculum.next_index() == index, "`upcoming` named this index"
             _, name = self.place(index)
-            why = said if isinstance(said, str) else _too_long(name, len(said), self.limits)
+            why = said if isinstance(said, str) else _too_long(self.known_as(name), len(said), self.limits)
             if not why and not isinstance(said, str):
                 self._skipped = 0
                 self.progressed.emit(None)
@@ -223,26 +231,51 @@ def _written(name: str, encoded: EncodedTask, index: int) -> Written:
         return f"task {name}: {error}"
 
 
-def _first_written(name: str, encoded: EncodedTask) -> dict[int, tuple[int, ...]]:
-    """Return those of the first LOOKED_AT training prompts that can be written, by index. Raises TaskError if there are
-    none."""
-    found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
-    written = {index: one for index, one in enumerate(found) if not isinstance(one, str)}
-    if not written:
-        raise TaskError(f"{str(found[0]).rstrip('.')}. All {LOOKED_AT} prompts that were checked fail like this.")
-    return written
+def _first_problems(name: str, encoded: EncodedTask) -> dict[int, tuple[Problem, tuple[int, ...]]]:
+    """Return those of the first LOOKED_AT training problems whose prompts can be written, with the prompts, by index.
+    Raises TaskError if there are none."""
+    found, why = dict[int, tuple[Problem, tuple[int, ...]]](), ""
+    for index in range(LOOKED_AT):
+        try:
+            problem = encoded.gate.problem(Place(index=index))
+            found[index] = problem, encoded.encode_prompt(problem)
+        except TaskError as error:
+            why = why or str(error)
+    if not found:
+        raise TaskError(f"task {name}: {why.rstrip('.')}. All {LOOKED_AT} prompts that were checked fail like this.")
+    return found
+
+
+def answers_note(name: str, troubles: Sequence[str | None]) -> str:
+    """Return a note about reference answers that the model cannot write; "" if it can write all.
+
+    `troubles`: of each problem that was checked, why its answer cannot be written, "" if it can, None if there is none.
+    Raises TaskError if no answer can be written: no completion could equal one.
+    """
+    known = [why for why in troubles if why is not None]
+    if not (whys := [why for why in known if why]):
+        return ""
+    if len(whys) == len(known):
+        raise TaskError(
+            f"task {name}: {whys[0].rstrip('.')}. The model can write none of the {len(whys)} reference answers that "
+            "were checked. Change the answers, or use a model that can write them."
+        )
+    return (
+        f"the model cannot write {len(whys) / len(known):.0%} of the {len(known)} reference answers that were checked, "
+        f"so these problems may earn no reward: {whys[0].rstrip('.')}"
+    )
 
 
 def _askable(
-    name: str, written: Mapping[int, tuple[int, ...]], limits: EpisodeLimits, reason: str
+    name: str, written: Sequence[tuple[int, ...]], limits: EpisodeLimits, reason: str
 ) -> list[tuple[int, ...]]:
     """Return those prompts that leave room for a completion. Raises TaskError if there are none.
 
     `reason`: why the model takes no longer sequence; "" if that is simply its size.
     """
-    if why := _too_long(name, min(map(len, written.values())), limits):
+    if why := _too_long(name, min(map(len, written)), limits):
         raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
-    return [one for one in written.values() if limits.allow(0, len(one))]
+    return [one for one in written if limits.allow(0, len(one))]
 
 
 def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
@@ -257,6 +290,7 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
     positions, reason = (limit.tokens, limit.why and f" {limit.why}.") if limit else (None, "")
     limits = episode_limits(config.learn, positions, reason)
     parts, tasks, held_out, origins, looked_at = [], {}, [], {}, {}
+    own_names: dict[str, str] = {}
     ways = [("model", note) for note in codec.notes]
     services = services_of(config, base)
     for number, one in enumerate(config.task.tasks):
@@ -273,9 +307,13 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
                 "seed": config.learn.seed,
                 "services": services,
             }
-            found = _first_written(one.title, task)
-            looked_at[one.title] = _askable(one.title, found, limits, reason)
-            ways += [(one.title, note) for note in task.check_template(min(found))]
+            if config.task.spec is not None:
+                own_names[one.title] = one_line(task.gate.name, MAX_NAME_CHARS)
+            name = own_names.get(one.title, one.title)
+            found = _first_problems(name, task)
+            looked_at[one.title] = _askable(name, [prompt for _, prompt in found.values()], limits, reason)
+            unwritten = answers_note(name, [task.answer_trouble(problem) for problem, _ in found.values()])
+            ways += [(one.title, note) for note in (*task.check_template(min(found)), unwritten) if note]
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     gates = [encoded.gate for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
@@ -295,6 +333,7 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
         looked_at=looked_at,
         limits=limits,
         ways=ways,
+        own_names=own_names,
         origins=origins,
     )
     if config.offline.path is not None:

@@ -51,6 +51,17 @@ class EncodedTask:
         with self._written("its prompt"):
             return self.codec.encode_prompt(problem)
 
+    def answer_trouble(self, problem: Problem) -> str | None:
+        """Return why the model cannot write the reference answer of `problem`; "" if it can, None if there is none."""
+        if problem.answer is None:
+            return None
+        try:
+            with self._written("its answer"):
+                self.codec.encode_answer(problem.answer)
+        except TaskError as error:
+            return str(error)
+        return ""
+
     def check_template(self, index: int) -> list[str]:
         """Return notes on how the training prompt of `index` is written. Raises TaskError if an episode of it could not
         go on."""

@@ -51,6 +51,9 @@ DEMO_ALPHABET = string.ascii_lowercase + string.digits + " \n.,:;=+-*/()[]{}?!'\
 
 CHARACTER_VOCABULARY = 64
 
+SHOWN_VOCABULARY = 128
+"""Largest vocabulary whose characters an error lists: the demo's. Larger ones would fill the screen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextCodec:
@@ -261,7 +264,9 @@ class TextCodec:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
         unknown = self.special_tokens.get("unk_token")
         if unknown is not None and unknown not in text and self.tokenizer.token_to_id(unknown) in ids:
-            raise TaskError(f"{self.directory}: its tokenizer has no token for a character of {text[:80]!r}")
+            raise TaskError(
+                f"{self.directory}: its tokenizer has no token for {self._missing(text)} {text[:80]!r}{self._alphabet}"
+            )
         if self.rows is not None and max(ids, default=0) >= self.rows:
             raise TaskError(
                 f"{self.directory}: its tokenizer writes {self.tokenizer.id_to_token(max(ids))!r} as token id "
@@ -269,6 +274,23 @@ class TextCodec:
                 "weights, or weights whose embedding was resized for them."
             )
         return tuple(ids)
+
+    def _missing(self, text: str) -> str:
+        """Return which character of `text` has no token, as the beginning of a phrase."""
+        unknown = self.tokenizer.token_to_id(self.special_tokens["unk_token"])
+        for character in dict.fromkeys(text):
+            if unknown in self.tokenizer.encode(character, add_special_tokens=False).ids:
+                return f"{character!r} in"
+        return "a part of"
+
+    @property
+    def _alphabet(self) -> str:
+        """The characters that a small vocabulary has, in parentheses; "" for a large one."""
+        vocabulary = self.tokenizer.get_vocab()
+        if len(vocabulary) > SHOWN_VOCABULARY:
+            return ""
+        characters = sorted((one for one in vocabulary if len(one) == 1), key=vocabulary.__getitem__)
+        return f" (its characters: {''.join(characters)!r})"
 
     def _decode_known(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=False)) if tokens else ""

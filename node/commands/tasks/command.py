@@ -111,25 +111,29 @@ def _of_config(config: SwarmConfig, file: Path, spec: str, model: Path | None) -
     )
 
 
-def show(spec: str, *, config: Path | None, model: Path | None, count: int, as_json_text: bool) -> str:
-    """Return what `volery tasks show` prints. Raises UsageError, TaskError."""
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """What `volery tasks show` or `... check` prints, and the exit code."""
+
+    text: str
+    code: int
+
+
+def show(spec: str, *, config: Path | None, model: Path | None, count: int, as_json_text: bool) -> Printed:
+    """Return what `volery tasks show` prints. The exit code is 1 if the model named can train on no problem of a task.
+
+    Raises UsageError, TaskError.
+    """
     setting = setting_of(spec, config=config, model=model)
-    codec, limits = setting.codec() or small_codec(), setting.limits()
-    tasks = [_shown(one, setting, codec, limits, count) for one in setting.specs]
-    return as_json(tasks) if as_json_text else as_text(tasks, width=screen_width())
+    codec, limits = setting.codec(), setting.limits()
+    tasks = [_shown(one, setting, codec or small_codec(), limits, count) for one in setting.specs]
+    code = int(codec is not None and any(task.is_hopeless for task in tasks))
+    return Printed(text=as_json(tasks) if as_json_text else as_text(tasks, width=screen_width()), code=code)
 
 
 def _shown(spec: str, setting: Setting, codec: TextCodec, limits: EpisodeLimits, count: int) -> ShownTask:
     gate = Gate(open_task(spec, directory=setting.directory, seed=setting.seed, services=setting.services))
     return shown_task(gate, spec, codec=codec, limits=limits, count=count, held_out=setting.held_out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What `volery tasks check` prints, and its exit code: 1 if a task breaks a promise."""
-
-    text: str
-    code: int
 
 
 def check(
@@ -141,8 +145,11 @@ def check(
     max_problem_s: float | None,
     max_reward_s: float | None,
     as_json_text: bool,
-) -> Checked:
-    """Run all checks on the tasks. Raises UsageError, and TaskError for a model that cannot be read."""
+) -> Printed:
+    """Run all checks on the tasks. The exit code is 1 if a task breaks a promise.
+
+    Raises UsageError, and TaskError for a model that cannot be read.
+    """
     setting = setting_of(spec, config=config, model=model)
     codec = setting.codec()
     reports = [
@@ -160,8 +167,8 @@ def check(
     ]
     code = 0 if all(report.passed for report in reports) else 1
     if as_json_text:
-        return Checked(text=json.dumps({"tasks": [_exported(report) for report in reports]}, indent=2), code=code)
-    return Checked(text="\n\n".join(map(str, reports)), code=code)
+        return Printed(text=json.dumps({"tasks": [_exported(report) for report in reports]}, indent=2), code=code)
+    return Printed(text="\n\n".join(map(str, reports)), code=code)
 
 
 def _exported(report: Report) -> dict[str, object]:

@@ -91,6 +91,8 @@ def _problem(problem: ShownProblem, task: ShownTask, width: int) -> Iterator[str
         yield from _quoted(turn.said, BAR, width)
         yield from _quoted(plain(turn.answered), ANSWERED, width)
     yield from _quoted(problem.answer, BAR, width)
+    if problem.answer_trouble:
+        yield from _told("The model cannot write this answer. ", one_line(problem.answer_trouble, LINE_CHARS), width)
 
 
 def _size(problem: ShownProblem, task: ShownTask) -> str:
@@ -184,6 +186,7 @@ def _exported_problem(problem: ShownProblem) -> dict[str, Any]:
         "has_room": problem.has_room,
         "tokens": [{"id": one.id, "text": one.text, "special": one.is_special} for one in problem.tokens],
         "answer": problem.answer,
+        "answer_trouble": problem.answer_trouble or None,
         "reference_worth": None if problem.reference is None else problem.reference.reward,
         "empty_worth": problem.empty.reward,
         "reference_rewards": _rewards(problem.reference),

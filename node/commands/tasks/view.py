@@ -48,6 +48,7 @@ class ShownProblem:
         trouble: why there are no tokens.
         has_room: whether a turn fits behind the prompt.
         answer: the reference answer; `reference` is its reward, and `empty` that of an empty answer.
+        answer_trouble: why the model cannot write the reference answer; "" if it can, or if there is none.
         turns: the episode of a policy that gives the reference answer in every turn.
     """
 
@@ -61,6 +62,12 @@ class ShownProblem:
     reference: ShownWorth | None
     empty: ShownWorth
     turns: tuple[Turn, ...] = ()
+    answer_trouble: str = ""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the model cannot read the prompt, or cannot write the reference answer."""
+        return bool(self.trouble or self.answer_trouble)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +89,11 @@ class ShownTask:
     limits: EpisodeLimits
     lacks: str
     problems: tuple[ShownProblem, ...]
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no problem that is shown can be trained on."""
+        return all(problem.is_hopeless for problem in self.problems)
 
 
 def shown_task(
@@ -151,6 +163,7 @@ def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLim
         reference=reference,
         empty=_worth(gate, codec, place, problem, "", limits.turns, lacks, []),
         turns=tuple(turns),
+        answer_trouble="" if answer is None else reason(partial(codec.encode_answer, answer)),
     )
 
 

@@ -23,8 +23,8 @@ from node.config.swarm_config import (
     VerifiersSection,
 )
 from node.tasks.api.interface import TaskError
-from node.tasks.task_suite import TaskSuite, episode_limits, open_task_suite
-from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+from node.tasks.task_suite import TaskSuite, answers_note, episode_limits, open_task_suite
+from node.tasks.tokenizer import DEMO_ALPHABET, TextCodec, write_character_tokenizer
 
 
 @pytest.fixture
@@ -180,13 +180,44 @@ def test_prompts_that_cannot_be_asked_are_passed_over(base: Path, bad: int) -> N
     assert len({suite.next_prompt().tokens for _ in range(88)}) == 88
     [said] = told
     assert said.startswith("task jsonl: ")
-    assert said.endswith("has no token for a character of '\N{SNOWMAN}='; such prompts are passed over")
+    assert "has no token for '\N{SNOWMAN}' in '\N{SNOWMAN}='" in said
+    assert said.endswith("; such prompts are passed over")
 
 
 def test_a_task_of_which_no_prompt_can_be_asked_is_refused(base: Path) -> None:
     (base / "none.jsonl").write_text("\n".join(json.dumps({"prompt": "\N{SNOWMAN}", "answer": "b"}) for _ in range(9)))
-    with pytest.raises(TaskError, match="no token for a character"):
+    with pytest.raises(TaskError, match="no token for '\N{SNOWMAN}'"):
         open_suite(base, "jsonl:none.jsonl:held_out=0")
+
+
+def test_a_task_whose_answers_the_model_cannot_write_is_refused(base: Path) -> None:
+    lines = [{"prompt": f"cap:{number}=", "answer": "ZIJOJU"} for number in range(9)]
+    (base / "loud.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(TaskError) as caught:
+        open_suite(base, "jsonl:loud.jsonl:held_out=0")
+    assert str(caught.value) == (
+        f"[task] spec: task jsonl: {base / 'model'}: its tokenizer has no token for 'Z' in 'ZIJOJU' (its characters: "
+        f"{DEMO_ALPHABET!r}). The model can write none of the 64 reference answers that were checked. Change the "
+        "answers, or use a model that can write them."
+    )
+
+
+def test_answers_that_the_model_cannot_write_are_a_note(base: Path) -> None:
+    lines = [{"prompt": f"{number:02}=", "answer": "B" if number % 4 == 0 else "b"} for number in range(64)]
+    (base / "some.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    [note] = [
+        note for name, note in open_suite(base, "jsonl:some.jsonl:held_out=0").notes
+        if name == "jsonl" and "reference answers" in note
+    ]  # fmt: skip
+    assert note.startswith("the model cannot write 25% of the 64 reference answers that were checked, so these")
+    assert "no token for 'B' in 'B'" in note
+
+
+def test_problems_without_an_answer_are_no_part_of_the_share() -> None:
+    assert answers_note("mine", [None, ""]) == ""
+    assert answers_note("mine", [None, "", "why"]).startswith("the model cannot write 50% of the 2 reference answers")
+    with pytest.raises(TaskError, match="none of the 1 reference answers"):
+        answers_note("mine", [None, "why"])
 
 
 def test_a_task_whose_prompts_all_leave_no_room_is_refused(base: Path) -> None:

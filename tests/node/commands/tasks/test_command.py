@@ -49,11 +49,11 @@ def write_swarm(directory: Path, task: str = 'spec = "reverse:letters=3"', held_
 
 
 def shown(spec: str = "", *, config: Path | None = None, model: Path | None = None, count: int = 2) -> str:
-    return show(spec, config=config, model=model, count=count, as_json_text=False)
+    return show(spec, config=config, model=model, count=count, as_json_text=False).text
 
 
 def as_values(spec: str = "", *, config: Path | None = None, count: int = 2) -> list[dict[str, object]]:
-    told = json.loads(show(spec, config=config, model=None, count=count, as_json_text=True))
+    told = json.loads(show(spec, config=config, model=None, count=count, as_json_text=True).text)
     tasks: list[dict[str, object]] = told["tasks"]
     return tasks
 
@@ -121,6 +121,28 @@ def test_a_prompt_that_leaves_no_room_is_told(here: Path) -> None:
     assert "so training skips the problem" in told
 
 
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ([("say a", "A"), ("say b", "B")], 1),
+        ([("SAY A", "a"), ("SAY B", "b")], 1),
+        ([("say a", "a"), ("say b", "B")], 0),
+    ],
+)
+def test_a_task_of_which_the_model_can_learn_nothing_ends_with_one(
+    here: Path, rows: list[tuple[str, str]], code: int
+) -> None:
+    path = write_swarm(here, 'spec = "jsonl:data.jsonl:held_out=0"')
+    lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in rows]
+    (here / "data.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    printed = show("", config=path, model=None, count=2, as_json_text=False)
+    assert printed.code == code
+    assert ("cannot write this answer" in printed.text) == (rows[1][1] == "B")
+    path.unlink()
+    without = show("jsonl:data.jsonl:held_out=0", config=None, model=None, count=2, as_json_text=False)
+    assert without.code == 0, "the small tokenizer stands for a model that is not named"
+
+
 def test_where_nothing_is_held_out_nothing_of_it_is_shown(here: Path) -> None:
     write_swarm(here, held_out=0)
     assert "Held-out problem" not in shown()
@@ -160,7 +182,7 @@ def test_a_sound_task_ends_with_zero_and_a_broken_one_with_one(here: Path) -> No
     )
     sound, broken = (checked(spec) for spec in ("reverse", "python:broken_for_check:Broken"))
     assert sound == (0, "All 9 checks passed.")
-    assert broken == (1, "1 of 13 checks failed.")
+    assert broken == (1, "1 of 9 checks failed.")
 
 
 def checked(spec: str) -> tuple[int, str]:

@@ -77,6 +77,15 @@ def test_an_episode_as_it_is_shown() -> None:
     assert shown.endswith("| on\n: more\n| on\n: tool: 3\n: user: Go on.\n| on")
 
 
+def test_an_answer_that_the_model_cannot_write() -> None:
+    unwritten = of(answer="ON", answer_trouble="model: its tokenizer has no token for 'O' in 'ON'")
+    assert as_text([unwritten], width=120).endswith(
+        "| ON\nThe model cannot write this answer. model: its tokenizer has no token for 'O' in 'ON'"
+    )
+    [told] = json.loads(as_json([unwritten]))["tasks"][0]["problems"]
+    assert told["answer_trouble"] == "model: its tokenizer has no token for 'O' in 'ON'"
+
+
 def test_rewards_with_names_stand_behind_their_sum() -> None:
     parts = (RewardPart(name="right", value=1.0), RewardPart(name="style", value=math.nan, weight=0.5))
     problem = of(reference=ShownWorth(reward=1.0, parts=parts))

@@ -69,7 +69,7 @@ def test_what_cannot_be_judged_asked_or_written_is_told() -> None:
     assert first.empty.reward is None
     assert "failed at index 0: ValueError: nothing was said" in first.empty.why
     assert absent.trouble == "there is no index 1."
-    assert "has no token for a character of 'UPPER'" in loud.trouble
+    assert "has no token for 'U' in 'UPPER'" in loud.trouble
     assert loud.text == "UPPER", "as the task has it"
     assert held_out.held_out
     assert held_out.reference is None

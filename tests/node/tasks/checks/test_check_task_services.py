@@ -96,9 +96,9 @@ def test_show_asks_the_judge_or_says_why_it_cannot(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("node.commands.tasks.command.Setting.codec", lambda self: None)
     monkeypatch.setattr("node.commands.tasks.command.limit_of", lambda directory: None)
     with serving(grade) as server:
-        shown = show("", config=swarm_toml(tmp_path, server.url), model=None, count=1, as_json_text=False)
+        shown = show("", config=swarm_toml(tmp_path, server.url), model=None, count=1, as_json_text=False).text
     assert "The reference answer has reward 1, an empty one 0." in shown
-    shown = show("", config=swarm_toml(tmp_path, nobody()), model=None, count=1, as_json_text=False)
+    shown = show("", config=swarm_toml(tmp_path, nobody()), model=None, count=1, as_json_text=False).text
     assert "was asked once and gave no reward" in shown
 
 

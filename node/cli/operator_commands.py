@@ -38,7 +38,7 @@ class Meant:
     has_joined: bool = True
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.name}, {self.peer}" if self.name else self.peer
 
 
@@ -84,9 +84,9 @@ def ban(
         say(_as_json(meant, runs=runs))
         return
     if runs:
-        say(f"Banned: {meant.told}. The learner obeys within a second. {undo}")
+        say(f"Banned: {meant.description}. The learner obeys within a second. {undo}")
     else:
-        say(f"The order to ban {meant.told} waits: {_nobody(meant)} {undo}")
+        say(f"The order to ban {meant.description} waits: {_nobody(meant)} {undo}")
     if not meant.has_joined:
         say("No peer with that id has joined this swarm. It will be refused if it comes.")
 
@@ -101,9 +101,9 @@ def pardon(peer: Peer, target: OfLearner = None, as_json: Json = False) -> None:
         say(_as_json(meant, runs=runs))
         return
     if runs:
-        say(f"Pardoned: {meant.told}. It may join again in a second, when the learner has read the order.")
+        say(f"Pardoned: {meant.description}. It may join again in a second, when the learner has read the order.")
     else:
-        say(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
+        say(f"The order to pardon {meant.description} waits: {_nobody(meant)}")
     if not meant.has_joined:
         say("No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one.")
 

@@ -335,7 +335,7 @@ class _Learner:
                     passed = await try_out(engine, call, export, loaded, terms)
                     await engine.release()
             services.events.emit(
-                "trial_passed", seconds=round(passed.seconds, 2), tokens=passed.tokens, text=passed.told
+                "trial_passed", seconds=round(passed.seconds, 2), tokens=passed.tokens, text=passed.sentence
             )
         self._on_ready(self._services.announcer.write_invite(services.transport.addresses()), self._services)
 

@@ -160,7 +160,7 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
     told = [
         *_story(config, suite, _beginning(start, fork_from), start.rows[0].step if start.rows else 0),
         *([start.note] if start.note else []),
-        QUICK if tried is None else tried.told,
+        QUICK if tried is None else tried.sentence,
         "",
         *_model(facts, _where(config, computed, tried)),
         "",
@@ -250,9 +250,9 @@ def _data(config: SwarmConfig, suite: TaskSuite) -> Iterator[str]:
     for one in config.task.tasks:
         share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
         tokens = words.counted(len(suite.tasks[one.title].prompt(0)), "token")
-        yield f"Task {one.title}: its first prompt has {tokens}{share}."
+        yield f"Task {suite.known_as(one.title)}: its first prompt has {tokens}{share}."
     for name, note in suite.notes:
-        yield f"{name}: {note}."
+        yield f"{suite.known_as(name)}: {note}."
     if config.curriculum.dynamic_sampling:
         yield "Groups whose rewards are all equal are credited, but not trained on: others are leased in their place."
     evaluate = config.evaluate

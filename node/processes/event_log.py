@@ -18,7 +18,7 @@ def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:
             case ChildSaid(line=line):
                 events.emit("child_said", child=name, line=line)
             case ChildDied(exit=exit):
-                events.emit("child_died", child=name, reason=exit.told, said="\n".join(exit.last_words))
+                events.emit("child_died", child=name, reason=exit.predicate, said="\n".join(exit.last_words))
             case _:
                 events.emit("child_restarting" if hasattr(event, "attempt") else "child_abandoned", child=name)
 

@@ -32,14 +32,14 @@ class ChildExit:
 
     def __str__(self) -> str:
         words = " / ".join(self.last_words)
-        told = f"the {self.name} process {self.told}{f'; its last words: {words}' if words else ''}"
+        told = f"the {self.name} process {self.predicate}{f'; its last words: {words}' if words else ''}"
         own = f"{self.name}: ", FATAL
         # Lines that the sentence above already contains are not repeated.
         quoted = [line for line in self.stderr_tail[-QUOTED_LINES:] if not line.startswith(own)]
         return "\n".join([told, *(f"  | {line}" for line in quoted)])
 
     @property
-    def told(self) -> str:
+    def predicate(self) -> str:
         """Return how it ended, as a predicate, and why, if the child said that itself."""
         return f"{self._how()}: {self._words.cause}" if self._words.cause else self._how()
 

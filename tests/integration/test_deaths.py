@@ -330,10 +330,10 @@ async def test_what_is_told_of_an_end_is_what_happened_and_once(
         )
     with trio.fail_after(DEADLINE_S):
         found: Told = await CHILDREN[child](ways, at, way)
-    assert re.fullmatch(told, found.exit.told), found.exit.told
-    assert found.error.splitlines()[0].startswith(f"the {child} process {found.exit.told}")
+    assert re.fullmatch(told, found.exit.predicate), found.exit.predicate
+    assert found.error.splitlines()[0].startswith(f"the {child} process {found.exit.predicate}")
     if found.notices:  # the opener reports an end before the child came into service, by an exception
-        assert sum(f"the {child} process {found.exit.told}"[:200] == notice[:200] for notice in found.notices) == 1
+        assert sum(f"the {child} process {found.exit.predicate}"[:200] == notice[:200] for notice in found.notices) == 1
     if MARK in told:
         assert found.error.splitlines()[0].count(MARK) == 1
         assert sum(MARK in notice for notice in found.notices) <= 1
@@ -347,7 +347,7 @@ async def test_what_is_told_of_a_rank_is_what_happened_and_once(ways: Path, way:
     with trio.fail_after(DEADLINE_S):
         found = await ranks(ways, way)
     expected = rf"ended with exit code 1: rank 1 {told}\. All 2 ranks of this machine were ended"
-    assert re.fullmatch(expected, found.exit.told), found.exit.told
+    assert re.fullmatch(expected, found.exit.predicate), found.exit.predicate
     assert sum("rank 1" in notice for notice in found.notices) == 1 + sum(
         "rank 1" in word for word in found.exit.last_words
     )
@@ -361,7 +361,7 @@ async def test_a_launcher_that_somebody_ends_is_told_of_as_that(ways: Path) -> N
     environment = {"DIE": "", "WAYS": str(ways), "ASKED": str(ways / "asked")}
     with trio.fail_after(DEADLINE_S):
         found = await watch("trainer", argv, environment, ("load", {}))
-    assert found.exit.told == "was killed by SIGTERM"
+    assert found.exit.predicate == "was killed by SIGTERM"
 
 
 def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_before(ways: Path) -> None:

@@ -110,7 +110,7 @@ async def warmup(wanted: Wanted, *, as_json: bool = False, trainer: Sequence[str
                 progress.reading()
                 with about_keys_of(wanted.config):
                     planned = await trio.to_thread.run_sync(plan, wanted, abandon_on_cancel=True)
-                    progress.examples(planned.lessons.told)
+                    progress.examples(planned.lessons.text)
                     for note in planned.notes:
                         progress.trouble(note)
                     with open_kept(out, planned.fixed, anew=wanted.anew) as kept:
@@ -373,7 +373,7 @@ def _troubles(progress: Progress) -> Any:
 
 def _ending_text(out: Path, ending: Ending, wanted: Wanted) -> str:
     figures = [] if ending.loss is None else [f"held-out loss {ending.loss:.4f}"]
-    figures += [] if ending.judged is None else [ending.judged.told]
+    figures += [] if ending.judged is None else [ending.judged.text]
     shown = f": {'; '.join(figures)}" if figures else ""
     name = shlex.quote(str(wanted.out))
     return (

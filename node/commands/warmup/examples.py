@@ -62,7 +62,7 @@ class Lessons:
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return a sentence on what was found."""
         counts = [f"{count:,} left out ({reason})" for reason, count in sorted(self.left_out.items())]
         if self.draw is not None:

@@ -65,7 +65,7 @@ class Progress:
     def look(self, number: int, *, loss: float | None, judged: Judged | None) -> None:
         """Report the loss on held-back examples, and the score on held-out prompts, after step `number`."""
         parts = [] if loss is None else [f"held-out loss {loss:.4f}"]
-        parts += [] if judged is None else [judged.told]
+        parts += [] if judged is None else [judged.text]
         if parts:
             figures = {} if judged is None else judged.figures
             told = f"step {number} of {self.total}: {'; '.join(parts)}"

@@ -57,7 +57,7 @@ class Judged:
         return self.scores.pass_at.get(1, nan)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return the scores for people."""
         greedy, sampled = self.scores.named.get(FORMAT, (nan, nan))
         parts = [f"{sampled:.1%} of sampled answers in the right form ({greedy:.1%} of greedy ones)"]

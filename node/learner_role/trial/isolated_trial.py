@@ -40,7 +40,7 @@ class Tried:
 
     compute_dtype: str
     device: str
-    told: str
+    sentence: str
 
 
 async def try_aside(
@@ -79,15 +79,15 @@ async def try_aside(
                 except ChildRefused as refused:
                     place = f" Check the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
                     raise RunError(f"The first version cannot be published: {refused.error}.{place}") from None
-                told = NO_ENGINE
+                sentence = NO_ENGINE
                 if (terms := trial_terms(config, suite)) is not None:
                     async with open_verifying_engine(
                         learners_engine(config), events, name="evaluation", state=Path(folder)
                     ) as engine:
-                        told = (await try_out(engine, call, export, loaded, terms)).told
+                        sentence = (await try_out(engine, call, export, loaded, terms)).sentence
         except ChildCrashed as crash:
             raise RunError(f"The trainer could not run: {crash}") from crash
         except EngineError as error:
             raise RunError(str(error)) from error
     skipped = f" Skipped, since they cannot be used: {', '.join(passed_over)}." if passed_over else ""
-    return Tried(compute_dtype=str(loaded["compute_dtype"]), device=str(loaded["device"]), told=told + skipped)
+    return Tried(compute_dtype=str(loaded["compute_dtype"]), device=str(loaded["device"]), sentence=sentence + skipped)

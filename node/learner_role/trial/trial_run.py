@@ -129,7 +129,7 @@ class Compared:
         )
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return a sentence about the two, without a full stop."""
         return f"The trainer computes in {' on '.join(self.trained_in)}, the engine in {' on '.join(self.engine_in)}"
 
@@ -150,12 +150,12 @@ class Passed:
     compared: Compared
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return sentences about the trial."""
         return (
             f"The trial passed in {self.seconds:.1f} s: engine, audit and trainer agree on {self.completions} "
             f"completions of {self.tokens} tokens, up to position {self.furthest}, within {self.apart:.1g} nats a "
-            f"token. {self.compared.told}."
+            f"token. {self.compared.sentence}."
         )
 
 
@@ -187,7 +187,7 @@ async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded:
         apart = _require_agreement(passages, verified, scored, compared, terms)
     except _Apart as error:
         beyond = [bend for bend in bends if bend < error.furthest]
-        raise _refuse(f"{error}{_bent(beyond)}. {compared.told}") from None
+        raise _refuse(f"{error}{_bent(beyond)}. {compared.sentence}") from None
     return Passed(
         seconds=trio.current_time() - began,
         completions=len(passages),

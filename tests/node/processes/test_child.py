@@ -370,7 +370,7 @@ async def test_what_a_child_waits_for_is_told_and_is_why_it_was_not_ready(
                 return
             with pytest.raises(ChildCrashed) as crash:
                 await open_it()
-            assert crash.value.exit.told == "was ended: not ready within 60 s: rank 1 of 2 has not come"
+            assert crash.value.exit.predicate == "was ended: not ready within 60 s: rank 1 of 2 has not come"
 
         nursery.start_soon(expect)
         await recorder.wait_frame("waiting")

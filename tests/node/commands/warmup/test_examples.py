@@ -62,7 +62,7 @@ class Rows(Endless):
 def test_what_is_too_long_is_left_out_and_counted() -> None:
     found = of_rows([*rows(2), *rows(3, length=20)], most=8)
     assert (len(found.examples), len(found.held_back)) == (2, 0)
-    assert found.told == "2 examples of 10 tokens, 0 more held back for the loss; 3 left out (too long)"
+    assert found.text == "2 examples of 10 tokens, 0 more held back for the loss; 3 left out (too long)"
     with pytest.raises(TaskError, match="all 3 examples are longer than the 8 tokens"):
         of_rows(rows(3, length=20), most=8)
 

@@ -35,7 +35,7 @@ def test_a_band_is_about_sampled_answers(by: str, reached: float) -> None:
     one = judged(by)
     assert one.reached == reached
     assert one.figures == {"by": by, "format": 0.4, "greedy_format": 0.9, "accuracy": 0.25, "score": reached}
-    assert one.told.startswith("40.0% of sampled answers in the right form (90.0% of greedy ones), 25.0% right")
+    assert one.text.startswith("40.0% of sampled answers in the right form (90.0% of greedy ones), 25.0% right")
 
 
 def test_a_reward_that_no_task_gives_is_told_with_those_there_are() -> None:
@@ -47,7 +47,7 @@ def test_where_nobody_can_say_what_is_right() -> None:
     one = Judged(by="format", scores=Scores(greedy=nan, sampled=nan, named=NAMED))
     assert isnan(one.accuracy)
     assert one.figures["accuracy"] is None
-    assert "right" not in one.told.partition("form")[2]
+    assert "right" not in one.text.partition("form")[2]
 
 
 @pytest.fixture(scope="module")

@@ -206,8 +206,8 @@ async def test_what_agrees_passes_and_says_what_was_tried(tmp_path: Path, autoju
     assert trainer.asked == [("logprobs", {"temperature": 1.0, "weights": "bfloat16"})]
     assert passed.furthest == len(PROMPT) + 40
     assert passed.apart < 1e-6
-    assert "engine, audit and trainer agree" in passed.told
-    assert "The trainer computes in float32 on cpu, the engine in float32 on cpu." in passed.told
+    assert "engine, audit and trainer agree" in passed.sentence
+    assert "The trainer computes in float32 on cpu, the engine in float32 on cpu." in passed.sentence
 
 
 @dataclass

@@ -224,7 +224,7 @@ class _Learner:
         members = KnownMembers(root=services.home.root, transport=services.transport, events=services.events)
         members.recall(sessions.recover_leases())
         await trio.to_thread.run_sync(services.forgotten.look_here, services.home.checkpoints)
-        stay = await services.announcer.note()
+        presence = await services.announcer.note()
         await trio.to_thread.run_sync(sessions.recall_reach)
         services.context.time.begin(await trio.to_thread.run_sync(services.ledger.training.time_so_far))
         await trio.to_thread.run_sync(services.recorder.recall)
@@ -235,7 +235,7 @@ class _Learner:
             if services.teachers is not None:
                 nursery.start_soon(services.teachers.run, services.transport, services.swarm.faults.report)
             self._start_loops(nursery)
-            nursery.start_soon(services.announcer.run, stay)
+            nursery.start_soon(services.announcer.run, presence)
             nursery.start_soon(members.keep)
             scores = await self._train()
             nursery.cancel_scope.cancel()

@@ -68,7 +68,7 @@ INTERRUPT_S = 2.0
 """Seconds that the engine may take to return unfinished completions. It needs one step, which takes milliseconds, or
 the prefill of long prompts on a slow machine. After that it is cancelled, and its completions are lost."""
 
-HAND_BACK_S = 3.0
+RETURN_S = 3.0
 """Seconds to wait until what was returned is on the learner's disk, the engine's time included. An owner who presses
 Ctrl-C waits no longer than this."""
 
@@ -277,7 +277,7 @@ class RolloutWorker:
     async def leave(self, reason: str = STOPPED) -> None:
         """Hand back unfinished completions, and say goodbye, so that our leases go to other nodes at once.
 
-        That takes at most HAND_BACK_S and GOODBYE_S. Without a connection to the learner, nothing is sent.
+        That takes at most RETURN_S and GOODBYE_S. Without a connection to the learner, nothing is sent.
         """
         self.is_draining = True
         if self._asking is not None:
@@ -288,10 +288,10 @@ class RolloutWorker:
             await self.work_client.leave(reason)
 
     async def _return_leases(self, reason: str) -> None:
-        """Stop the engine, and wait until the learner has the unfinished completions, at most HAND_BACK_S."""
+        """Stop the engine, and wait until the learner has the unfinished completions, at most RETURN_S."""
         begun = set(self._begun.leases) if self._begun is not None else set[LeaseId]()
         self._stop_making(reason)
-        with trio.move_on_after(HAND_BACK_S):
+        with trio.move_on_after(RETURN_S):
             while begun & self.holding:
                 await self._stirred.wait()
 

@@ -26,5 +26,5 @@ All of it runs on the learner's side. `gate` checks everything that a task retur
 - `tokenizer_files`: read a model's tokenizer from its files
 - `tools`: read and write tool calls
 - `ways`: how conversations with this model are written
-- `worth`: a reward with the named rewards that it consists of
+- `reward_of`: a reward with the named rewards that it consists of
 """

@@ -11,10 +11,10 @@ from __future__ import annotations
 from threading import Thread
 
 from node.tasks.api.interface import Completion, TaskError
+from node.tasks.composed_reward import parts_of
 from node.tasks.gate import Gate, Place, WrongValue
 from node.tasks.grading import Asked, grade
 from node.tasks.services.loop_thread import wait_for
-from node.tasks.worth import parts_of
 
 TRIAL_S = 10.0
 """Seconds that the first reward may take. Most take milliseconds; one that imports a large library takes seconds."""
@@ -56,9 +56,9 @@ def _judge(gate: Gate) -> float:
     problem = gate.problem(place)
     said = problem.answer or ""
     if gate.has_environments:
-        worth = grade(gate, Asked(index=0, held_out=False, said=(said,), finished=True, wants_reward=True))
-        assert isinstance(worth, float), "a reward was asked"
-        return worth
+        reward = grade(gate, Asked(index=0, held_out=False, said=(said,), finished=True, wants_reward=True))
+        assert isinstance(reward, float), "a reward was asked"
+        return reward
     if gate.has_turns:
         gate.answer_turn(place, problem, (), said)
     return gate.reward(place, problem, Completion(text=said, finished=True))

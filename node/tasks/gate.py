@@ -48,8 +48,8 @@ from node.tasks.api.interface import (
     ToolCall,
     Turn,
 )
+from node.tasks.composed_reward import ComposedReward
 from node.tasks.services.loop_thread import wait_for
-from node.tasks.worth import Worth
 
 NEEDED = ("name", "levels", "fingerprint", "problem", "held_out", "reward")
 """Attributes that every task must have."""
@@ -181,7 +181,7 @@ class Gate:
             found: object = self._task.reward(problem, completion)  # type: ignore[union-attr]
             if inspect.isawaitable(found):
                 found = wait_for(found)
-        return self.worth(place, found)
+        return self.reward_of(place, found)
 
     async def try_services(self, place: Place) -> None:
         """Raise TaskError if the task needs services for its rewards and they do not answer."""
@@ -282,9 +282,9 @@ class Gate:
         found: Mapping[str, float] = self._said("reward_weights", _weights, "numbers by the names of rewards")
         return found
 
-    def worth(self, place: Place, found: object) -> float:
-        """Return what `reward` returned, of the task or of an environment, as a finite number; a `Worth` for named
-        rewards. Raises NobodyCanSay if all of it is CANNOT_SAY."""
+    def reward_of(self, place: Place, found: object) -> float:
+        """Return what `reward` returned, of the task or of an environment, as a finite number; a `ComposedReward` for
+        named rewards. Raises NobodyCanSay if all of it is CANNOT_SAY."""
         if isinstance(found, Mapping):
             return self._sum(place, {name: self._one(place, value) for name, value in found.items()})
         reward = self._one(place, found)
@@ -293,7 +293,7 @@ class Gate:
         self._require_names(place, frozenset())
         return reward
 
-    def _sum(self, place: Place, rewards: Mapping[object, float]) -> Worth:
+    def _sum(self, place: Place, rewards: Mapping[object, float]) -> ComposedReward:
         """Return the weighted sum of named rewards. A value is NaN if it is unknown."""
         weights = self.weights
         if not 0 < len(rewards) <= MAX_PARTS:
@@ -318,7 +318,7 @@ class Gate:
         if not any(part.is_known for part in parts):
             raise self._nobody(place)
         try:
-            return Worth.of(parts)
+            return ComposedReward.of(parts)
         except ValueError as error:
             raise WrongValue(f"task {self.name!r}: {error} at {place}, which is too large.") from error
 

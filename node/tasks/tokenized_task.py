@@ -17,13 +17,13 @@ from functools import cached_property
 
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from node.tasks.api.interface import Completion, Problem, Task, TaskError
+from node.tasks.composed_reward import parts_of
 from node.tasks.environments.question import digest_of_answer
 from node.tasks.gate import Gate, Place
 from node.tasks.grading import AnsweredOtherwise, Asked, Judgement, grade, otherwise
 from node.tasks.template_checks import check_template
 from node.tasks.tokenizer import TextCodec
 from node.tasks.tools.writing import write_calls
-from node.tasks.worth import parts_of
 
 Replying = Generator[Asked | Place, Judgement | Problem, Reply]
 """Yields questions for the task, receives its answers, returns the reply. A yielded Place asks for its problem."""

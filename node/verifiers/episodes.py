@@ -24,12 +24,12 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
+from node.tasks.composed_reward import write_reward
 from node.tasks.environments.environment_host import EnvironmentHost, HostLimits, StepTimedOut
 from node.tasks.environments.live_environments import Otherwise, Reply
 from node.tasks.environments.question import EpisodeQuestion
 from node.tasks.gate import Gate, NobodyCanSay, Place
 from node.tasks.services.remarks import take_remarks
-from node.tasks.worth import write_worth
 from node.verifiers.conversation import write_conversation
 from node.verifiers.remarks import write_remarks
 from protocol.core.pipe import Header
@@ -153,6 +153,6 @@ def _reply_fields(found: Reply | Otherwise, *, wants_reward: bool) -> dict[str, 
         return {"otherwise": found.turn}
     if wants_reward:
         assert isinstance(found.answer, float), "a reward was asked"
-        return write_worth(found.answer)
+        return write_reward(found.answer)
     assert not isinstance(found.answer, float), "an answer was asked"
     return {"answer": None if found.answer is None else write_conversation(found.answer)}

@@ -33,11 +33,11 @@ from node.processes.outcomes import ChildCrashed, ChildEvent, ChildRefused
 from node.processes.spec import ChildSpec, RestartLimits
 from node.runtime.errors import RunError
 from node.tasks.api.interface import Chat, Problem
+from node.tasks.composed_reward import read_reward
 from node.tasks.environments.question import EpisodeQuestion, digest_of_answer
 from node.tasks.gate import Place
 from node.tasks.grading import Asked, Judgement, otherwise
 from node.tasks.services.remarks import Remark
-from node.tasks.worth import read_worth
 from node.verifiers.conversation import read_conversation, read_tools
 from node.verifiers.remarks import read_remarks
 from node.verifiers.seats import Seats
@@ -340,7 +340,7 @@ def _read_told(reply: Header, *, wants_reward: bool) -> Judgement | Failure:
     if wants_reward and "unsaid" in reply:
         return Failure(how="unsaid", detail=str(reply["unsaid"]))
     if wants_reward:
-        return read_worth(reply)
+        return read_reward(reply)
     answer = reply["answer"]
     return None if answer is None else read_conversation(answer)
 

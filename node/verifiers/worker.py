@@ -148,8 +148,8 @@ def _pose(task: Gate, header: Header) -> dict[str, Any]:
 
 def _judge(task: Gate, header: Header) -> dict[str, Any]:
     """Return the judgement on a transcript as a reply. Raises TaskError."""
+    from node.tasks.composed_reward import write_reward
     from node.tasks.grading import Asked, grade
-    from node.tasks.worth import write_worth
     from node.verifiers.conversation import write_conversation
 
     wants_reward = bool(header["wants_reward"])
@@ -165,7 +165,7 @@ def _judge(task: Gate, header: Header) -> dict[str, Any]:
     )
     if wants_reward:
         assert isinstance(judgement, float), "a reward was asked"
-        return write_worth(judgement)
+        return write_reward(judgement)
     assert not isinstance(judgement, float), "an answer was asked"
     return {"answer": None if judgement is None else write_conversation(judgement)}
 

@@ -64,7 +64,7 @@ class Attack(Enum):
     GREEDY = "greedy", "takes the likeliest token each time"
     TRUNCATED = "truncated", "ends every completion after two tokens"
     ENDLESS = "endless", "never ends a completion before its token limit"
-    CHERRY_PICKED = "cherry-picked", "returns the leases of groups with a low reward"
+    SELECTIVE = "cherry-picked", "returns the leases of groups with a low reward"
     BEST_VERSION = "best-version", "generates with every version that is admissible, and sends the best group"
     COPIED = "copied", "sends completions that another peer made for its lease"
     NEARLY_COPIED = "nearly-copied", "does as copied, with one token changed"

@@ -267,7 +267,7 @@ class Written(Behaviour):
 
 
 @dataclass(kw_only=True)
-class CherryPicker(Behaviour):
+class SelectiveDeliverer(Behaviour):
     """Returns the leases of groups with a low reward."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
@@ -390,8 +390,8 @@ def _maker(attack: Attack | None) -> Callable[..., Behaviour]:
             return partial(Greedy, sleeps=SLEEPS)
         case Attack.FABRICATED | Attack.CANNED | Attack.TRUNCATED | Attack.ENDLESS | Attack.POISONED:
             return partial(Written, attack=attack)
-        case Attack.CHERRY_PICKED:
-            return CherryPicker
+        case Attack.SELECTIVE:
+            return SelectiveDeliverer
         case Attack.BEST_VERSION:
             return VersionSelector
         case Attack.COPIED | Attack.NEARLY_COPIED:

@@ -15,7 +15,7 @@ from typing import Any
 from rich.cells import chop_cells
 
 from learner.rollouts.reward_parts import RewardPart
-from node.commands.tasks.view import ShownProblem, ShownTask, ShownWorth, Token, plain
+from node.commands.tasks.view import ShownProblem, ShownReward, ShownTask, Token, plain
 from protocol.core.visible import one_line, visible
 
 FORMAT = "volery-tasks/1"
@@ -83,10 +83,12 @@ def _problem(problem: ShownProblem, task: ShownTask, width: int) -> Iterator[str
     if problem.tokens:
         yield from _told("tokens: ", _tokens(problem.tokens), width, len("tokens: "))
     if problem.answer is None:
-        yield from _told("There is no reference answer. ", f"An empty one has reward {_worth(problem.empty)}.", width)
+        yield from _told(
+            "There is no reference answer. ", f"An empty one has reward {_reward_text(problem.empty)}.", width
+        )
         return
-    worth = f"{_worth(problem.reference or problem.empty)}, an empty one {_worth(problem.empty)}."
-    yield from _told("The reference answer has reward ", worth, width)
+    reward = f"{_reward_text(problem.reference or problem.empty)}, an empty one {_reward_text(problem.empty)}."
+    yield from _told("The reference answer has reward ", reward, width)
     for turn in problem.turns:
         yield from _quoted(turn.said, BAR, width)
         yield from _quoted(plain(turn.answered), ANSWERED, width)
@@ -106,11 +108,11 @@ def _size(problem: ShownProblem, task: ShownTask) -> str:
     )
 
 
-def _worth(worth: ShownWorth) -> str:
-    if worth.reward is None:
-        return f"unknown ({one_line(worth.why, LINE_CHARS)})"
-    several = ", ".join(f"{one.name} {_value(one)}" for one in worth.parts)
-    return f"{worth.reward:g} ({several})" if several else f"{worth.reward:g}"
+def _reward_text(reward: ShownReward) -> str:
+    if reward.reward is None:
+        return f"unknown ({one_line(reward.why, LINE_CHARS)})"
+    several = ", ".join(f"{one.name} {_value(one)}" for one in reward.parts)
+    return f"{reward.reward:g} ({several})" if several else f"{reward.reward:g}"
 
 
 def _value(part: RewardPart) -> str:
@@ -153,9 +155,9 @@ def as_json(tasks: Sequence[ShownTask]) -> str:
     return json.dumps({"format": FORMAT, "tasks": [_exported(task) for task in tasks]}, indent=2)
 
 
-def _rewards(worth: ShownWorth | None) -> dict[str, Any]:
+def _rewards(reward: ShownReward | None) -> dict[str, Any]:
     """Return the named rewards; None for one that is unknown."""
-    parts = worth.parts if worth else ()
+    parts = reward.parts if reward else ()
     return {part.name: {"value": part.value if part.is_known else None, "weight": part.weight} for part in parts}
 
 

@@ -14,11 +14,11 @@ from learner.rollouts.environment import EpisodeLimits
 from learner.rollouts.reward_parts import Parts
 from node.tasks.api.interface import Answer, Completion, Problem, TaskError, Turn
 from node.tasks.checks.asking import answer_turn, reward
+from node.tasks.composed_reward import parts_of
 from node.tasks.first_reward import require_services
 from node.tasks.gate import Gate, Place
 from node.tasks.template_checks import check_template
 from node.tasks.tokenizer import TextCodec
-from node.tasks.worth import parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownWorth:
+class ShownReward:
     """The reward of an answer; None if it cannot be judged, with the reason `why`. `parts`: the named rewards."""
 
     reward: float | None
@@ -59,8 +59,8 @@ class ShownProblem:
     trouble: str
     has_room: bool
     answer: str | None
-    reference: ShownWorth | None
-    empty: ShownWorth
+    reference: ShownReward | None
+    empty: ShownReward
     turns: tuple[Turn, ...] = ()
     answer_trouble: str = ""
 
@@ -146,12 +146,14 @@ def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLim
         why = str(error)
         return ShownProblem(
             index=place.index, held_out=place.held_out, tokens=(), text="", trouble=why, has_room=True, answer=None,
-            reference=None, empty=ShownWorth(reward=None, why=why),
+            reference=None, empty=ShownReward(reward=None, why=why),
         )  # fmt: skip
     ids, trouble = _encoded(codec, problem)
     turns: list[Turn] = []
     answer = problem.answer
-    reference = None if answer is None else _worth(gate, codec, place, problem, answer, limits.turns, lacks, turns)
+    reference = (
+        None if answer is None else _reward_shown(gate, codec, place, problem, answer, limits.turns, lacks, turns)
+    )
     return ShownProblem(
         index=place.index,
         held_out=place.held_out,
@@ -161,7 +163,7 @@ def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLim
         has_room=limits.allow(0, len(ids)),
         answer=answer,
         reference=reference,
-        empty=_worth(gate, codec, place, problem, "", limits.turns, lacks, []),
+        empty=_reward_shown(gate, codec, place, problem, "", limits.turns, lacks, []),
         turns=tuple(turns),
         answer_trouble="" if answer is None else reason(partial(codec.encode_answer, answer)),
     )
@@ -201,7 +203,7 @@ def _encoded(codec: TextCodec, problem: Problem) -> tuple[tuple[int, ...], str]:
         return (), str(error)
 
 
-def _worth(
+def _reward_shown(
     gate: Gate,
     codec: TextCodec,
     place: Place,
@@ -210,10 +212,10 @@ def _worth(
     most: int,
     lacks: str,
     turns: list[Turn],
-) -> ShownWorth:
+) -> ShownReward:
     """Return the reward of an episode in which the policy says `said` in each of at most `most` turns; fill `turns`."""
     if lacks:
-        return ShownWorth(reward=None, why=lacks)
+        return ShownReward(reward=None, why=lacks)
     try:
         while len(turns) + 1 < most:
             answered = answer_turn(gate, codec, place, problem, turns, said)
@@ -221,7 +223,7 @@ def _worth(
                 break
             turns.append(Turn(said=said, answered=answered))
         completion = Completion(text=said, finished=True, turns=tuple(turns))
-        worth = reward(gate, codec, place, problem, completion)
-        return ShownWorth(reward=float(worth), parts=parts_of(worth))
+        found = reward(gate, codec, place, problem, completion)
+        return ShownReward(reward=float(found), parts=parts_of(found))
     except TaskError as error:
-        return ShownWorth(reward=None, why=str(error))
+        return ShownReward(reward=None, why=str(error))

@@ -52,7 +52,7 @@ class PresenceCounts:
             session.energy[source] = min(session.energy.get(source, 0.0) + joules, float(COUNTED_MOST))
         self._counted[peer] = now
         if len(self._counted) > PEERS_REMEMBERED:
-            self._counted = {one: beat for one, beat in self._counted.items() if one in here}
+            self._counted = {one: heartbeat for one, heartbeat in self._counted.items() if one in here}
 
 
 def presence_row(session: PeerSession, reason: str = "") -> PresenceRow:

@@ -31,9 +31,9 @@ def reward(gate: Gate, codec: TextCodec, place: Place, problem: Problem, complet
     """Return the reward of the completion. Raises TaskError."""
     if not gate.has_environments:
         return gate.reward(place, problem, completion)
-    worth = grade(gate, _asked(codec, place, problem, completion, wants_reward=True))
-    assert isinstance(worth, float), "the question asked for a reward"
-    return worth
+    reward = grade(gate, _asked(codec, place, problem, completion, wants_reward=True))
+    assert isinstance(reward, float), "the question asked for a reward"
+    return reward
 
 
 def _asked(codec: TextCodec, place: Place, problem: Problem, completion: Completion, *, wants_reward: bool) -> Asked:

@@ -76,11 +76,11 @@ def reference(trial: Trial) -> Iterator[str]:
         if index >= TRIED:
             continue
         for completion in made_up(problem, problems[(index + 1) % len(problems)]):
-            worth = trial.reward(index, problem, completion)
-            if worth > best:
+            reward = trial.reward(index, problem, completion)
+            if reward > best:
                 yield (
                     f"at index {index} {shown(completion.text)}{'' if completion.finished else ', unfinished,'} gets "
-                    f"{worth:g}, but the reference answer {shown(problem.answer)} only {best:g}."
+                    f"{reward:g}, but the reference answer {shown(problem.answer)} only {best:g}."
                 )
 
 

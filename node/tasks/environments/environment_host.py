@@ -119,7 +119,7 @@ class EnvironmentHost:
             again = partial(read_back, gate, place, asked.said, finished=asked.finished)
             problem, completion = await self._call(gate, place, "answer_turn", again)
             found = await self._call(gate, place, "reward", gate.rewarder, problem, completion)
-            return Reply(answer=gate.worth(place, found))
+            return Reply(answer=gate.reward_of(place, found))
 
     async def close(self, timeout_s: float) -> None:
         """Close all that are alive, and wait for that at most `timeout_s`."""
@@ -170,7 +170,7 @@ class EnvironmentHost:
                     next_ = self._heard(number, gate, place, gate.observed(place, found))
                 case TellReward():
                     found = await self._call(gate, place, "reward", environment.reward)
-                    next_ = self._core.rewarded(number, gate.worth(place, found))
+                    next_ = self._core.rewarded(number, gate.reward_of(place, found))
                     self._let_go(number)
                 case Otherwise():
                     self._let_go(number)

@@ -31,11 +31,11 @@ from swarm.libp2p.port_mapping.lease import (
     End,
     Event,
     Failed,
-    GiveBack,
     LookAgain,
     Lost,
     Mapped,
     MappingLease,
+    ReleaseMapping,
     Tick,
 )
 from swarm.libp2p.port_mapping.outcomes import Answer, Granted, MappedBy, NoAnswer, Refused
@@ -120,7 +120,7 @@ class Keeper:
         finally:
             effects = lease.handle(End(), trio.current_time())
             self._note(effects)
-            if GiveBack() in effects:
+            if ReleaseMapping() in effects:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_S):
                     await self._release()
 
@@ -145,7 +145,7 @@ class Keeper:
                     self.tell(self, effect)
                 case Ask():
                     return effect
-                case GiveBack():
+                case ReleaseMapping():
                     pass
         return None
 

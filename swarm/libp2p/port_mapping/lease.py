@@ -138,11 +138,11 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiveBack:
+class ReleaseMapping:
     """Tell the gateway that it may forget the mapping."""
 
 
-Effect = Ask | Mapped | Lost | Failed | GiveBack
+Effect = Ask | Mapped | Lost | Failed | ReleaseMapping
 
 
 @dataclass(kw_only=True)
@@ -280,4 +280,4 @@ class MappingLease:
         self.standing, self._due_s = Standing.RETURNED, math.inf
         had, self.external = self.external, None
         lost = [Lost(why="this node no longer needs it", is_wanted=True)] if had is not None else []
-        return [*lost, *([GiveBack()] if may_exist else [])]
+        return [*lost, *([ReleaseMapping()] if may_exist else [])]

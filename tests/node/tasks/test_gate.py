@@ -24,10 +24,10 @@ from node.tasks.api.interface import (
     ToolCall,
     Turn,
 )
+from node.tasks.composed_reward import parts_of
 from node.tasks.first_reward import require_reward
 from node.tasks.gate import Gate, NobodyCanSay, Place, WrongValue, has
 from node.tasks.registry import open_task
-from node.tasks.worth import parts_of
 from tests.support.paths import ROOT
 
 HERE, HELD_OUT = Place(index=7), Place(index=3, held_out=True)
@@ -137,12 +137,12 @@ def test_rewards_with_names_are_summed_by_their_weights() -> None:
 )
 def test_all_completions_have_rewards_of_the_same_names(value: Any, says: str) -> None:
     gate = with_()
-    gate.worth(HERE, {"right": 1.0, "form": 0.5})
-    gate.worth(Place(index=8), {"form": CANNOT_SAY, "right": 1.0})
+    gate.reward_of(HERE, {"right": 1.0, "form": 0.5})
+    gate.reward_of(Place(index=8), {"form": CANNOT_SAY, "right": 1.0})
     with pytest.raises(NobodyCanSay):
-        gate.worth(Place(index=8), CANNOT_SAY)
+        gate.reward_of(Place(index=8), CANNOT_SAY)
     with pytest.raises(WrongValue) as told:
-        gate.worth(Place(index=8), value)
+        gate.reward_of(Place(index=8), value)
     assert says in str(told.value)
 
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from learner.rollouts.environment import EpisodeLimits
 from learner.rollouts.reward_parts import RewardPart
 from node.commands.tasks.text import FIRST_LINES, LAST_LINES, as_json, as_text
-from node.commands.tasks.view import ShownProblem, ShownTask, ShownWorth, Token
+from node.commands.tasks.view import ShownProblem, ShownReward, ShownTask, Token
 from node.tasks.api.interface import ChatMessage, Turn
 
 POISON = "\x1b]0;owned\x07\x1b[2Jno\x9b31m\x9d\u202egnp\u2066\u200b\x7f\b\x0e"
@@ -27,8 +27,8 @@ PROBLEM = ShownProblem(
     trouble="",
     has_room=True,
     answer="on",
-    reference=ShownWorth(reward=1.0),
-    empty=ShownWorth(reward=0.0),
+    reference=ShownReward(reward=1.0),
+    empty=ShownReward(reward=0.0),
 )
 TASK = ShownTask(
     spec="mine:letters=3",
@@ -88,7 +88,7 @@ def test_an_answer_that_the_model_cannot_write() -> None:
 
 def test_rewards_with_names_stand_behind_their_sum() -> None:
     parts = (RewardPart(name="right", value=1.0), RewardPart(name="style", value=math.nan, weight=0.5))
-    problem = of(reference=ShownWorth(reward=1.0, parts=parts))
+    problem = of(reference=ShownReward(reward=1.0, parts=parts))
     shown = as_text([problem], width=100)
     assert "The reference answer has reward 1 (right 1, style unknown), an empty one 0." in shown
     told = json.loads(as_json([problem]))["tasks"][0]["problems"][0]
@@ -111,7 +111,7 @@ def test_no_text_moves_a_cursor() -> None:
     poisoned = replace(
         of(
             text=POISON, answer=POISON, trouble=POISON, turns=(Turn(POISON, POISON),),
-            empty=ShownWorth(reward=None, why=POISON), tokens=(Token(id=1, text=POISON, is_special=True),) * 2,
+            empty=ShownReward(reward=None, why=POISON), tokens=(Token(id=1, text=POISON, is_special=True),) * 2,
         ),
         name=POISON, spec=POISON, fingerprint=POISON, notes=(POISON,), lacks=POISON,
     )  # fmt: skip

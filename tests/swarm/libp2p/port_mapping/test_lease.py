@@ -24,12 +24,12 @@ from swarm.libp2p.port_mapping.lease import (
     Event,
     Failed,
     Forgot,
-    GiveBack,
     LookAgain,
     Lost,
     Mapped,
     MappingLease,
     Moved,
+    ReleaseMapping,
     Standing,
     Tick,
 )
@@ -143,13 +143,13 @@ def test_the_end_gives_it_back(renewing: bool) -> None:
     if renewing:
         lease.handle(Tick(), 600.0)
     effects = lease.handle(End(), 601.0)
-    assert [type(one) for one in effects] == [Lost, GiveBack]
+    assert [type(one) for one in effects] == [Lost, ReleaseMapping]
     assert lease.handle(Tick(), 10_000.0) == []
     assert lease.next_s() == math.inf
 
 
 def test_what_was_asked_for_may_exist() -> None:
-    assert asked().handle(End(), 1.0) == [GiveBack()]
+    assert asked().handle(End(), 1.0) == [ReleaseMapping()]
 
 
 def test_nothing_is_given_back_that_was_refused() -> None:

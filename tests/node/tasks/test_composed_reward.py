@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.rollouts.reward_parts import MAX_PARTS, RewardPart
-from node.tasks.worth import Worth, parts_of, read_worth, write_worth
+from node.tasks.composed_reward import ComposedReward, parts_of, read_reward, write_reward
 
 VALUES = st.none() | st.floats(-1e6, 1e6)
 
@@ -23,14 +23,14 @@ def test_what_is_told_is_read(rows: list[tuple[str, float | None, float]]) -> No
     parts = tuple(
         RewardPart(name=name, value=math.nan if value is None else value, weight=weight) for name, value, weight in rows
     )
-    worth = Worth.of(parts) if any(part.is_known for part in parts) else 0.25
-    read = read_worth(json.loads(json.dumps(write_worth(worth))))
+    worth = ComposedReward.of(parts) if any(part.is_known for part in parts) else 0.25
+    read = read_reward(json.loads(json.dumps(write_reward(worth))))
     assert float(read) == float(worth)
     assert repr(parts_of(read)) == repr(parts_of(worth))
 
 
 def test_a_plain_number_has_no_parts() -> None:
-    assert write_worth(0.5) == {"reward": 0.5}
+    assert write_reward(0.5) == {"reward": 0.5}
     assert parts_of(0.5) == ()
 
 
@@ -52,4 +52,4 @@ def test_a_plain_number_has_no_parts() -> None:
 )
 def test_what_is_no_reward_is_refused(reply: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        read_worth(reply)
+        read_reward(reply)

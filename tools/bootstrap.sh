@@ -1,5 +1,7 @@
 #!/bin/sh
-# Build or refresh the virtual environment: tools/bootstrap.sh VENV EXTRA[,EXTRA...]
+# Build or refresh the virtual environment: tools/bootstrap.sh VENV [EXTRA[,EXTRA...]]
+#
+# Without extras it holds what a node or a learner needs. `dev` adds what a change and its tests need.
 #
 # Needs a POSIX shell, and Python >= 3.11 somewhere on PATH (or named by PYTHON=). Exit status 0 means that VENV holds
 # this checkout, editable, with its extras at the versions of constraints.txt. Otherwise the last lines printed say what
@@ -11,7 +13,9 @@
 set -eu
 
 VENV=$1
-EXTRAS=$2
+EXTRAS=${2:-}
+PACKAGE=.${EXTRAS:+[$EXTRAS]}
+AGAIN="sh tools/bootstrap.sh $VENV${EXTRAS:+ $EXTRAS}"
 MIN_PYTHON="3.11"
 CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
@@ -35,14 +39,14 @@ suits() { # suits PYTHON: it runs (a pyenv shim may not) and is new enough
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         suits "$PYTHON" || fail "PYTHON=$PYTHON does not run, or is older than Python $MIN_PYTHON. Name another:" \
-            "make PYTHON=/path/to/python3 ..."
+            "PYTHON=/path/to/python3 $AGAIN"
         return
     fi
     for PYTHON in python3 python3.11 python3.12 python3.13 python3.14 python; do
         if suits "$PYTHON"; then return; fi
     done
     fail "no Python >= $MIN_PYTHON on PATH (python3 here: $(python3 --version 2>&1 || echo none)). Install one, for example" \
-        "$(python_advice)" "or say where it is:  make PYTHON=/path/to/python3 ..."
+        "$(python_advice)" "or say where it is:  PYTHON=/path/to/python3 $AGAIN"
 }
 
 python_advice() {
@@ -120,7 +124,7 @@ require_system_parts() {
     case "$parts" in *venv* | *headers*)
         if command -v apt-get >/dev/null && ! is_debian_python; then
             fail "$PYTHON lacks: $parts. It is not Debian's; reinstall it complete, or take another one:" \
-                "make PYTHON=/usr/bin/python3 ..."
+                "PYTHON=/usr/bin/python3 $AGAIN"
         fi ;;
     esac
     if command -v apt-get >/dev/null; then
@@ -137,14 +141,29 @@ require_system_parts() {
     elif [ "$(uname -s)" = Darwin ]; then
         fail "missing: $parts. Run" "xcode-select --install; brew install gmp"
     else
-        fail "missing: $parts. Install a C compiler, GMP with its headers and Python's headers, then run make again."
+        fail "missing: $parts. Install a C compiler, GMP with its headers and Python's headers, then run" "$AGAIN"
     fi
 }
 
 # --- the environment ---------------------------------------------------------------------------------------------------
 
-pip_install() { # quiet: all output goes to a log, whose end is shown if it fails
-    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@" >>"$log" 2>&1
+pip_install() { # all output goes to a log, whose end is shown if it fails
+    status=0
+    show_progress &
+    progress=$!
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@" >>"$log" 2>&1 ||
+        status=$?
+    kill "$progress" 2>/dev/null || true
+    return "$status"
+}
+
+show_progress() { # every half minute a line, for as long as this script runs: an installation can take ten minutes
+    ticks=0
+    while sleep 2 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        ticks=$((ticks + 1))
+        [ $((ticks % 15)) -ne 0 ] ||
+            say "installing for $((ticks * 2)) s; last line of the log: $(tail -n 1 "$log" | cut -c 1-80)"
+    done
 }
 
 install_cpu_torch() {
@@ -210,15 +229,16 @@ find_python
 require_system_parts
 offer_sandbox
 offer_browser
-say "setting up $VENV [$EXTRAS] with Python $(version_of "$PYTHON"): 1 to 10 minutes the first time, 2 to 5 GB of disk"
+say "setting up $VENV${EXTRAS:+ [$EXTRAS]} with Python $(version_of "$PYTHON"): 1 to 10 minutes the first time;"
+say "about 2 GB of disk, 3 GB with the extra \`dev\`, and 3 GB more for CUDA if there is an NVIDIA driver"
 make_environment
 log=$VENV/bootstrap.log
 : >"$log"
 install_torch
 say "installing volery and what it needs (details: $log)"
-pip_install -c constraints.txt -e ".[$EXTRAS]" || {
+pip_install -c constraints.txt -e "$PACKAGE" || {
     tail -n 25 "$log" >&2
-    fail "pip could not install everything; the reason is above, the full log in $log. Then run make again."
+    fail "pip could not install everything; the reason is above, the full log in $log. Mend it, then run" "$AGAIN"
 }
 drop_stale_stubs
-say "ready"
+say "ready. Next:  source $VENV/bin/activate  and then  volery --help"

@@ -24,7 +24,7 @@ from node.runtime.user_paths import as_path
 from protocol.versions.formats import FP8, INT4, INT8
 
 INSTALL = "volery engines install vllm"
-NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv dev, or [engine] python = "..."'
+NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv, or [engine] python = "..."'
 
 
 @dataclass(frozen=True, kw_only=True)

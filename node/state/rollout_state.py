@@ -58,7 +58,8 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
         if home is None:
             raise RunError(f"{state} is used by another volery node. Choose another directory with --state.")
         return home
-    base, others = swarm_directory(swarm), []
+    base = swarm_directory(swarm)
+    others: list[str] = []
     for number in range(1, MAX_NODES + 1):
         if (home := _take(base / f"node-{number}")) is not None:
             return replace(home, others=tuple(others))

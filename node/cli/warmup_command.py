@@ -47,7 +47,10 @@ def warmup(
         typer.Option(min=1, max=4096, metavar="RANK", help="Train an adapter of this rank, and merge it at the end."),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate of AdamW. Default: 2e-5, or 2e-4 with --lora.")
+        float | None,
+        typer.Option(
+            help="Peak learning rate of AdamW. Default: 2e-5, or 2e-4 with --lora; 1e-3 below 100 million parameters."
+        ),
     ] = None,
     decay: Annotated[
         Literal["linear", "cosine", "none"], typer.Option(help="How the learning rate falls over the steps.")

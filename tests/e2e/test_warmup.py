@@ -1,4 +1,4 @@
-"""Run `volery warmup` as a process of its own: it learns a task to a band, and RL can begin; kills, Ctrl-C, bad input.
+"""Run `volery warmup` as a process of its own: it learns a task to a range, and RL can begin; kills, Ctrl-C, bad input.
 
 The model has random weights and one token a character, so its answers have no form at all before it is taught.
 """
@@ -59,10 +59,10 @@ def lines_of(program: Program) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def test_a_model_is_taught_into_the_band_and_a_run_can_begin_with_it(machine: Machine, model: Path) -> None:
+def test_a_model_is_taught_into_the_range_and_a_run_can_begin_with_it(machine: Machine, model: Path) -> None:
     config, out = configured(machine, model), machine.root / "taught"
-    band = ("--until", "0.4..0.9", "--steps", 400, "--check-every", 10)
-    program = machine.start("warmup", "warmup", config, out, *FAST, *band, "--json")
+    length = ("--until", "0.4..0.9", "--steps", 400, "--check-every", 10)
+    program = machine.start("warmup", "warmup", config, out, *FAST, *length, "--json")
     assert program.wait() == 0, program.story()
     told = lines_of(program)
     looks = [one for one in told if one["event"] == "look"]
@@ -129,13 +129,13 @@ def test_after_a_kill_and_a_stop_the_same_command_goes_on_to_the_same_weights(ma
     [
         ("reverse", 0, (), 2, "[task] held_out = 0, so no score can be measured"),
         ("reverse", 8, ("--epochs", 2), 2, "--epochs: these examples have no end"),
-        ("reverse", 8, ("--until", "0.9"), 2, "--until 0.9 is not a band"),
+        ("reverse", 8, ("--until", "0.9"), 2, "--until 0.9 is not a range"),
         ("reverse", 8, ("--data", "none.jsonl", "--epochs", 1), 2, "none.jsonl does not exist"),
         ("reverse", 8, ("--data", "swarm.toml", "--epochs", 1), 2, "its format is not known"),
         ("reverse", 8, ("--data", "talk.jsonl", "--epochs", 1), 2, "talk.jsonl:1: "),
         ("jsonl:none.jsonl", 8, (), 2, "none.jsonl: cannot be read"),
     ],
-    ids=["no held-out", "no end", "no band", "no file", "no data", "no template", "no task"],
+    ids=["no held-out", "no end", "no range", "no file", "no data", "no template", "no task"],
 )
 def test_what_cannot_be_taught_is_told_before_anything_is_made(
     machine: Machine, model: Path, task: str, held_out: int, options: tuple[object, ...], code: int, said: str

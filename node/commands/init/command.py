@@ -45,10 +45,6 @@ MODEL = "model"
 MAX_NEW_TOKENS = LearnSection(steps=1).max_new_tokens
 """The default. It suits models with twice as many positions, because a prompt needs room, too."""
 
-SMALL_PARAMETERS = 100_000_000
-SMALL_RATE = 3e-4
-"""Parameters below which the default rate is too low: it suits models of 0.5 B and more, and hardly moves others."""
-
 
 def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | None = None) -> Path:
     """Write `directory`/swarm.toml and return its path. With `model`, the file has the values that suit that model.
@@ -109,6 +105,7 @@ def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
     """Yield the values that suit the model, each with a note. Raises UsageError, which names what is wrong with it."""
     from node.config.preflight import require_model
     from node.learner_role.training.footprint import read_facts
+    from node.learner_role.training.learning_rates import USUAL, rates_of
     from node.tasks.tokenizer import positions_of
 
     try:
@@ -122,8 +119,8 @@ def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
     if tokens != MAX_NEW_TOKENS:
         note = f"(of the model: half of its {positions_of(model)} positions)"
         yield ("learn", "max_new_tokens"), tokens, note
-    if parameters < SMALL_PARAMETERS:
-        yield ("trainer", "learning_rate"), SMALL_RATE, f"(of the model: it has {parameters:,} parameters)"
+    if (rates := rates_of(parameters)) is not USUAL:
+        yield ("trainer", "learning_rate"), rates.reinforcement, f"(of the model: it has {parameters:,} parameters)"
 
 
 def fitting_tokens(model: Path) -> int:

@@ -5,7 +5,7 @@
 - `conversations`: turns rows of a data file into examples: conversations, or prompts with completions
 - `examples`: collects examples from a task or a file, and counts those that do not fit
 - `kept`: the directory beside the result, from which a stopped warm-up continues
-- `lesson`: runs the steps of a warm-up, block by block, until a band is met or all steps are taken
+- `lesson`: runs the steps of a warm-up, block by block, until a range is met or all steps are taken
 - `options`: checks the options
 - `progress`: prints the progress, for people or for programs
 - `schedule`: the learning rate of each step

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from node.commands.warmup.kept import Kept, open_kept
 from node.commands.warmup.lesson import Ending, Lesson
 from node.commands.warmup.options import ENDLESS_STEPS, EPOCHS, Wanted
 from node.commands.warmup.progress import Progress
-from node.commands.warmup.schedule import BETAS
+from node.commands.warmup.schedule import BETAS, Schedule
 from node.commands.warmup.scoring import Judged, Scoring
 from node.config.loader import read_swarm_config
 from node.config.preflight import require_model
@@ -41,7 +42,8 @@ from node.engine.interface import EngineError
 from node.learner_role.training.base_model import digests_of
 from node.learner_role.training.evaluation import EvaluationTerms
 from node.learner_role.training.fixed_settings import ways_of
-from node.learner_role.training.footprint import require_targets
+from node.learner_role.training.footprint import read_facts, require_targets
+from node.learner_role.training.learning_rates import rates_of
 from node.learner_role.training.restore import load_policy
 from node.learner_role.training.supervised import Example
 from node.learner_role.training.trainer_process import TRAINER, CallTrainer, child_spec, load_request
@@ -89,6 +91,7 @@ class Planned:
     suite: TaskSuite | None
     lessons: Lessons
     batches: Batches
+    schedule: Schedule
     fixed: Mapping[str, Any]
     notes: Sequence[str]
 
@@ -152,11 +155,13 @@ def plan(wanted: Wanted) -> Planned:
     most = min(most, wanted.max_tokens or most)
     codec = suite.codec if suite else TextCodec.load(directory, read_ways(config.model))
     lessons = _lessons(wanted, config, suite, codec, most)
+    batches = _batches(wanted, lessons, config.learn.seed)
     return Planned(
         config=config,
         suite=suite if wanted.scored else None,
         lessons=lessons,
-        batches=_batches(wanted, lessons, config.learn.seed),
+        batches=batches,
+        schedule=wanted.schedule(batches.total, rates_of(read_facts(directory).parameters)),
         fixed={
             "model": digests_of(directory),
             "ways": ways_of(config.model),
@@ -193,7 +198,7 @@ def _open_suite(config: SwarmConfig, base: Path) -> TaskSuite:
 
 
 def _require_scores(config: SwarmConfig, suite: TaskSuite) -> None:
-    """Raise UsageError if a band is wanted and no prompt is held out."""
+    """Raise UsageError if a range is wanted and no prompt is held out."""
     if not suite.held_out:
         why = "held_out = 0" if config.task.held_out == 0 else "no prompt is held out"
         raise UsageError(
@@ -249,7 +254,7 @@ async def _teach(
         except ChildCrashed as crash:
             raise RunError(f"The trainer cannot run: {crash}") from crash
         call = _caller(child, kept)
-        await load_policy(_asking(child), _load(wanted, config))
+        await load_policy(_asking(child), _load(wanted, planned))
         export = {"dtype": config.model.weights_dtype, **({"merge": True} if wanted.lora else {})}
 
         async def judged(number: int) -> Judged:
@@ -265,24 +270,24 @@ async def _teach(
         lesson = Lesson(
             call=call,
             batches=planned.batches,
-            schedule=wanted.schedule(planned.batches.total),
+            schedule=planned.schedule,
             held_back=planned.lessons.held_back,
             kept=kept,
             progress=progress,
             block=wanted.block(planned.batches.total),
-            band=wanted.band,
+            target=wanted.target,
             judge=judged if judge is not None else None,
         )
-        progress.begun(kept.reached.steps if kept.reached else 0, _of(wanted))
+        progress.begun(kept.reached.steps if kept.reached else 0, _of(wanted, planned.schedule))
         ending = await lesson.run()
         await call("export", {"directory": str(out), **export}, None)
     return ending
 
 
-def _of(wanted: Wanted) -> str:
+def _of(wanted: Wanted, schedule: Schedule) -> str:
     what = f"an adapter of rank {wanted.lora}" if wanted.lora else "all weights"
-    until = f", until {wanted.score} lies in {wanted.band}" if wanted.band else ""
-    return f"{what}, at a rate of up to {wanted.schedule(1).rate:g}{until}"
+    until = f", until {wanted.score} lies in {wanted.target}" if wanted.target else ""
+    return f"{what}, at a rate of up to {schedule.rate:g}{until}"
 
 
 @asynccontextmanager
@@ -315,14 +320,14 @@ async def _scoring(wanted: Wanted, planned: Planned, kept: Kept, events: EventLo
         )
 
 
-def _load(wanted: Wanted, config: SwarmConfig) -> dict[str, Any]:
+def _load(wanted: Wanted, planned: Planned) -> dict[str, Any]:
     """Return the trainer's load request, with the settings of [trainer] and without an objective."""
-    trainer = config.trainer
+    config, trainer = planned.config, planned.config.trainer
     return {
         **load_request(config),
         "lora": _lora(wanted, config),
         "hyperparameters": {
-            "learning_rate": wanted.schedule(1).rate,
+            "learning_rate": planned.schedule.rate,
             "betas": list(BETAS),
             "weight_decay": wanted.weight_decay,
             "grad_clip": wanted.grad_clip,
@@ -376,7 +381,15 @@ def _ending_text(out: Path, ending: Ending, wanted: Wanted) -> str:
     figures += [] if ending.judged is None else [ending.judged.text]
     shown = f": {'; '.join(figures)}" if figures else ""
     name = shlex.quote(str(wanted.out))
+    swarm = shlex.quote(next_swarm(wanted.config))
     return (
         f"Wrote {out} after step {ending.steps}{shown}.\nTo begin reinforcement learning with it, run volery init "
-        f"my-swarm --model {name}, or set [model] directory = {str(out)!r} in {wanted.config}."
+        f"{swarm} --model {name}, or set [model] directory = {str(out)!r} in {wanted.config}."
     )
+
+
+def next_swarm(config: Path) -> str:
+    """Return a directory that does not exist, beside that of `config` and named after it: my-swarm-2."""
+    here = Path(os.path.abspath(config)).parent
+    free = next(path for number in count(2) if not (path := here.with_name(f"{here.name}-{number}")).exists())
+    return os.path.relpath(free)

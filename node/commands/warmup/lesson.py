@@ -1,13 +1,13 @@
-"""Run the steps of a warm-up, block by block, until a band is met or all steps are taken.
+"""Run the steps of a warm-up, block by block, until a range is met or all steps are taken.
 
-Before each block the trainer's state is kept. After it the loss on held-back examples is measured, and if a band is
-wanted, held-out prompts are evaluated. A block that ends above the band is undone, and repeated in shorter blocks at a
-lower rate. A block that ends within the band ends the warm-up.
+Before each block the trainer's state is kept. After it the loss on held-back examples is measured, and if a range is
+wanted, held-out prompts are evaluated. A block that ends above the range is undone, and repeated in shorter blocks at a
+lower rate. A block that ends within the range ends the warm-up.
 
 Invariants:
 
-- The band is met by measurement: the returned weights have a score within it.
-- A model that is in the band before the first step is not changed.
+- The range is met by measurement: the returned weights have a score within it.
+- A model that is in the range before the first step is not changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from node.commands.warmup.batches import Batches
 from node.commands.warmup.kept import Kept
-from node.commands.warmup.options import Band
+from node.commands.warmup.options import ScoreRange
 from node.commands.warmup.progress import Progress
 from node.commands.warmup.schedule import Schedule
 from node.commands.warmup.scoring import Judged
@@ -28,10 +28,10 @@ from node.learner_role.training.trainer_process import CallTrainer
 from node.runtime.errors import RunError
 
 MAX_UNDONE = 24
-"""Most overshoots in all. By then the rate is 2e-7 of the requested one, and a single step leads past the band."""
+"""Most overshoots in all. By then the rate is 2e-7 of the requested one, and a single step leads past the range."""
 
 MOVING_SHARE = 8
-"""Once the score has risen by this fraction of the band's lower end, it is measured more often."""
+"""Once the score has risen by this fraction of the range's lower end, it is measured more often."""
 
 FINE_SHARE = 5
 """From then on a block has this fraction of its steps."""
@@ -60,13 +60,13 @@ class Lesson:
     kept: Kept
     progress: Progress
     block: int
-    band: Band | None = None
+    target: ScoreRange | None = None
     judge: Callable[[int], Awaitable[Judged]] | None = None
     _looks: int = 0
     _empty: int = 0
 
     async def run(self) -> Ending:
-        """Teach, and return how it ended. Raises RunError if the band was not met, and what `call` raises."""
+        """Teach, and return how it ended. Raises RunError if the range was not met, and what `call` raises."""
         steps, pace, undone, first = await self._begin()
         ending = Ending(steps=steps, loss=None, judged=None)
         while steps < self.batches.total:
@@ -76,19 +76,19 @@ class Lesson:
                 await self._step(step, pace.rate)
             ending = await self._look(steps + block)
             reached = None if ending.judged is None else ending.judged.reached
-            if self.band is not None and reached is not None:
-                if reached > self.band.high:
+            if self.target is not None and reached is not None:
+                if reached > self.target.high:
                     undone, pace = undone + 1, pace.after_overshoot()
                     await self._undo(steps, pace, undone, first)
                     continue
-                if reached >= self.band.low:
+                if reached >= self.target.low:
                     return ending
                 pace = self._paced(pace, reached - (first or 0.0))
             steps += block
-        if self.band is None:
+        if self.target is None:
             return ending
         await self._keep(steps, pace, undone, first)
-        raise self._missed(self.band, ending)
+        raise self._missed(self.target, ending)
 
     async def _begin(self) -> tuple[int, Pace, int, float | None]:
         """Continue, or measure the model as it is; return (steps, pace, blocks undone, score before the first step)."""
@@ -97,12 +97,12 @@ class Lesson:
             return reached.steps, reached.pace, reached.undone, reached.score
         ending = await self._look(0)
         first = None if ending.judged is None else ending.judged.reached
-        if self.band is not None and first is not None and first >= self.band.low:
-            where = "above" if first > self.band.high else "in"
+        if self.target is not None and first is not None and first >= self.target.low:
+            where = "above" if first > self.target.high else "in"
             raise RunError(
-                f"The model scores {first:.1%} before the first step, which is {where} the band {self.band}. It needs "
-                "no warm-up, and nothing was written. Begin with it as it is, set another band with --until, or give "
-                "only a length with --epochs or --steps."
+                f"The model scores {first:.1%} before the first step, which is {where} the range {self.target}. It "
+                "needs no warm-up, and nothing was written. Begin with it as it is, set another range with --until, or "
+                "give only a length with --epochs or --steps."
             )
         return 0, Pace(block=self.block, rate=1.0), 0, first
 
@@ -116,17 +116,17 @@ class Lesson:
     async def _undo(self, steps: int, pace: Pace, undone: int, first: float | None) -> None:
         if undone > MAX_UNDONE:
             raise RunError(
-                f"{MAX_UNDONE} blocks ended above the band {self.band}, the last after a single small step: it is too "
-                "narrow for so few held-out prompts. Widen --until, or raise [task] held_out."
+                f"{MAX_UNDONE} blocks ended above the range {self.target}, the last after a single small step: it is "
+                "too narrow for so few held-out prompts. Widen --until, or raise [task] held_out."
             )
         await self.call("restore", _kept_settings(str(self.kept.checkpoint(steps))), None)
         self.kept.note(steps, pace, undone=undone, score=first)
         self.progress.undone(steps, block=pace.block, rate=pace.rate)
 
     def _paced(self, pace: Pace, risen: float) -> Pace:
-        assert self.band is not None
+        assert self.target is not None
         fine = max(1, self.block // FINE_SHARE)
-        return pace.after_block(risen, moving=self.band.low / MOVING_SHARE, fine_block=fine)
+        return pace.after_block(risen, moving=self.target.low / MOVING_SHARE, fine_block=fine)
 
     async def _step(self, step: int, share: float) -> None:
         examples = self.batches.batch(step)
@@ -154,12 +154,12 @@ class Lesson:
         _, found = await self.call("logprobs", {"temperature": 1.0}, arrays_of(self.held_back))
         return -float(np.mean(found["logprobs"], dtype=np.float64))
 
-    def _missed(self, band: Band, ending: Ending) -> RunError:
+    def _missed(self, target: ScoreRange, ending: Ending) -> RunError:
         score = "" if ending.judged is None else f" The last score was {ending.judged.reached:.1%}."
         return RunError(
-            f"The band {band} was not met in {ending.steps} steps.{score} No result was written. The same command with "
-            f"more --epochs or --steps continues from here, kept in {self.kept.place}; a higher --learning-rate with "
-            "--anew learns faster."
+            f"The range {target} was not met in {ending.steps} steps.{score} No result was written. The same command "
+            f"with more --epochs or --steps continues from here, kept in {self.kept.place}; a higher --learning-rate "
+            "with --anew learns faster."
         )
 
 

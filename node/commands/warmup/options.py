@@ -15,7 +15,8 @@ from pathlib import Path
 
 from node.commands.warmup.batches import Bounds
 from node.commands.warmup.conversations import FIELDS
-from node.commands.warmup.schedule import FULL_RATE, LORA_RATE, RISE_SHARE, Decay, Schedule
+from node.commands.warmup.schedule import RISE_SHARE, Decay, Schedule
+from node.learner_role.training.learning_rates import USUAL, LearningRates
 from node.runtime.errors import UsageError
 from node.tasks.api.interface import Chat
 
@@ -37,7 +38,7 @@ MOST_STEPS_BETWEEN = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Band:
+class ScoreRange:
     """The range [`low`, `high`] in which the score on held-out prompts is to end."""
 
     low: float
@@ -47,22 +48,22 @@ class Band:
         return f"{self.low:g}..{self.high:g}"
 
 
-FORM_BAND, SCORE_BAND = Band(low=0.5, high=0.95), Band(low=0.3, high=0.6)
-"""Default bands for answers in the right form and for right answers; docs/operate/warm-start.md explains them."""
+FORM_RANGE, SCORE_RANGE = ScoreRange(low=0.5, high=0.95), ScoreRange(low=0.3, high=0.6)
+"""Default ranges for answers in the right form and for right answers; docs/operate/warm-start.md explains them."""
 
 
-def read_band(text: str) -> Band:
-    """Return the band that --until gives as LOW..HIGH. Raises UsageError."""
+def read_range(text: str) -> ScoreRange:
+    """Return the range that --until gives as LOW..HIGH. Raises UsageError."""
     found = re.fullmatch(r"\s*(\d*\.?\d+)\s*\.\.\s*(\d*\.?\d+)\s*", text)
     if found is None:
-        raise UsageError(f"--until {text} is not a band. Write two fractions with two dots between: --until 0.3..0.6.")
-    band = Band(low=float(found[1]), high=float(found[2]))
-    if not 0 < band.low < band.high <= 1:
+        raise UsageError(f"--until {text} is not a range. Write two fractions with two dots between: --until 0.3..0.6.")
+    wanted = ScoreRange(low=float(found[1]), high=float(found[2]))
+    if not 0 < wanted.low < wanted.high <= 1:
         raise UsageError(
-            f"--until {text}: a band lies between 0 and 1, and its first fraction is above 0 and below the second. "
+            f"--until {text}: a range lies between 0 and 1, and its first fraction is above 0 and below the second. "
             "Write for example --until 0.3..0.6."
         )
-    return band
+    return wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +100,16 @@ class Wanted:
             option = "--split" if self.split else "--field"
             raise UsageError(f"{option} {given if self.split else given[0]} needs a file. Name it with --data FILE.")
         if (rate := self.learning_rate) is not None and not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"--learning-rate {rate} is not a rate. Give a number above 0, such as {FULL_RATE:g}.")
+            raise UsageError(
+                f"--learning-rate {rate} is not a rate. Give a number above 0, such as {USUAL.supervised:g}."
+            )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise UsageError(
                 f"--weight-decay {self.weight_decay} is not a decay. Give a number from 0 on, such as 0.01."
             )
         if not (math.isfinite(self.grad_clip) and self.grad_clip > 0):
             raise UsageError(f"--grad-clip {self.grad_clip} is not a norm. Give a number above 0, such as 1.0.")
-        _ = self.band, self.names
+        _ = self.target, self.names
 
     @property
     def scored(self) -> bool:
@@ -115,17 +118,17 @@ class Wanted:
 
     @property
     def score(self) -> str:
-        """Return the name of the score that the band is about."""
+        """Return the name of the score that the range is about."""
         return self.by or FORMAT
 
     @property
-    def band(self) -> Band | None:
-        """Return the band in force; None if no held-out prompts are evaluated. Raises UsageError."""
+    def target(self) -> ScoreRange | None:
+        """Return the range in force; None if no held-out prompts are evaluated. Raises UsageError."""
         if not self.scored:
             return None
         if self.until:
-            return read_band(self.until)
-        return FORM_BAND if self.score == FORMAT else SCORE_BAND
+            return read_range(self.until)
+        return FORM_RANGE if self.score == FORMAT else SCORE_RANGE
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -145,10 +148,10 @@ class Wanted:
     def bounds(self) -> Bounds:
         return Bounds(tokens=self.batch_tokens, examples=self.batch_examples)
 
-    def schedule(self, total: int) -> Schedule:
-        """Return the learning rates of `total` steps."""
+    def schedule(self, total: int, rates: LearningRates) -> Schedule:
+        """Return the learning rates of `total` steps. `rates`: those that suit the model."""
         return Schedule(
-            rate=self.learning_rate or (LORA_RATE if self.lora else FULL_RATE),
+            rate=self.learning_rate or (rates.adapter if self.lora else rates.supervised),
             rise=math.ceil(RISE_SHARE * total) if self.rise is None else self.rise,
             total=total,
             decay=self.decay,

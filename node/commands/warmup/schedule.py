@@ -1,9 +1,10 @@
 """Compute the learning rate of each step: a linear rise, then a linear or cosine fall, or none.
 
 The defaults are those of `SFTConfig` of TRL 1.16, which are transformers' own: 2e-5, falling linearly to 0, AdamW with
-betas 0.9 and 0.999 without weight decay, gradients clipped at norm 1. Three differ. The rate rises over 3 % of the
+betas 0.9 and 0.999 without weight decay, gradients clipped at norm 1. Four differ. The rate rises over 3 % of the
 steps, because AdamW's first steps are as long as the rate allows, in directions that a single batch chose. An adapter
-learns at ten times the rate, as TRL's guide for LoRA recommends. And the last step has a rate above 0.
+learns at ten times the rate, as TRL's guide for LoRA recommends. A small model has rates of its own
+(`node.learner_role.training.learning_rates`). And the last step has a rate above 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Literal
 
 Decay = Literal["linear", "cosine", "none"]
 
-FULL_RATE, LORA_RATE = 2e-5, 2e-4
 RISE_SHARE = 0.03
 BETAS = (0.9, 0.999)
 

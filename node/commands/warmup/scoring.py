@@ -1,6 +1,6 @@
 """Measure how many held-out prompts a version answers in the right form, and how many correctly.
 
-Each prompt is evaluated as in a run: once greedily, and sampled at the training temperature. The band is about the
+Each prompt is evaluated as in a run: once greedily, and sampled at the training temperature. The range is about the
 sampled answers, because reinforcement learning learns from those.
 
 An answer has the right form if it ended by itself, is not blank, and the task says that it can be read
@@ -36,14 +36,14 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Scores of one version. `by` names the score that the band is about, and `reached` is its value."""
+    """Scores of one version. `by` names the score that the range is about, and `reached` is its value."""
 
     by: str
     scores: Scores
 
     @property
     def reached(self) -> float:
-        """Return the score that the band is about. Raises UsageError if no task gives it."""
+        """Return the score that the range is about. Raises UsageError if no task gives it."""
         if self.by == ACCURACY:
             return self.accuracy
         if self.by not in self.scores.named:

@@ -6,6 +6,7 @@
 - `evaluation`: scores published versions on held-out prompts
 - `fixed_settings`: settings that no start may change
 - `footprint`: how much memory and disk a run needs
+- `learning_rates`: the learning rates that suit a model's size
 - `loop`: each training step, and when a version is due
 - `publisher`: exports the trainer's state and publishes it as a version
 - `restore`: brings the trainer to the state from which a run continues

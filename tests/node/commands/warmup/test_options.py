@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.commands.warmup.options import FORM_BAND, SCORE_BAND, Band, Wanted, read_band
+from node.commands.warmup.options import FORM_RANGE, SCORE_RANGE, ScoreRange, Wanted, read_range
+from node.learner_role.training.learning_rates import SMALL, USUAL
 from node.runtime.errors import UsageError
 
 CONFIG, OUT = Path("swarm.toml"), Path("out")
@@ -20,34 +21,34 @@ def wanted(**given: Any) -> Wanted:
 @pytest.mark.parametrize(
     ("text", "low", "high"), [("0.3..0.6", 0.3, 0.6), (" .25 .. 1 ", 0.25, 1.0), ("0.5..0.95", 0.5, 0.95)]
 )
-def test_a_band(text: str, low: float, high: float) -> None:
-    assert read_band(text) == Band(low=low, high=high)
+def test_a_range(text: str, low: float, high: float) -> None:
+    assert read_range(text) == ScoreRange(low=low, high=high)
 
 
 @pytest.mark.parametrize(
     "text", ["", "0.3", "0.3-0.6", "0.6..0.3", "0.3..0.3", "0..0.5", "0.5..1.5", "a..b", "0.3..nan"]
 )
-def test_what_is_no_band(text: str) -> None:
+def test_what_is_no_range(text: str) -> None:
     with pytest.raises(UsageError, match=r"--until 0.3\.\.0.6"):
-        read_band(text)
+        read_range(text)
 
 
 @pytest.mark.parametrize(
-    ("given", "band"),
+    ("given", "target"),
     [
-        ({}, FORM_BAND),
-        ({"by": "accuracy"}, SCORE_BAND),
-        ({"by": "brevity", "epochs": 2}, SCORE_BAND),
-        ({"until": "0.2..0.4", "steps": 9}, Band(low=0.2, high=0.4)),
+        ({}, FORM_RANGE),
+        ({"by": "accuracy"}, SCORE_RANGE),
+        ({"by": "brevity", "epochs": 2}, SCORE_RANGE),
+        ({"until": "0.2..0.4", "steps": 9}, ScoreRange(low=0.2, high=0.4)),
         ({"epochs": 2}, None),
         ({"steps": 9}, None),
     ],
 )
-def test_prompts_are_asked_unless_a_length_alone_was_given(given: dict[str, Any], band: Band | None) -> None:
+def test_prompts_are_asked_unless_a_length_alone_was_given(given: dict[str, Any], target: ScoreRange | None) -> None:
     one = wanted(**given)
     one.require()
-    assert one.band == band
-    assert one.scored == (band is not None)
+    assert one.target == target
+    assert one.scored == (target is not None)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,11 @@ def test_what_cannot_be_meant(given: dict[str, Any], said: str) -> None:
 
 
 def test_rates_and_looks_that_nobody_named() -> None:
-    assert wanted().schedule(200).rate == 2e-5
-    assert wanted(lora=8).schedule(200).rate == 2e-4
-    assert (wanted().schedule(200).rise, wanted(rise=0).schedule(200).rise) == (6, 0)
+    assert wanted().schedule(200, USUAL).rate == 2e-5
+    assert wanted(lora=8).schedule(200, USUAL).rate == 2e-4
+    assert wanted(learning_rate=5e-4).schedule(200, USUAL).rate == 5e-4
+    assert wanted().schedule(200, SMALL).rate == wanted(lora=8).schedule(200, SMALL).rate == 1e-3
+    assert (wanted().schedule(200, USUAL).rise, wanted(rise=0).schedule(200, USUAL).rise) == (6, 0)
     assert [wanted().block(total) for total in (1, 9, 12, 200, 5000)] == [1, 1, 2, 20, 50]
     assert wanted(check_every=7).block(5000) == 7
 

@@ -1,4 +1,4 @@
-"""Score held-out prompts by right form or by reward, as a band asks for."""
+"""Score held-out prompts by right form or by reward, as a range asks for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judged(by: str, named: Mapping[str, tuple[float, float]] = NAMED) -> Judged:
 
 
 @pytest.mark.parametrize(("by", "reached"), [("format", 0.4), ("accuracy", 0.25), ("brevity", 0.2)])
-def test_a_band_is_about_sampled_answers(by: str, reached: float) -> None:
+def test_a_range_is_about_sampled_answers(by: str, reached: float) -> None:
     one = judged(by)
     assert one.reached == reached
     assert one.figures == {"by": by, "format": 0.4, "greedy_format": 0.9, "accuracy": 0.25, "score": reached}

@@ -26,6 +26,9 @@ from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
 from protocol.accounting.claims import JOULES_PER_KWH
 
+LABELS = {"greedy_accuracy": "greedy held-out score", "sampled_accuracy": "sampled held-out score"}
+"""Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy."""
+
 
 class OwnIdentity(NamedTuple):
     """A key on this machine: its peer id, the role of its node, and the state directory."""
@@ -62,7 +65,8 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
             facts["learner_time"] = as_values(time)
         return json.dumps(facts, indent=2)
     limits, loop = facts.pop("limits", None), facts.pop("loop_delay", None)
-    lines = [f"{key.replace('_', ' '):22} {_figure(value)}" for key, value in facts.items() if value is not None]
+    named = {LABELS.get(key, key.replace("_", " ")): value for key, value in facts.items() if value is not None}
+    lines = [f"{label:22} {_figure(value)}" for label, value in named.items()]
     if isinstance(loop, dict):
         lines += [f"{'loop delay':22} {_loop_words(LoopFigures(**loop))}"]
     if isinstance(limits, dict):

@@ -52,7 +52,7 @@ from node.learner_role.shared.signals import LearnerSignals
 from node.learner_role.shared.time_keeper import TimeKeeper
 from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
-from node.learner_role.training.fixed_settings import note_fixed
+from node.learner_role.training.fixed_settings import note_fixed, note_names
 from node.learner_role.training.loop import TrainingLoop
 from node.learner_role.training.trainer_process import TrainerProcess, child_spec, load_request, recipe_in
 from node.learner_role.trust.audit_service import AuditService
@@ -369,6 +369,7 @@ class LearnerServices:
     async def _open_incarnation(self, incarnation: int, base: int) -> None:
         """Record fixed settings, and check the model again, since a restarted trainer has read it again."""
         await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
+        await trio.to_thread.run_sync(note_names, self.ledger, self.suite.own_names)
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
             self.events.trouble(note)
         await self.monitor.begin(incarnation, base)

@@ -18,6 +18,9 @@ from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
 ALL = 1 << 62
 """More leases or records than any ledger has."""
 
+TASK_NAMES = "task_names"
+"""Key under which the ledger has what people call the tasks, by the names that leases have."""
+
 STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
 
 TIME = "SELECT from_ms, until_ms, step, seconds FROM learner_time ORDER BY id"
@@ -252,6 +255,10 @@ class TrainingQueries:
     def settings(self) -> dict[str, Any]:
         """Return the settings that are fixed for the run, by name; empty if none were recorded."""
         return dict(self._meta("settings", dict[str, Any], {}))
+
+    def task_known_as(self, name: str) -> str:
+        """Return what people call the task that leases call `name`."""
+        return str(self._meta(TASK_NAMES, dict[str, str], {}).get(name, name))
 
     def _meta(self, key: str, kind: Any, otherwise: Any) -> Any:
         """Return the JSON of type `kind` under `key`, or `otherwise` if there is none."""

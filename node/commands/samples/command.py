@@ -135,7 +135,14 @@ def _shown(state: Path, sample: Sample) -> Shown:
 
 def _group(ledger: LedgerReader, group: KeptGroup, number: int, decode: Decode) -> ShownGroup:
     peer, verdicts = ledger.peers.named(group.peer), ledger.work.rules_of(group.lease)
-    return shown_group(group, number, decode=decode, peer_name=peer.name if peer else "", verdicts=verdicts)
+    return shown_group(
+        group,
+        number,
+        decode=decode,
+        task=ledger.training.task_known_as(group.task),
+        peer_name=peer.name if peer else "",
+        verdicts=verdicts,
+    )
 
 
 def _decoder(store: Path) -> Decode:

@@ -86,7 +86,7 @@ def _heading(shown: Shown) -> str:
 def _group(group: ShownGroup) -> str:
     kept, who = group.kept, f"{words.plain_name(group.peer_name)} {short(group.kept.peer)}".strip()
     return (
-        f"Group {group.number}: prompt {kept.prompt_index} of {words.plain_name(kept.task, 64)}, by {who}, lag "
+        f"Group {group.number}: prompt {kept.prompt_index} of {words.plain_name(group.task, 64)}, by {who}, lag "
         f"{kept.lag}, mean reward {kept.reward:.3f}, lease {short(kept.lease)}"
     )
 

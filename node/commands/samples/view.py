@@ -38,10 +38,11 @@ class ShownCompletion:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGroup:
-    """One group. `number`: its place among the kept groups by mean reward, from 1."""
+    """One group. `number`: its place among the kept groups by mean reward, from 1. `task`: what people call it."""
 
     number: int
     kept: KeptGroup
+    task: str
     peer_name: str
     prompt: Part
     completions: tuple[ShownCompletion, ...]
@@ -61,12 +62,13 @@ class Shown:
 
 
 def shown_group(
-    group: KeptGroup, number: int, *, decode: Decode, peer_name: str, verdicts: Mapping[int, str]
+    group: KeptGroup, number: int, *, decode: Decode, task: str, peer_name: str, verdicts: Mapping[int, str]
 ) -> ShownGroup:
     """Return a kept group in words. `verdicts` are keyed by the index of a record in its lease."""
     return ShownGroup(
         number=number,
         kept=group,
+        task=task,
         peer_name=peer_name,
         prompt=Part(is_policys=False, tokens=group.prompt, text=decode(group.prompt)),
         completions=tuple(

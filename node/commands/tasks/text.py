@@ -16,6 +16,8 @@ from rich.cells import chop_cells
 
 from learner.rollouts.reward_parts import RewardPart
 from node.commands.tasks.view import ShownProblem, ShownReward, ShownTask, Token, plain
+from node.tasks.checks.tokens import SMALL
+from node.tasks.tokenizer import DEMO_ALPHABET
 from protocol.core.visible import one_line, visible
 
 FORMAT = "volery-tasks/1"
@@ -31,6 +33,11 @@ FIRST_TOKENS, LAST_TOKENS = 192, 64
 
 INDENT = 15
 """Columns before a fact about a task."""
+
+SMALL_READS = (
+    f", one token for each of {len(DEMO_ALPHABET)} characters: a-z, 0-9, space, line end, {DEMO_ALPHABET[38:]}"
+)
+"""What the small tokenizer can read, behind its name."""
 
 LINE_CHARS = 200
 """Most characters of a fact about a task, in one line."""
@@ -57,7 +64,7 @@ def _facts(task: ShownTask) -> Iterator[tuple[str, str]]:
     yield "held out", _held_out(task)
     yield "episodes", "several turns" if task.has_turns else "one turn"
     yield "rewards", "computed by the learner itself (cheap task)" if task.is_cheap else "computed by verifiers"
-    yield "tokenizer", one_line(task.model, LINE_CHARS)
+    yield "tokenizer", one_line(task.model, LINE_CHARS) + (SMALL_READS if task.model == str(SMALL) else "")
     yield "stop tokens", _tokens(task.stop_ids)
     yield from (("note", one_line(note, LINE_CHARS)) for note in task.notes)
     if task.lacks:

@@ -16,12 +16,14 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.reader import read_ledger
+from learner.ledger.queries.training import TASK_NAMES
 from learner.ledger.sqlite.database import LedgerError, is_blank
 from node.config.swarm_config import ModelSection, SwarmConfig
 from node.runtime.errors import UsageError, as_run_error
@@ -94,6 +96,11 @@ def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
     """Record the fixed settings if the run begins (`base` 0), or if they were never recorded."""
     if base == 0 or not ledger.training.settings():
         ledger.training.begun_under(fixed_settings(config))
+
+
+def note_names(ledger: Ledger, names: Mapping[str, str]) -> None:
+    """Record what people call the tasks, by their names in leases. Every start does, since these names may change."""
+    ledger.training.marked(TASK_NAMES, json.dumps(dict(names)).encode())
 
 
 def explain_change(recorded: Mapping[str, Any], config: SwarmConfig) -> str:

@@ -235,8 +235,8 @@ def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
         if lease.started_version
         else ", for which no start was reported"
     )
-    task, completions = words.plain_name(lease.task, NAMES), words.counted(lease.rollouts, "completion")
-    asked = f"{completions} of prompt {lease.prompt} of {task}"
+    task = words.plain_name(ledger.training.task_known_as(lease.task), NAMES)
+    asked = f"{words.counted(lease.rollouts, 'completion')} of prompt {lease.prompt} of {task}"
     yield (f"Lease {lease.lease.hex()} of {short(lease.peer)}: {asked}, issued {words.moment(lease.issued_ms)}{begun}.")
     match lease.status:
         case "open":

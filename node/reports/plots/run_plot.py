@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.config.swarm_config import regime
-from node.reports.charts.learning_curve import are_shares, evaluated, lead, reward, together
+from node.reports.charts.learning_curve import lead, reward, together
 from node.reports.charts.plot import Plot
 from node.reports.charts.run_curves import lags, trainer_figure
 from node.reports.model.report import SwarmReport
@@ -99,8 +99,7 @@ def _title(report: SwarmReport) -> str:
     scores, took = report.surviving_evaluations, words.duration(report.wall_s)
     if len(scores) < 2:
         return f"{who}: {took} of training"
-    what = "accuracy" if are_shares(evaluated(report)) else "reward"
-    return f"{who}: greedy {what} from {scores[0].greedy:.2f} to {scores[-1].greedy:.2f} in {took}"
+    return f"{who}: greedy held-out score from {scores[0].greedy:.2f} to {scores[-1].greedy:.2f} in {took}"
 
 
 def _subtitle(report: SwarmReport) -> str:

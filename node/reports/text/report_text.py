@@ -119,7 +119,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     if scores := report.surviving_evaluations:
         first, last, once = scores[0], scores[-1], len(scores) == 1
         yield (
-            "accuracy",
+            "held-out score",
             f"greedy {words.risen(first.greedy, last.greedy, once=once)}, "
             f"sampled {words.risen(first.sampled, last.sampled, once=once)}"
             f"{_passes(first, last, once=once)} ({words.counted(last.prompts, 'held-out prompt')})",
@@ -213,6 +213,12 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
         yield "receipts", "none yet: the learner has judged no work of this node"
         return
     yield "receipts", f"{report.receipts:,} from the learner, from its version {report.oldest} to {report.newest}"
+    if report.sent_bytes is not None and report.received_bytes is not None:
+        yield (
+            "traffic",
+            f"{words.size(report.sent_bytes)} sent, {words.size(report.received_bytes)} received, of which chunks of "
+            f"model versions {words.size(report.peer.bytes_up)} and {words.size(report.peer.bytes_down)}",
+        )
     if report.traffic:
         yield (
             "chunks",

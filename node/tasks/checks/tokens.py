@@ -12,7 +12,7 @@ from node.tasks.api.interface import TaskError
 from node.tasks.checks.trial import LeftOut, Trial
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
-SMALL = Path("the small model")
+SMALL = Path("the demo's small model")
 """The name of the small tokenizer's directory in messages."""
 
 

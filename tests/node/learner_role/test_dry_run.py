@@ -349,6 +349,18 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     assert not Path(config.swarm.state).exists()
 
 
+OWN = """
+from volery import Problem
+
+class Own:
+    name, levels, fingerprint = "vowels", 1, "vowels"
+    def __init__(self, arguments): pass
+    def problem(self, index): return Problem(prompt=f"say {2 * index}", answer="a")
+    def held_out(self, index): return Problem(prompt=f"say {2 * index + 1}", answer="a")
+    def reward(self, problem, completion): return float(completion.text == problem.answer)
+"""
+
+
 def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
     path = write_swarm_config(tmp_path, name="mine", port=4001)
     model = tmp_path / "model"
@@ -358,6 +370,9 @@ def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps(small))
     write_hollow(model / "model.safetensors", shapes(small))
     assert "Task reverse: its first prompt has" in show_dry_run(path)
+    (tmp_path / "own_for_dry_run.py").write_text(OWN, encoding="utf-8")
+    path.write_text(path.read_text().replace('"reverse:letters=6"', '"python:own_for_dry_run:Own"'))
+    assert "Task vowels: its first prompt has" in show_dry_run(path), "by the task's own name"
 
 
 def test_a_file_of_parquet_is_told_with_its_problems(operator: Path) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from node.cli.application import app
 from node.commands.samples.command import show
 from node.learner_role.metrics.sample_store import FILE, SampleSink
+from node.learner_role.training.fixed_settings import note_names
 from node.runtime.errors import NodeError, RunError, UsageError
 from tests.integration.test_turns import ANSWER, environment
 from tests.support.learner_fixture import FakePeer, Settings, fast_directory, open_learner
@@ -32,6 +33,7 @@ async def train(state: Path, steps: int) -> None:
         learner.watch.samples, learner.watch.advantage = 1, "group_mean"
         async with learner.watch.feed([], SampleSink(path=state / FILE)):
             await learner.train(FakePeer())
+        note_names(learner.ledger, {"even": "vowels"})
 
 
 async def test_what_a_learner_kept_is_shown(state: Path) -> None:
@@ -39,10 +41,11 @@ async def test_what_a_learner_kept_is_shown(state: Path) -> None:
     page = show(state, **ASKED)  # type: ignore[arg-type]
     assert page.startswith("Version 1.3 was trained on 4 rollouts with mean reward")
     assert "Group 1: prompt " in page
-    assert " of even, by a peer " in page
+    assert " of vowels, by a peer " in page, "what people call the task"
     assert "admitted" in page
     told = json.loads(show(state, **ASKED | {"version": "2", "json": True, "best": 1}))  # type: ignore[arg-type]
     assert told["version"] == "1.2"
+    assert told["groups"][0]["task"] == "even", "what leases call it"
     [completion] = told["groups"][0]["completions"]
     # There is no tokenizer in this store: ids are shown as they are.
     assert completion["parts"][0]["text"] == " ".join(map(str, completion["parts"][0]["tokens"]))

@@ -48,7 +48,7 @@ def group(number: int, *rewards: float, text: str | None = None) -> KeptGroup:
 
 def shown(*groups: KeptGroup) -> Shown:
     told = tuple(
-        shown_group(one, number + 1, decode=words, peer_name="at\x1blas", verdicts={0: "admitted"})
+        shown_group(one, number + 1, decode=words, task=one.task, peer_name="at\x1blas", verdicts={0: "admitted"})
         for number, one in enumerate(groups)
     )
     return Shown(

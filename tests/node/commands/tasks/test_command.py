@@ -60,7 +60,7 @@ def as_values(spec: str = "", *, config: Path | None = None, count: int = 2) -> 
 
 def test_a_spec_alone_is_shown_with_the_small_model(here: Path) -> None:
     told = shown("reverse:letters=3", count=1)
-    assert "tokenizer    the small model" in told
+    assert "tokenizer the demo's small model, one token for each of 60 characters: a-z, 0-9" in " ".join(told.split())
     assert "Problem 0: 8 tokens" in told
     assert "Held-out problem 0: 8 tokens" in told
     assert "The reference answer has reward 1, an empty one 0." in told

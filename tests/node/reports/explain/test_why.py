@@ -17,6 +17,7 @@ from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
+from node.learner_role.training.fixed_settings import note_names
 from node.reports.explain.why import REJECTIONS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.model.verdict_meanings import MEANINGS
 from node.runtime.errors import UsageError
@@ -59,6 +60,14 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
     said = why_in_ledger(story.ledger.path, lease.hex()).text
     assert "of 28 tokens, failed: 20 of 28 tokens are off. The largest gap was 1.5 nats." in said
     assert "counts against honesty" in said
+
+
+def test_a_task_is_called_what_people_call_it(story: Story) -> None:
+    lease = story.lease(ALPHA)
+    name = story.ledger.work.lease(lease).task
+    assert f" of {name}, issued" in why_in_ledger(story.ledger.path, lease.hex()).text
+    note_names(story.ledger, {name: "vowels"})
+    assert " of vowels, issued" in why_in_ledger(story.ledger.path, lease.hex()).text
 
 
 def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> None:

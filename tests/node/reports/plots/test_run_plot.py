@@ -91,7 +91,7 @@ def test_a_restart_is_marked_and_what_it_lost_left_out(tmp_path: Path) -> None:
 def test_the_title_says_what_the_swarm_did(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     title, below = (text.get_text() for text in drawn(report).texts)
-    assert title.startswith("3 rollout peers and a learner: greedy accuracy from 0.42 to ")
+    assert title.startswith("3 rollout peers and a learner: greedy held-out score from 0.42 to ")
     assert title.endswith(f" in {duration(report.wall_s)}"), "as long as the report says that it lasted"
     assert "13 policy versions published, async, staleness window S = 2, " in below
     assert lead(report).said in below, "the sentence of the page"

@@ -403,7 +403,9 @@ def test_a_prompt_that_the_small_model_cannot_write_is_not_at_fault() -> None:
     assert report.passed
     assert {outcomes(report)[name] for name in ("tokens", "transcripts")} == {"left out"}
     [told] = [result.left_out for result in report.results if result.name == "tokens"]
-    assert told.startswith("the small model: its tokenizer has no token for 'S' in 'SAY 0' (its characters: 'abc")
+    assert told.startswith(
+        "the demo's small model: its tokenizer has no token for 'S' in 'SAY 0' (its characters: 'abc"
+    )
     assert "). Name the directory of your model to check this" in told
 
 

@@ -6,6 +6,7 @@ All of it runs on the learner's side. `gate` checks everything that a task retur
 - `answers`: find, normalise and compare the answer in a completion
 - `api`: what authors of tasks import, through `volery`
 - `checks`: the checks that authors run on their own task
+- `composed_reward`: a reward with the named rewards that it consists of
 - `data_files`: read an operator's data files row by row
 - `environments`: environments with a state, running or replayed
 - `first_reward`: compute one reward before a run begins
@@ -26,5 +27,4 @@ All of it runs on the learner's side. `gate` checks everything that a task retur
 - `tokenizer_files`: read a model's tokenizer from its files
 - `tools`: read and write tool calls
 - `ways`: how conversations with this model are written
-- `reward_of`: a reward with the named rewards that it consists of
 """

@@ -549,8 +549,8 @@ async def test_the_node_is_told_why_its_ranks_ended_and_has_new_ones(model: Path
         os.kill(int(ranks[0]), signal.SIGKILL)
         await died.wait()
         [end] = [event.exit for event in events if isinstance(event, ChildDied)]
-        assert end.told.startswith("ended with exit code 1: rank 0 was killed by SIGKILL; if nobody killed it")
-        assert end.told.endswith("All 2 ranks of this machine were ended")
+        assert end.predicate.startswith("ended with exit code 1: rank 0 was killed by SIGKILL; if nobody killed it")
+        assert end.predicate.endswith("All 2 ranks of this machine were ended")
         await back.wait()
         reply, _ = await child.call("load", load(model))
         assert reply["ranks"] == 2

@@ -304,13 +304,16 @@ class _Learner:
         """Open verifiers, the trainer, and an engine if there are held-out problems or audits. Yields the engine."""
         services, state = self._services, self._services.state
         async with AsyncExitStack() as stack:
+            services.events.emit("starting", doing="opening the tasks")
             state.waits = "The verifiers are opening their tasks."
             await stack.enter_async_context(services.verifiers.open())
+            services.events.emit("starting", doing="starting the trainer's process")
             state.waits = "The trainer's process is being started."
             await stack.enter_async_context(services.trainer.open())
             engine = None
             is_audited = services.audits is not None and services.audits.audits
             if services.suite.held_out or is_audited:
+                services.events.emit("starting", doing="starting the engine that evaluates and audits")
                 state.waits = "The engine that evaluates and audits is being started."
                 engine = await stack.enter_async_context(self._open_engine())
             state.waits = ""
@@ -331,6 +334,7 @@ class _Learner:
             async with AsyncExitStack() as stack:
                 if engine is None:  # only the trial needs one
                     engine = await stack.enter_async_context(self._open_engine())
+                services.events.emit("starting", doing="trying out engine, audit and trainer")
                 async with lock:
                     passed = await try_out(engine, call, export, loaded, terms)
                     await engine.release()

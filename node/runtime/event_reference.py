@@ -254,6 +254,7 @@ LEARNER_EVENTS: Mapping[str, str] = {
         "`step` (the last one taken), `durable` (step of the newest checkpoint): somebody stops the learner. It "
         "first saves what is missing."
     ),
+    "starting": "`doing`: what the learner does, at a start or with a new trainer, before it publishes a version.",
     "trial_passed": "`seconds`, `tokens` (generated), `text`: the trial at the start succeeded.",
     "milestone_given_up": (
         "`directory`, `step`: the disk had no room for the next checkpoint, so this "
@@ -362,7 +363,8 @@ NODE_EVENTS: Mapping[str, str] = {
     "drained": "`undelivered` (leases that were not delivered in time): draining is over.",
     "traffic": (
         "`bytes_up`, `bytes_down` (chunks that this node sent and received), `bytes_carried` (between other peers, "
-        "over circuits through this node): the traffic since the start."
+        "over circuits through this node), `sent_bytes`, `received_bytes` (all data, in steps of 5 %): the traffic "
+        "since the start."
     ),
     "reach_told": (
         "`kind`, `why`, `text`: the node told the learner how others reach it, and how it met the peers that it is "

@@ -106,6 +106,7 @@ class ViewState:
 
     Args:
         is_open: whether the learner has published a version since its trainer was last loaded.
+        start_phase: what the learner does while it is not open.
         utilisation: fraction of the learner's time that was spent in training steps.
         blocked: fraction of the learner's time that publication and checkpoints took.
         resting: why the node generates nothing (outside the owner's hours, or paused); "" while it works.
@@ -117,6 +118,8 @@ class ViewState:
         reach: how nodes are reached and how they connected to each other; on a rollout node, how others reach it.
         lags: admitted rollouts by lag.
         buffered: rollouts that wait for the next step, which takes `batch` of them.
+        bytes_up, bytes_down: bytes of chunks of versions. `sent_bytes`, `received_bytes`: all data; only a rollout node
+            counts it.
         bytes_carried: bytes that went between other nodes over circuits through this node.
         fetching: bytes that are here, and bytes in all, of the version that is being fetched.
         joules: energy that was taken from the mains; `watts` is the power lately.
@@ -127,6 +130,7 @@ class ViewState:
     me: PeerId | None = None
     activity: str = "starting"
     is_open: bool = False
+    start_phase: str = "starting"
     utilisation: float | None = None
     blocked: float | None = None
     resting: str = ""
@@ -160,6 +164,8 @@ class ViewState:
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_carried: int = 0
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
     joules: float | None = None
     watts: float = 0.0
     now_s: float = 0.0
@@ -251,10 +257,15 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     yield "lag", Text(lag_line(state.lags))
     if state.batch:
         full = min(1.0, state.buffered / state.batch)
-        yield "buffer", Text(f"{bar(full, 16)} {state.buffered} of {state.batch} for the next step")
+        yield "buffer", Text(f"{bar(full, 16)} {_buffer(state)}")
     yield "traffic", _traffic(state)
     yield from _reach(state)
     yield from _energy(state)
+
+
+def _buffer(state: ViewState) -> str:
+    """Return the rollouts that wait for a training step, and how many one takes: more than one batch may wait."""
+    return f"{words.counted(state.buffered, 'rollout')} (a step takes {state.batch})"
 
 
 def _busy(state: ViewState) -> str:
@@ -271,7 +282,7 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         policy += f", fetching {bar(here / max(1, whole), 12)} {words.size(here)} of {words.size(whole)}"
     yield "policy", Text(policy)
     yield "rollouts", _rollouts(state)
-    yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased and not yet judged")
+    yield "leased", Text(f"{words.counted(state.pending, 'rollout')}, not yet judged")
     yield "traffic", _traffic(state)
     yield from _reach(state)
     yield from _energy(state)
@@ -295,7 +306,11 @@ def _rollouts(state: ViewState) -> Text:
 
 def _traffic(state: ViewState) -> Text:
     carried = f", {words.size(state.bytes_carried)} over circuits between other nodes" if state.bytes_carried else ""
-    return Text(f"{words.size(state.bytes_up)} up, {words.size(state.bytes_down)} down{carried}")
+    chunks = f"{words.size(state.bytes_up)} up, {words.size(state.bytes_down)} down"
+    if state.sent_bytes is None or state.received_bytes is None:
+        return Text(f"model chunks {chunks}{carried}")
+    whole = f"{words.size(state.sent_bytes)} sent, {words.size(state.received_bytes)} received"
+    return Text(f"{whole}, of which model chunks {chunks}{carried}")
 
 
 def _reward(state: ViewState) -> Text:
@@ -308,7 +323,7 @@ def _peers(peers: Sequence[PeerView]) -> RenderableType:
     """Return the table of peers: those that are here first, by rollouts admitted; then those that left, dimmed."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("peer", no_wrap=True)
-    for heading in ("version", "admitted", "rejected", "per s", "pending", "up", "down"):
+    for heading in ("version", "admitted", "rejected", "per s", "leased", "up", "down"):
         table.add_column(heading, justify="right", no_wrap=True)
     ordered = sorted(peers, key=lambda peer: (bool(peer.gone), -peer.admitted, peer.peer))
     for peer in ordered[:PEERS_SHOWN]:
@@ -381,6 +396,8 @@ class PlainLines:
 
 def status_line(state: ViewState) -> str:
     """Return the state in one line of `key value` pairs."""
+    if state.role is Role.LEARNER and not state.is_open:
+        return f"{state.activity}, peers {len(state.present)}"
     pairs: list[tuple[str, object]] = []
     if state.role is Role.LEARNER:
         pairs += [("step", state.step), ("version", state.newest or words.NOTHING)]
@@ -390,10 +407,14 @@ def status_line(state: ViewState) -> str:
         pairs += [("sampled", f"{state.sampled:.3f}")] if state.sampled is not None else []
     else:
         pairs += [("version", state.installed or words.NOTHING), ("newest", state.newest or words.NOTHING)]
-        pairs += [("pending", state.pending)]
-    pairs += [("admitted", state.admitted), ("rejected", state.rejected), ("per-s", words.rate(state.rate.per_s))]
+        pairs += [("leased", state.pending)]
+    pairs += [
+        ("admitted", state.admitted),
+        ("rejected", state.rejected),
+        ("rollouts per s", words.rate(state.rate.per_s)),
+    ]
     if state.role is Role.LEARNER:
-        pairs += [("buffer", f"{state.buffered}/{state.batch}")] if state.batch else []
+        pairs += [("buffer", _buffer(state))] if state.batch else []
         pairs += [("peers", len(state.present))]
         pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
         pairs += [("NODES", words.plain_name(state.unable, UNABLE_CHARS))] if state.unable else []

@@ -182,7 +182,10 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             state.greedy, state.sampled = greedy, sampled
             passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
             state.pass_at = {k: value for k, value in passes.items() if k != "1"}
-        case "incarnation_began", _:
+        case "starting", {"doing": doing}:
+            state.start_phase = f"starting: {doing}"
+        case "incarnation_began", {"step": step}:
+            state.step = step
             state.alarms.clear()  # the learner repeats those that are not cleared
         case "alarm_raised", {"alarm": alarm, "step": step}:
             state.alarms[alarm] = step
@@ -196,7 +199,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             state.newest, state.fetching = version, None
             state.is_open = event == "version_published"
         case "trainer_restarted", _:
-            state.is_open = False
+            state.is_open, state.start_phase = False, "loading the model again"
 
 
 def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
@@ -207,6 +210,7 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
         case "traffic", {"bytes_up": up, "bytes_down": down}:
             state.bytes_up, state.bytes_down = up, down
             state.bytes_carried = fields.get("bytes_carried", 0)
+            state.sent_bytes, state.received_bytes = fields.get("sent_bytes"), fields.get("received_bytes")
         case "reach_told", {"kind": kind, "text": text}:
             if kind != state.reach_kind:
                 state.note(f"how others reach this node: {text}")
@@ -241,7 +245,7 @@ def _activity(state: ViewState) -> str:
     if state.role is not Role.LEARNER:
         return "draining" if state.draining else state.resting or "at work"
     if not state.is_open:
-        return "loading the model again" if state.newest else "starting"
+        return state.start_phase
     return "waiting for nodes" if state.batch and not state.has_peers else "at work"
 
 

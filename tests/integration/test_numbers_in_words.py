@@ -123,30 +123,37 @@ def test_a_learner_says_what_it_does() -> None:
             seen.append(state.activity)
 
     happens("child_started", child="trainer")
+    happens("starting", doing="loading the model")
+    happens("starting", doing="loading the checkpoint of step 93")
+    assert status_line(state) == "starting: loading the checkpoint of step 93, peers 0"
+    happens("incarnation_began", incarnation=2, step=93)
     happens("peer_joined", peer=ALPHA, name="")
-    happens("version_published", version="1.0")
+    happens("version_published", version="2.93")
+    assert status_line(state).startswith("step 93, version 2.93, ")
     happens("step", step=1)
     happens("peer_left", peer=ALPHA)
     happens("step", step=2)
     happens("peer_joined", peer=ALPHA, name="")
     happens("trainer_restarted", reason="gone")
+    happens("starting", doing="loading the model")
     happens("version_published", version="2.1")
     happens("finished", steps=4)
     happens("peer_left", peer=ALPHA)
     assert seen == [
-        "starting", "at work", "waiting for nodes", "at work", "loading the model again", "at work", "finished",
+        "starting", "starting: loading the model", "starting: loading the checkpoint of step 93", "at work",
+        "waiting for nodes", "at work", "loading the model again", "starting: loading the model", "at work", "finished",
     ]  # fmt: skip
     logs = ViewState(role=Role.LEARNER)
     apply(logs, "version_published", {"version": "1.0"})
     assert logs.activity == "at work", "a learner that trains on logs alone waits for no node"
-    assert "0/0" not in status_line(logs)
+    assert "buffer" not in status_line(logs)
 
 
 def test_a_node_says_what_is_pending() -> None:
     state = nodes(0)
     apply(state, "work_pending", {"rollouts": 48})
-    assert "48 rollouts leased and not yet judged" in shown(state)
-    assert "pending 48" in status_line(state)
+    assert "48 rollouts, not yet judged" in shown(state)
+    assert "leased 48" in status_line(state)
 
 
 def story(path: Path, n: int) -> None:

@@ -75,6 +75,7 @@ async def open_teacher(
         yield None
         return
     directory = Path(config.distill.teacher)
+    context.events.emit("starting", doing="loading the teacher")
     context.state.waits = "The teacher is being loaded."
     section = teachers_engine(config.distill)
     async with open_verifying_engine(section, context.events, name="teacher", state=state) as engine:

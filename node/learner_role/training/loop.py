@@ -299,6 +299,7 @@ class TrainingLoop(Service):
         await self._until_sent()
         await self._until_written(run.capacity.chain.head.version)
         await self.publishing.drain()
+        self.events.emit("starting", doing="loading the model")
         reply = await load_policy(self._ask, self.load)
         self._pid = self.trainer.pid
         await self.saving.forget()
@@ -313,6 +314,7 @@ class TrainingLoop(Service):
             await self._recover_buffer()
         run.open(self.now_ms())
         await trio.to_thread.run_sync(self._sweep, self.saving.sweep)
+        self.events.emit("starting", doing="publishing the first version")
         await self._publish_first()
         run.capacity.busy = False
         run.notify()
@@ -372,6 +374,8 @@ class TrainingLoop(Service):
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read. Return its step, 0 if there never was one."""
         rows = await trio.to_thread.run_sync(self.ledger.training.checkpoints)
+        if rows:
+            self.events.emit("starting", doing=f"loading the checkpoint of step {rows[0].step}")
 
         def pass_over(directory: Path, reason: str) -> None:
             self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)

@@ -83,7 +83,7 @@ def test_a_learner_shows_what_happened() -> None:
         "greedy 0.750, sampled 0.500, pass@8 0.875",
         "16 per s, 160 admitted",
         "1 █ 100%",
-        "64 of 256",
+        "64 rollouts (a step takes 256)",
         "atlas",
         "1.7",
         "2 KiB",
@@ -235,7 +235,7 @@ def test_each_notice_is_printed_once_and_the_status_every_few_seconds() -> None:
             state.note("a peer joined")
         lines.update(state)
     assert [line for line in written if "a peer joined" in line] == ["00:03 a peer joined\n"]
-    assert [line[:5] for line in written if "step 0" in line] == ["00:00", "00:05", "00:10"]
+    assert [line[:5] for line in written if "starting, peers 0" in line] == ["00:00", "00:05", "00:10"]
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in written)
 
 
@@ -257,6 +257,7 @@ def test_what_is_no_terminal_gets_plain_lines_to_the_end() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert "step 8, version 1.8, reward 0.625, greedy 0.750" in text
+    assert "rollouts per s 16, buffer 64 rollouts (a step takes 256), peers 1" in text
     assert "the last word" in text
 
 
@@ -328,12 +329,12 @@ def test_a_learner_shows_its_objective_and_the_alarms_that_stand() -> None:
 
 
 def test_a_learner_whose_nodes_cannot_work_does_not_look_as_if_it_waited() -> None:
-    state, text = learner_state(), "2 of 2 nodes cannot install 1.0: attention 'x' is not supported"
+    state, text = busy_state(), "2 of 2 nodes cannot install 1.0: attention 'x' is not supported"
     apply(state, "nodes_unable", {"text": text, "nodes": 2, "of": 2, "everyone": True})
     assert [line for line in text_of(state, 100).splitlines() if line.startswith(" nodes") and text in line]
-    assert status_line(state).endswith(f"NODES {text}, up 0 B, down 0 B")
+    assert status_line(state).endswith(f"NODES {text}, up 3 MiB, down 0 B")
     assert state.nobody_works
-    assert [notice.text for notice in state.notices] == [text]
+    assert state.notices[-1].text == text
     apply(state, "nodes_unable", {"text": "1 of 2 nodes cannot work: \x1b[2J" + "y" * 999, "everyone": False})
     assert not state.nobody_works
     assert "\x1b" not in status_line(state)
@@ -361,7 +362,7 @@ def test_a_learner_shows_how_nodes_are_reached_and_what_it_carried() -> None:
     apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0, "bytes_carried": 2048})
     shown = text_of(state, 120)
     assert f"reach     {text}" in shown
-    assert "1 B up, 0 B down, 2 KiB over circuits between other nodes" in shown
+    assert "model chunks 1 B up, 0 B down, 2 KiB over circuits between other nodes" in shown
     assert text in [notice.text for notice in state.notices], "the plain output must have the notice too"
 
 
@@ -372,6 +373,12 @@ def test_a_node_shows_how_it_is_reached_and_says_it_when_that_changes() -> None:
     assert "punchable; 2" in text_of(state)
     said = [notice.text for notice in state.notices]
     assert said == [f"how others reach this node: {text}" for text in ("not known", "punchable; 2")]
+
+
+def test_a_node_shows_all_its_traffic_and_how_much_of_it_are_chunks() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "traffic", {"bytes_up": 0, "bytes_down": 1 << 20, "sent_bytes": 3 << 20, "received_bytes": 2 << 20})
+    assert "3 MiB sent, 2 MiB received, of which model chunks 0 B up, 1 MiB down" in text_of(state, 120)
 
 
 def test_an_older_learner_tells_nothing_of_circuits() -> None:

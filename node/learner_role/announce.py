@@ -23,6 +23,7 @@ from node.config.swarm_config import SwarmConfig
 from node.energy.monitor import EnergyWatch
 from node.learner_role.shared.context import Service
 from node.network.invites import invite_to
+from node.network.traffic_growth import has_grown
 from node.network.transport import machine_name
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
@@ -31,6 +32,7 @@ from protocol.accounting.claims import MICROS
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import PeerId
 from swarm.transfer.serving import Serving
+from swarm.transport.interface import Traffic
 
 PRESENCE_S = 2.0
 """Seconds between two writes of the learner's own presence and byte counts."""
@@ -49,7 +51,10 @@ class LearnerAnnouncer(Service):
     take_carried: Callable[[], Mapping[tuple[PeerId, PeerId], int]]
     """Returns the bytes that circuits through the learner carried since the last call, by pair."""
     energy: EnergyWatch
+    total_traffic: Callable[[], Traffic]
+    """Returns all bytes that were moved since the start."""
     _told: tuple[int, int] = (0, 0)
+    _moved: Traffic = field(default_factory=Traffic)
     _carried: int = 0
     """Bytes that circuits carried since the start."""
     _unwritten: Counter[tuple[PeerId, PeerId]] = field(default_factory=Counter)
@@ -99,9 +104,13 @@ class LearnerAnnouncer(Service):
         up, carried = self.serving.served_bytes, self.take_carried()
         self._unwritten.update(carried)
         self._carried += sum(carried.values())
-        if (up, self._carried) != self._told:
-            self._told = up, self._carried
-            self.events.emit("traffic", bytes_up=up, bytes_down=0, bytes_carried=self._carried)
+        moved = self.total_traffic()
+        if (up, self._carried) != self._told or has_grown(self._moved, moved):
+            self._told, self._moved = (up, self._carried), moved
+            self.events.emit(
+                "traffic", bytes_up=up, bytes_down=0, bytes_carried=self._carried,
+                sent_bytes=moved.sent, received_bytes=moved.received,
+            )  # fmt: skip
         row = PresenceRow(
             presence=presence, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
         )

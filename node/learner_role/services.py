@@ -338,6 +338,7 @@ class LearnerServices:
             serving=self.swarm.serving,
             take_carried=self.transport.take_carried,
             energy=self.energy,
+            total_traffic=self.transport.total_traffic,
         )
 
     def _build_training(self) -> None:

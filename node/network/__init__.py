@@ -9,5 +9,6 @@
 - `newcomer`: asks what anybody with an invite may learn of a swarm without joining it
 - `reach_words`: tells how a node is reached, in a sentence
 - `swarm_peer`: what every member does for the others
+- `traffic_growth`: decides when the traffic is told again
 - `transport`: opens the libp2p transport of this node
 """

@@ -34,7 +34,8 @@ is included. The accounts of each kind add up to the totals.
 cost_terms: currency, per_kwh, reference {name, per_hour, tokens_per_s, cents_per_1000_tokens} or null.
 
 JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest, refused [{lease, index, rule, detail,
-at_ms}], traffic [{peer, bytes_up, bytes_down}], reputed_ms (when the learner stated the node's reputation, or null),
+at_ms}], traffic [{peer, bytes_up, bytes_down}] (chunks), sent_bytes, received_bytes (all data; null if the node
+never counted it), reputed_ms (when the learner stated the node's reputation, or null),
 cost_terms.
 
 A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late,
@@ -256,5 +257,5 @@ def _own(report: OwnReport) -> dict[str, Any]:
         "kind": "own",
         "peer": _object(_peer_columns(report), report.peer),
         "cost_terms": _terms(report.terms),
-        **named(report, "receipts oldest newest reputed_ms refused traffic"),
+        **named(report, "receipts oldest newest reputed_ms refused traffic sent_bytes received_bytes"),
     }

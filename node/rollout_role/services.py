@@ -150,8 +150,9 @@ class RolloutServices(NodeServices):
         self.owner = self.build_owner(self.role, carried=lambda: self.session.bytes_carried)
         self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
-            receipts=self.receipts, price=self.price, swarm=self.swarm, energy=self.energy, events=events
-        )
+            receipts=self.receipts, price=self.price, transport=self.transport, swarm=self.swarm, energy=self.energy,
+            events=events,
+        )  # fmt: skip
 
     def _build_following(self) -> VersionFollower:
         return VersionFollower(

@@ -9,10 +9,12 @@ import trio
 
 from node.energy.monitor import EnergyWatch
 from node.network.swarm_peer import SwarmPeer
+from node.network.traffic_growth import has_grown
 from node.runtime.events import Clock, EventLog
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
+from swarm.transport.interface import Traffic, Transport
 
 SESSION_S = 2.0
 """Seconds between two records of a session. A killed node loses at most this much."""
@@ -24,6 +26,7 @@ class SessionRecords:
 
     receipts: Receipts
     price: Price
+    transport: Transport
     swarm: SwarmPeer | None
     """None for a node that moves no chunks."""
     energy: EnergyWatch
@@ -31,6 +34,7 @@ class SessionRecords:
     bytes_carried: int = 0
     """Bytes that circuits through this node carried between others since its start."""
     _noted: set[PeerTraffic] = field(default_factory=set)
+    _told: Traffic = field(default_factory=Traffic)
 
     async def run(self) -> None:
         """Record the session regularly until cancelled, and a last time then."""
@@ -49,10 +53,14 @@ class SessionRecords:
         if self.swarm is not None:
             bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
             carried = sum(self.swarm.transport.take_carried().values())
-        traffic = self._traffic()
+        traffic, moved = self._traffic(), self.transport.total_traffic()
         self.bytes_carried += carried
-        if traffic != self._noted or carried:
-            self.events.emit("traffic", bytes_up=bytes_up, bytes_down=bytes_down, bytes_carried=self.bytes_carried)
+        if traffic != self._noted or carried or has_grown(self._told, moved):
+            self._told = moved
+            self.events.emit(
+                "traffic", bytes_up=bytes_up, bytes_down=bytes_down, bytes_carried=self.bytes_carried,
+                sent_bytes=moved.sent, received_bytes=moved.received,
+            )  # fmt: skip
         await trio.to_thread.run_sync(
             partial(
                 self.receipts.session_lasts,
@@ -60,6 +68,7 @@ class SessionRecords:
                 Clock.now_ms(),
                 bytes_up=bytes_up,
                 bytes_down=bytes_down,
+                moved=moved,
                 traffic=traffic - self._noted,
                 energy=self.energy.joules,
             )

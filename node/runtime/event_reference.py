@@ -201,7 +201,8 @@ LEARNER_EVENTS: Mapping[str, str] = {
     ),
     "traffic": (
         "`bytes_up`, `bytes_down` (chunks that the learner itself sent and received), `bytes_carried` (between "
-        "nodes, over circuits through the learner): the traffic since the start."
+        "nodes, over circuits through the learner), `sent_bytes`, `received_bytes` (all data, in steps of 5 %): the "
+        "traffic since the start."
     ),
     "energy_read": (
         "`how`: at the start, how the joules of the learner's machine are measured or estimated, or what to do."

@@ -104,6 +104,8 @@ class ReceiptQueries(SqliteFile):
         energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
         for session, source, joules in self.query("SELECT * FROM energy", of="energy"):
             energy[session][EnergySource(source)] = joules
+        moved = {session: both for session, *both in self.query("SELECT * FROM moved", of="moved")}
+        unknown = (None, None)
         return [
             Session(
                 began_ms=began_ms,
@@ -111,6 +113,8 @@ class ReceiptQueries(SqliteFile):
                 price=Price(micros_per_hour=micros, currency=currency),
                 bytes_up=up,
                 bytes_down=down,
+                sent_bytes=moved.get(session, unknown)[0],
+                received_bytes=moved.get(session, unknown)[1],
                 energy=energy[session],
             )
             for session, began_ms, ended_ms, micros, currency, up, down in self.query(

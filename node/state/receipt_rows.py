@@ -38,14 +38,16 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A stay in the swarm: its beginning and end (ms since 1970), its price, the chunk bytes moved meanwhile, and its
-    joules by source."""
+    """A stay in the swarm: its beginning and end (ms since 1970), its price, the chunk bytes moved meanwhile, all bytes
+    moved (None if an older program counted only chunks), and its joules by source."""
 
     began_ms: int
     ended_ms: int
     price: Price
     bytes_up: int
     bytes_down: int
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
     energy: Mapping[EnergySource, float] = field(default_factory=dict)
 
 

@@ -62,5 +62,12 @@ CREATE TABLE IF NOT EXISTS energy (
 SCORED = "CREATE TABLE IF NOT EXISTS scored (lease BLOB PRIMARY KEY REFERENCES receipts) STRICT"
 """The leases by which a teacher scored. Their receipts count groups and scored tokens, not rollouts."""
 
-LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE, SCORED)
+MOVED = """
+CREATE TABLE IF NOT EXISTS moved (
+    session INTEGER PRIMARY KEY REFERENCES sessions, sent_bytes INTEGER NOT NULL, received_bytes INTEGER NOT NULL
+) STRICT
+"""
+"""All data that was exchanged in each session. The table of sessions counts chunks of versions alone."""
+
+LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE, SCORED, MOVED)
 """Tables that are created, if they are missing, in every file that is opened for writing."""

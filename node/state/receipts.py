@@ -25,6 +25,7 @@ from protocol.accounting.claims import EnergySource, Price
 from protocol.core.codec import encode
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.work import NumberedNote, Receipt
+from swarm.transport.interface import Traffic
 
 NO_ENERGY: Mapping[EnergySource, float] = MappingProxyType({})
 
@@ -132,11 +133,12 @@ class Receipts(ReceiptQueries):
         *,
         bytes_up: int,
         bytes_down: int,
+        moved: Traffic | None = None,
         traffic: Iterable[PeerTraffic] = (),
         energy: Mapping[EnergySource, float] = NO_ENERGY,
     ) -> None:
-        """Record that a session lasts until `now_ms`, and its bytes and joules so far. Bytes are also given by peer,
-        joules by source.
+        """Record that a session lasts until `now_ms`, and its bytes and joules so far: those of chunks, also by peer;
+        all bytes that were moved; joules by source.
 
         `traffic` may leave out peers whose bytes have not changed.
         """
@@ -145,6 +147,8 @@ class Receipts(ReceiptQueries):
                 "UPDATE sessions SET ended_ms = ?, bytes_up = ?, bytes_down = ? WHERE id = ?",
                 (now_ms, bytes_up, bytes_down, session),
             )
+            if moved is not None:
+                db.execute("INSERT OR REPLACE INTO moved VALUES (?, ?, ?)", (session, moved.sent, moved.received))
             db.executemany(
                 "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
                 " bytes_up = excluded.bytes_up, bytes_down = excluded.bytes_down",

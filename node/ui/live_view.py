@@ -118,8 +118,7 @@ class ViewState:
         reach: how nodes are reached and how they connected to each other; on a rollout node, how others reach it.
         lags: admitted rollouts by lag.
         buffered: rollouts that wait for the next step, which takes `batch` of them.
-        bytes_up, bytes_down: bytes of chunks of versions. `sent_bytes`, `received_bytes`: all data; only a rollout node
-            counts it.
+        bytes_up, bytes_down: bytes of chunks of versions. `sent_bytes`, `received_bytes`: all data.
         bytes_carried: bytes that went between other nodes over circuits through this node.
         fetching: bytes that are here, and bytes in all, of the version that is being fetched.
         joules: energy that was taken from the mains; `watts` is the power lately.

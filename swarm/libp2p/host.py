@@ -150,6 +150,7 @@ class Host(Flooding):
         self._by_number: dict[int, Connection] = {}
         self._trusted: set[PeerId] = set()
         self._meters: dict[PeerId, Meter] = {}
+        self._meter_of_gone = Meter()
         self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self.handlers)))
         self.handle(PING_PROTOCOL, answer_ping)
         self.reaching.start(nursery)
@@ -163,6 +164,10 @@ class Host(Flooding):
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return {peer: Traffic(sent=meter.sent, received=meter.received) for peer, meter in self._meters.items()}
+
+    def total_traffic(self) -> Traffic:
+        meters = [*self._meters.values(), self._meter_of_gone]
+        return Traffic(sent=sum(meter.sent for meter in meters), received=sum(meter.received for meter in meters))
 
     def trust(self, peer: PeerId) -> None:
         self._trusted.add(peer)
@@ -552,7 +557,7 @@ class Host(Flooding):
             if not connections:
                 del table[connection.peer]
                 if not connection.is_member and not self._is_known(connection.peer):
-                    self._meters.pop(connection.peer, None)
+                    self._meter_of_gone.add(self._meters.pop(connection.peer, Meter()))
                 if not connection.route.is_limited:
                     self.note_disconnected(connection.peer)
             self.reaching.note_gone(connection)

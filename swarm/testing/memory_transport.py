@@ -219,6 +219,10 @@ class MemoryTransport(Flooding):
     def traffic(self) -> dict[PeerId, Traffic]:
         return dict(self.counts)
 
+    def total_traffic(self) -> Traffic:
+        counts = self.counts.values()
+        return Traffic(sent=sum(one.sent for one in counts), received=sum(one.received for one in counts))
+
     def trust(self, peer: PeerId) -> None:
         self._trusted.add(peer)
 

@@ -731,6 +731,13 @@ async def check_traffic_counts_payload(harness: Harness) -> None:
         assert await read_all(stream) == b"12345"
         assert b.traffic()[a.peer_id] == Traffic(sent=12_345, received=5)
         assert a.traffic()[b.peer_id] == Traffic(sent=5, received=12_345)
+        seen_by_a = a.events()
+        await b.disconnect(a.peer_id)
+        async for event in seen_by_a:
+            if event == PeerDisconnected(peer=b.peer_id):
+                break
+        assert a.total_traffic() == Traffic(sent=5, received=12_345), "also of strangers that left"
+        assert b.total_traffic() == Traffic(sent=12_345, received=5)
 
 
 CHECKS: tuple[Check, ...] = tuple(value for name, value in list(globals().items()) if name.startswith("check_"))

@@ -168,7 +168,7 @@ class Broadcast:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes of stream payload exchanged with one peer since the transport started."""
+    """Bytes of stream payload exchanged with one peer, or with all, since the transport started."""
 
     sent: int = 0
     received: int = 0
@@ -251,6 +251,9 @@ class Transport(Protocol):
 
     def traffic(self) -> dict[PeerId, Traffic]:
         """Return the traffic by peer: of members since the transport started, of strangers while they are connected."""
+
+    def total_traffic(self) -> Traffic:
+        """Return the traffic with all peers since the transport started."""
 
     def trust(self, peer: PeerId) -> None:
         """Treat `peer` as a member from now on: it has the budgets of members on all its connections."""

@@ -37,6 +37,7 @@ from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
+from swarm.transport.interface import Traffic
 from tests.node.state.test_receipts import receipt
 from tests.support.examples import examples
 from tests.support.ledgers import (
@@ -506,7 +507,8 @@ def test_ones_own_work_in_words(tmp_path: Path) -> None:
     receipts.add(receipt(1, Rule.ADMITTED, tokens=12), b"a", engine_s=61.0)
     receipts.add(receipt(2, Rule.STALE), b"b", engine_s=1.0)
     exchanged = PeerTraffic(peer=BETA, bytes_up=2048, bytes_down=3 << 20)
-    receipts.session_lasts(receipts.session_began(Price(), 0), 0, bytes_up=0, bytes_down=0, traffic=[exchanged])
+    session, moved = receipts.session_began(Price(), 0), Traffic(sent=5 << 20, received=4 << 20)
+    receipts.session_lasts(session, 0, bytes_up=2048, bytes_down=3 << 20, moved=moved, traffic=[exchanged])
     report = own_report(receipts, peer=ALPHA, name="atlas")
     text = as_terminal(report, width=80, color=False)
     assert max(map(len, text.splitlines())) <= 80
@@ -515,6 +517,7 @@ def test_ones_own_work_in_words(tmp_path: Path) -> None:
         "1.1 to 1.2",
         "1 min 2 s",
         f"{BETA[-6:]}: 2 KiB up, 3 MiB down",
+        "5 MiB sent, 4 MiB received, of which chunks of model",
         "because of stale",
         MEANINGS[Rule.STALE].words,
     ):

@@ -64,6 +64,9 @@ def _figures(report: OwnReport) -> Iterator[Tile]:
     yield earned_tile(peer)
     yield Tile(name="receipts", value=words.count(report.receipts), more="signed by the learner")
     yield from reputation_tile(peer)
+    if report.sent_bytes is not None and report.received_bytes is not None:
+        received = f"{words.size(report.received_bytes)} received"
+        yield Tile(name="data sent", value=words.size(report.sent_bytes), more=received)
     yield Tile(name="chunks sent", value=words.size(peer.bytes_up), more=f"{words.size(peer.bytes_down)} received")
 
 

@@ -571,7 +571,8 @@ class OwnReport:
     `oldest` and `newest`: the learner's versions when it judged. `refused`: the latest rejected records, newest first.
     `traffic`: with the peers with which most was exchanged. `spans` (when it was in the swarm) and `history` are
     present if they were requested; their times are seconds since the node was first seen. `terms`: the owner's price of
-    a kWh. `reputed_ms`: when the learner stated the reputation; None if it has not yet.
+    a kWh. `reputed_ms`: when the learner stated the reputation; None if it has not yet. `sent_bytes`,
+    `received_bytes`: all data in the sessions that counted it; None if none did.
     """
 
     peer: PeerReport
@@ -581,6 +582,8 @@ class OwnReport:
     refused: tuple[RejectedRecord, ...]
     traffic: tuple[PeerTraffic, ...]
     reputed_ms: int | None = None
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
     spans: tuple[Span, ...] = ()
     history: PeerHistory | None = None
     terms: CostTerms = NO_TERMS

@@ -7,7 +7,7 @@ all active time at the latest price, as the learner computes it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from learner.ledger.queries.peers import PeerPresence
@@ -60,10 +60,18 @@ def own_report(
         ),
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
         reputed_ms=None if known is None else known.note.issued_ms,
+        sent_bytes=_total(session.sent_bytes for session in sessions),
+        received_bytes=_total(session.received_bytes for session in sessions),
         spans=_spans(sessions, row) if with_history else (),
         history=_history(receipts, row) if with_history else None,
         terms=CostTerms(currency=asked.currency, per_kwh=per_kwh),
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of those that are known; None if none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, price: Price) -> PeerReport:

@@ -88,8 +88,8 @@ def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
             heading=f"electricity,\n{report.terms.currency}", show=lambda paid: words.money(paid, ""),
             total=lambda r: words.money(money_for(r.joules, per_kwh), ""),
         ),
-        _counted("bytes_up", "bytes\nup", words.size),
-        _counted("bytes_down", "bytes\ndown", words.size),
+        _counted("bytes_up", "chunks\nup", words.size),
+        _counted("bytes_down", "chunks\ndown", words.size),
         _counted("tokens", "tokens\nadmitted", words.count),
         Column(
             key="cents_per_1000_tokens", heading="cents per\n1k tokens",

@@ -167,8 +167,8 @@ WORK: tuple[Column[PeerReport], ...] = (
     _summed("tokens", "tokens\nadmitted", words.count),
     *_plain("trained", "dropped"),
     _of_rollouts("share", "share of\nbatches", words.share),
-    _summed("bytes_up", "bytes\nup", words.size, applies=_everybody),
-    _summed("bytes_down", "bytes\ndown", words.size, applies=_everybody),
+    _summed("bytes_up", "chunks\nup", words.size, applies=_everybody),
+    _summed("bytes_down", "chunks\ndown", words.size, applies=_everybody),
     _summed("bytes_relayed", "bytes\nrelayed", words.size),
 )
 TIME: tuple[Column[PeerReport], ...] = (

@@ -68,8 +68,9 @@ class TeachingServices(NodeServices):
         self.owner = self.build_owner(self.role, carried=lambda: 0)
         self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
-            receipts=self.receipts, price=self.price, swarm=None, energy=self.energy, events=events
-        )
+            receipts=self.receipts, price=self.price, transport=self.transport, swarm=None, energy=self.energy,
+            events=events,
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Run all loops. Ends with RunFinished, NotWelcome, Drained, or another error."""

@@ -98,6 +98,11 @@ class Meter:
         self.sent = 0
         self.received = 0
 
+    def add(self, other: Meter) -> None:
+        """Add what another meter has counted."""
+        self.sent += other.sent
+        self.received += other.received
+
 
 class YamuxStream:
     """Send and receive on one stream, each in one task at a time; see `swarm.transport.interface.Stream`."""

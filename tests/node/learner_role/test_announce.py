@@ -51,6 +51,7 @@ def announcer(learner: Learner, home: LearnerStateDir, circuits: Circuits) -> Le
         home=home,
         serving=SwarmPeer.build(learner.transport, learner.store, knowledge, FaultLog(events=EventLog())).serving,
         take_carried=circuits.take,
+        total_traffic=learner.transport.total_traffic,
         energy=EnergyWatch(lambda: meters, is_lent=lambda: True, engine_s=float, events=EventLog()),
     )
 

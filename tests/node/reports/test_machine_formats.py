@@ -19,6 +19,7 @@ from protocol.accounting.reputation import DAY_MS, reputation_of
 from protocol.core.ids import PolicyVersion
 from protocol.reach import ReachKind, Way
 from protocol.work import Rule
+from swarm.transport.interface import Traffic
 from tests.node.state.test_receipts import receipt
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, open_story, peer_row
 
@@ -109,7 +110,7 @@ def rich_work(path: Path) -> OwnReport:
     session = receipts.session_began(Price(micros_per_hour=3_600_000, currency="EUR"), 0)
     receipts.session_lasts(
         session, 90_000, bytes_up=5, bytes_down=7, energy={EnergySource.NVML: 900.0, EnergySource.TABLE: 1.5},
-        traffic=[PeerTraffic(peer=BETA, bytes_up=2048, bytes_down=3 << 20)],
+        traffic=[PeerTraffic(peer=BETA, bytes_up=2048, bytes_down=3 << 20)], moved=Traffic(sent=9000, received=5 << 20),
     )  # fmt: skip
     report = own_report(receipts, peer=ALPHA, name="atlas", engine="fake", machine="2 cores", per_kwh=0.3)
     known = replace(report.peer, reputation=reputation_of((), START_MS // DAY_MS))

@@ -35,6 +35,7 @@ async def test_what_circuits_carried_is_told_as_it_grows(tmp_path: Path, autojum
             knowledge = Knowledge(genesis=b"", newest=bytes, peers=list)
             session = SessionRecords(
                 receipts=Receipts(tmp_path / "receipts.sqlite"),
+                transport=transport,
                 price=Price(),
                 swarm=SwarmPeer.build(transport, store, knowledge, FaultLog(events=events)),
                 energy=EnergyWatch(lambda: meters, is_lent=lambda: True, engine_s=float, events=EventLog()),

@@ -151,7 +151,8 @@ def test_a_node_is_named_by_its_directory_or_display_name_or_is_the_only_one_tha
         find_place(Path("node-3"))
     boards = [StatusFile(first), StatusFile(second)]
     boards[1].show(NodeStatus(doing="at work", limits={}))
-    assert find_place(None).state == second and roots(None, all_nodes=False) == [second]
+    assert find_place(None).state == second
+    assert roots(None, all_nodes=False) == [second]
     boards[0].show(NodeStatus(doing="paused by SIGUSR1", limits={}))
     with pytest.raises(UsageError) as told:
         find_place(None)

@@ -23,6 +23,7 @@ from node.state.receipts import Receipts, Received
 from protocol.accounting.claims import EnergySource, Price
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
+from swarm.transport.interface import Traffic
 from tests.support.examples import examples
 from tests.support.ledgers import ALPHA, BETA, LEARNER
 
@@ -135,12 +136,23 @@ def test_a_second_reader_sees_what_a_running_node_has_written(receipts: Receipts
 def test_what_was_written_is_there_when_opened_again(receipts: Receipts) -> None:
     receipts.add(receipt(1, Rule.ADMITTED), b"raw", engine_s=2.0)
     session = receipts.session_began(PRICE, 1000)
-    receipts.session_lasts(session, 4000, bytes_up=10, bytes_down=20)
+    receipts.session_lasts(session, 4000, bytes_up=10, bytes_down=20, moved=Traffic(sent=11, received=22))
     receipts.close()
     again = Receipts(receipts.path)
     assert again.sums().receipts == 1
     (kept,) = again.sessions()
     assert (kept.began_ms, kept.ended_ms, kept.price, kept.bytes_up, kept.bytes_down) == (1000, 4000, PRICE, 10, 20)
+    assert (kept.sent_bytes, kept.received_bytes) == (11, 22)
+
+
+def test_an_older_program_counted_only_chunks(receipts: Receipts) -> None:
+    receipts.session_lasts(receipts.session_began(PRICE, 1000), 4000, bytes_up=10, bytes_down=20)
+    receipts.close()
+    with closing(sqlite3.connect(receipts.path)) as db:
+        db.execute("DROP TABLE moved")
+    with closing(ReceiptQueries(receipts.path)) as reader:
+        (kept,) = reader.sessions()
+    assert (kept.bytes_up, kept.sent_bytes, kept.received_bytes) == (10, None, None)
 
 
 def test_what_was_exchanged_is_kept_by_peer_and_direction(receipts: Receipts) -> None:

@@ -94,7 +94,7 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read messages without a rate limit here; `tests/swarm/work/test_server.py` tests the limit."""
     monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
     monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
-    monkeypatch.setattr(session_service, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(session_service, "LOGGED_HEARTBEATS", Rate(per_s=1e9, burst=1e9))
 
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])

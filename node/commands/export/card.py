@@ -85,7 +85,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     yield "## Training\n"
     yield from _training(facts)
     if facts.run is not None:
-        yield from _evaluation(facts.run)
+        yield from _evaluation(facts.run, facts.version)
         yield from _contributors(facts.run)
     yield "## Where it comes from\n"
     yield _table(("", ""), _origin(facts))
@@ -107,8 +107,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
             named = f"{escaped(task.title)}: " if task.title != task.spec.partition(":")[0] else ""
             yield f"- {named}{as_code(task.spec)}{of_all}"
         yield ""
-        kept = f"{counted(facts.held_out, 'prompt')} of each task"
-        yield f"Held out, and never trained on: {kept if facts.held_out else 'nothing'}.\n"
+        yield f"Held out, and never trained on: {_held_out(facts)}.\n"
     if facts.logs:
         yield f"Also trained on logged completions: {as_code(facts.logs)}.\n"
     if facts.untold:
@@ -128,7 +127,14 @@ def _training(facts: CardFacts) -> Iterator[str]:
         yield _table(("setting", "value"), rows)
 
 
-def _evaluation(run: RunFacts) -> Iterator[str]:
+def _held_out(facts: CardFacts) -> str:
+    """Return the prompts that the newest evaluation had; before the first, the configured maximum."""
+    if facts.run is not None and (last := facts.run.after or facts.run.before) is not None:
+        return counted(last.prompts, "prompt")
+    return f"at most {counted(facts.held_out, 'prompt')} of each task" if facts.held_out else "nothing"
+
+
+def _evaluation(run: RunFacts, exported: str) -> Iterator[str]:
     yield "## Evaluation\n"
     if run.before is None:
         yield "Nothing was evaluated.\n"
@@ -139,7 +145,8 @@ def _evaluation(run: RunFacts) -> Iterator[str]:
     sampled = counted(last.samples, "sampled completion")
     yield (
         f"Mean reward over {prompts}{changed}, of the greedy completion and of {sampled} of each, as the learner "
-        f"measured it.{' There was one evaluation.' if run.after is None else ''}\n"
+        f"measured it.{' There was one evaluation.' if run.after is None else ''}"
+        f"{'' if str(last.version) == exported else f' Version {exported} itself was not evaluated.'}\n"
     )
     before, after = scores_by_task(first), scores_by_task(last)
     rows = []
@@ -147,10 +154,8 @@ def _evaluation(run: RunFacts) -> Iterator[str]:
         began = before.get(task)
         was = ("", "") if began is None or run.after is None else (f"{began[0]:.3f}", f"{began[1]:.3f}")
         rows.append((escaped(task) or "all", was[0], f"{greedy:.3f}", was[1], f"{drawn:.3f}"))
-    now = f"version {last.version}"
-    yield _table(
-        ("task", f"greedy, version {first.version}", f"greedy, {now}", "sampled, before", "sampled, now"), rows
-    )
+    heads = (f"{how}, version {one.version}" for how in ("greedy", "sampled") for one in (first, last))
+    yield _table(("task", *heads), rows)
 
 
 def _contributors(run: RunFacts) -> Iterator[str]:

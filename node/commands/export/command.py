@@ -88,8 +88,8 @@ def export_version(
         raise UsageError(f"{directory} already exists, and was not changed. Name a directory that does not exist.")
     _require_gguf(wishes, directory, again=again)
     place = find_place(source)
+    stored = stored_versions(place.state / "store")  # first, so that the ledger knows the steps of every version
     story = read_story(place)
-    stored = stored_versions(place.state / "store")
     chosen = _chosen(place, story, stored, wanted)
     if target is not None and again:
         pushing.require_same(directory, chosen, "adapter" if wishes.adapter else "", target)

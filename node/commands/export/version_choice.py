@@ -52,9 +52,10 @@ def choose(
     for signed in reversed(held):
         version = signed.version
         if not wanted:
-            return Chosen(version=version, held=signed, why="the newest", note=_better(version, held, rows, scores))
+            notes = (_unevaluated(version, scores), _better(version, held, rows, scores))
+            return Chosen(version=version, held=signed, why="the newest", note=" ".join(filter(None, notes)))
         if wanted in (str(version), str(version.version)):
-            return Chosen(version=version, held=signed)
+            return Chosen(version=version, held=signed, note=_unevaluated(version, scores))
     if wanted:
         for row in rows:
             if wanted in (row.directory, str(row.step)):
@@ -112,6 +113,15 @@ def _kept(
                 yield one.version, _made_again(by_step[step])
 
     return dict(each())
+
+
+def _unevaluated(version: PolicyVersion, scores: Sequence[Evaluation]) -> str:
+    """Return a note on a version that was not evaluated; "" if it was, or if no version before it was."""
+    before = [one for one in scores if one.version < version]
+    if not before or any(one.version == version for one in scores):
+        return ""
+    last = max(before, key=lambda one: one.version)
+    return f"Version {version} was not evaluated; version {last.version} before it had {_score(last)}."
 
 
 def _better(

@@ -85,11 +85,21 @@ def test_a_card_tells_scores_before_and_after_and_shares() -> None:
         "| bee 123456 | 3 | 75.0% |",
         "| 7 others | 1 | 25.0% |",
         "- `sort:n=3`",
-        "4 prompts of each task",
+        "Held out, and never trained on: 32 prompts.",
+        "| task | greedy, version 1.0 | greedy, version 1.6 | sampled, version 1.0 | sampled, version 1.6 |",
     ):
         assert line in card, line
     assert "over 32 held-out prompts, of the greedy completion and of 4 sampled completions" in card
     assert "No licence was named" in card
+    assert "was not evaluated" not in card
+    later = write_card(replace(FACTS, run=run, version="1.9"))
+    assert "as the learner measured it. Version 1.9 itself was not evaluated." in later
+
+
+def test_before_the_first_evaluation_a_card_names_the_maximum_of_held_out_prompts() -> None:
+    facts = replace(FACTS, tasks=(TaskFacts(title="sort", spec="sort:n=3", share=1.0),), held_out=4, run=RunFacts())
+    assert "Held out, and never trained on: at most 4 prompts of each task." in write_card(facts)
+    assert "Held out, and never trained on: nothing." in write_card(replace(facts, held_out=0))
 
 
 def test_names_have_no_effect() -> None:

@@ -49,6 +49,16 @@ def test_the_newest_is_taken_and_a_better_one_is_told_of() -> None:
     assert choose("", [], rows(3), []) is None
 
 
+def test_a_version_that_was_not_evaluated_is_told_of() -> None:
+    said = "Version 1.30 was not evaluated; version 1.20 before it had 0.500 sampled on 64 held-out prompts."
+    assert chosen("", held(20, 30), rows(), scores(v20=0.5, v40=0.9)).note == said
+    assert chosen("30", held(20, 30), rows(), scores(v20=0.5)).note == said
+    assert chosen("20", held(20, 30), rows(), scores(v20=0.5)).note == ""
+    assert chosen("20", held(20, 30), rows(), scores(v30=0.5)).note == ""
+    better = chosen("", held(10, 20, 30), rows(), scores(v10=0.9, v20=0.5)).note
+    assert better.startswith(f"{said} Version 1.10 scored higher on the held-out prompts (0.900 against 0.500")
+
+
 def test_the_best_is_of_the_store_or_of_the_nearest_checkpoint() -> None:
     of_store = chosen("best", held(10, 20), rows(20), scores(v10=0.9, v20=0.9))
     assert (str(of_store.version), of_store.row) == ("1.10", None), "the earliest of equals"

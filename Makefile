@@ -41,7 +41,7 @@ help: ## list the targets
 	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo TASK= SEED= OUT= ENGINE= OBJECTIVE= CHEATER= NAT="
 
 .PHONY: demo
-demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
+demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in 2 to 8 minutes
 	$(ON_VLLM) $(DEMO) $(strip $(DEMO_OPTIONS) $(ARGS))
 
 .PHONY: demo-matrix
@@ -83,10 +83,11 @@ test-adapters: $(DEV) $(ADAPTERS_READY) ## environments of other packages, in an
 
 .PHONY: check
 check: $(DEV) ## formatting, lint, types, and who may import whom
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms tools.gpu)
-	$(BIN)/lint-imports --no-cache
+	@# All four run, whatever the first says.
+	@failed=0; try() { echo "$$@"; "$$@" || failed=1; }; \
+		try $(BIN)/ruff check .; try $(BIN)/ruff format --check .; \
+		try $(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms tools.gpu); \
+		try $(BIN)/lint-imports --no-cache; exit $$failed
 
 .PHONY: docs
 docs: $(DEV) ## the documents as a site with search, in build/site; links are checked

@@ -28,6 +28,7 @@ from node.learner_role.metrics.collect import BY_EVENT, ONCE
 from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
 from node.runtime.event_reference import LEARNER_EVENTS, NODE_EVENTS
+from node.tasks.registry import BUILT_IN
 from node.ui.view_updates import AT_ZERO, SENTENCES
 from tests.support.command_line import COMMANDS
 from tests.support.ledgers import demo_run
@@ -246,6 +247,11 @@ def test_who_listens_to_events_asks_for_fields_that_they_have() -> None:
     assert len(asked) > 120
     made = {"called", "gone", "found"}  # words of the view and of the metrics
     assert [(name, more) for name, fields in asked if (more := fields - words[name] - made)] == []
+
+
+def test_every_built_in_task_is_on_the_page_of_tasks() -> None:
+    told = set(re.findall(r"`(\w+)[:`]", section(DOCS / "operate" / "tasks.md", "## Choose a task")))
+    assert set(BUILT_IN) <= told
 
 
 # Commands

@@ -88,8 +88,8 @@ def test_it_learns_what_it_says(machine: Machine, what: str) -> None:
     made = machine.start("new", "new", what, "my-task")
     assert made.wait() == 0, made.story()
     directory = machine.root / "my-task"
-    assert "volery learn swarm.toml" in made.out.read_text()
-    looked = volery(directory, "learn", "swarm.toml", "--dry-run")
+    assert "volery learn ." in made.out.read_text()
+    looked = volery(directory, "learn", ".", "--dry-run")
     assert looked.returncode == 0, looked
     assert "The trial passed" in looked.stdout
     learner = machine.start("learn", "learn", directory / "swarm.toml", "--plain", state=directory / "state")

@@ -26,6 +26,7 @@ from node.tasks.api.interface import (
 from node.tasks.checks.check_task import CHECKS, NAMES, check_task, try_task
 from node.tasks.checks.report import MAX_FAULTS, Report
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+from tests.support.paths import ROOT
 
 
 @dataclass(kw_only=True)
@@ -123,6 +124,18 @@ def test_only_some_faults_of_a_kind_are_told() -> None:
             return self.held_out(index)
 
     assert len(try_task(Broken(), only="held-out").faults) == MAX_FAULTS
+
+
+def test_the_example_of_the_page_keeps_its_promises(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operate" / "write-a-task.md").read_text("utf-8")
+    section = page.split("## A task\n")[1].split("### Attributes")[0]
+    blocks = re.findall(r"(?s)```python\n(.*?)```", section)
+    (tmp_path / "task_of_the_page.py").write_text("\n".join(blocks), encoding="utf-8")
+    for spec in ("Twice:letters=5", "Twice", "TWICE:letters=3"):
+        report = check_task(f"python:task_of_the_page:{spec}", directory=tmp_path)
+        assert {name for name, outcome in outcomes(report).items() if outcome == "left out"} == {
+            "answers", "end", "transcripts", "times",
+        }, spec  # fmt: skip
 
 
 # One task for each promise that can be broken

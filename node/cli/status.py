@@ -26,8 +26,15 @@ from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
 from protocol.accounting.claims import JOULES_PER_KWH
 
-LABELS = {"greedy_accuracy": "greedy held-out score", "sampled_accuracy": "sampled held-out score"}
+LABELS = {
+    "greedy_accuracy": "greedy held-out score",
+    "sampled_accuracy": "sampled held-out score",
+    "reward": "reward of last step",
+}
 """Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy."""
+
+PARTS_OF_TIME = ("learner_utilisation", "learner_bubble")
+"""Facts that the learner's time tells people as well; the JSON form has all three."""
 
 
 class OwnIdentity(NamedTuple):
@@ -65,6 +72,8 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
             facts["learner_time"] = as_values(time)
         return json.dumps(facts, indent=2)
     limits, loop = facts.pop("limits", None), facts.pop("loop_delay", None)
+    if facts.get("learner_time") is not None:
+        facts = {key: value for key, value in facts.items() if key not in PARTS_OF_TIME}
     named = {LABELS.get(key, key.replace("_", " ")): value for key, value in facts.items() if value is not None}
     lines = [f"{label:22} {_figure(value)}" for label, value in named.items()]
     if isinstance(loop, dict):
@@ -111,6 +120,7 @@ def _swarm_status(report: SwarmReport, place: StateLocation) -> dict[str, object
         "orders_waiting": len(OperatorDecisions(place.state).waiting()),
         "rollouts_admitted": report.admitted,
         "rollouts_rejected": report.rejected,
+        "reward": report.steps[-1].reward if report.steps else None,
         "greedy_accuracy": scores[-1].greedy if scores else None,
         "sampled_accuracy": scores[-1].sampled if scores else None,
         **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},

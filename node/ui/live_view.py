@@ -47,6 +47,9 @@ UNABLE_CHARS = 320
 REACH_CHARS = 320
 """Most characters about how nodes are reached: every verdict and every way, with numbers."""
 
+NOTICE_CHARS = 1024
+"""Most characters of a notice: the longest alarm and its advice, which stands at its end."""
+
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
 """Peers in the table. With the other lines this fills a terminal of 40 lines; `volery report` shows larger swarms."""
@@ -116,6 +119,7 @@ class ViewState:
         unable: which nodes cannot work, and why; "" if all can.
         nobody_works: whether no node can work.
         reach: how nodes are reached and how they connected to each other; on a rollout node, how others reach it.
+        admitted, rejected, tokens: what was judged since the start. `admitted_before`: what was admitted before it.
         lags: admitted rollouts by lag.
         buffered: rollouts that wait for the next step, which takes `batch` of them.
         bytes_up, bytes_down: bytes of chunks of versions. `sent_bytes`, `received_bytes`: all data.
@@ -154,6 +158,7 @@ class ViewState:
     pass_at: dict[str, float] = field(default_factory=dict)
     """pass@k by k, for each k above 1; k = 1 is the sampled accuracy."""
     admitted: int = 0
+    admitted_before: int = 0
     rejected: int = 0
     tokens: int = 0
     pending: int = 0
@@ -179,7 +184,7 @@ class ViewState:
 
     def note(self, text: str) -> None:
         """Show `text` among the notices, at the time of the last tick."""
-        self.notices.append(Notice(at_s=self.now_s, text=words.plain_name(text, 240)))
+        self.notices.append(Notice(at_s=self.now_s, text=words.plain_name(text, NOTICE_CHARS)))
         self.noted += 1
 
     def tick(self, now_s: float) -> None:
@@ -193,6 +198,11 @@ class ViewState:
     def sum(self) -> str:
         """How many rollouts were judged since the program started, as a part of a sentence."""
         return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} rejected"
+
+    @property
+    def admitted_in_all(self) -> int:
+        """What was admitted since this node first worked."""
+        return self.admitted_before + self.admitted
 
     @property
     def has_peers(self) -> bool:
@@ -300,7 +310,10 @@ def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
 def _rollouts(state: ViewState) -> Text:
     text = Text(f"{words.rate(state.rate.per_s)} per s, {state.admitted:,} admitted, ")
     text.append(f"{state.rejected:,} rejected", style="yellow" if state.rejected else "")
-    return text.append(f", {words.counted(state.tokens, 'token')}")
+    text.append(f", {words.counted(state.tokens, 'token')}")
+    return (
+        text.append(f" since the start; {state.admitted_in_all:,} admitted in all") if state.admitted_before else text
+    )
 
 
 def _traffic(state: ViewState) -> Text:
@@ -397,6 +410,8 @@ def status_line(state: ViewState) -> str:
     """Return the state in one line of `key value` pairs."""
     if state.role is Role.LEARNER and not state.is_open:
         return f"{state.activity}, peers {len(state.present)}"
+    if state.role is Role.ROLLOUT and state.installed is None and state.newest is None:
+        return state.activity
     pairs: list[tuple[str, object]] = []
     if state.role is Role.LEARNER:
         pairs += [("step", state.step), ("version", state.newest or words.NOTHING)]
@@ -412,12 +427,15 @@ def status_line(state: ViewState) -> str:
         ("rejected", state.rejected),
         ("rollouts per s", words.rate(state.rate.per_s)),
     ]
+    pairs += [("admitted in all", state.admitted_in_all)] if state.admitted_before else []
     if state.role is Role.LEARNER:
         pairs += [("buffer", _buffer(state))] if state.batch else []
         pairs += [("peers", len(state.present))]
         pairs += [("ALARM", " and ".join(state.alarms))] if state.alarms else []
         pairs += [("NODES", words.plain_name(state.unable, UNABLE_CHARS))] if state.unable else []
-    pairs += [("up", words.size(state.bytes_up)), ("down", words.size(state.bytes_down))]
+    if state.sent_bytes is not None and state.received_bytes is not None:
+        pairs += [("sent", words.size(state.sent_bytes)), ("received", words.size(state.received_bytes))]
+    pairs += [("chunks up", words.size(state.bytes_up)), ("chunks down", words.size(state.bytes_down))]
     return ", ".join(f"{key} {value}" for key, value in pairs)
 
 

@@ -70,7 +70,7 @@ SENTENCES: Mapping[str, str] = {
     "drain_began": "takes no more leases, and ends when {leases:lease} {leases:is|are} delivered",
     "finished": "finished after {steps:step}",
     "group_doubted": "lease {lease} of {called} is not trained on (volery why {lease})",
-    "handed_back": "returned a lease with {tokens:token} already generated: {reason}",
+    "handed_back": "returned a lease with {tokens:token} already generated, which count for you: {reason}",
     "joined": "joined the swarm",
     "key_copied": "refused a second node that uses the key of {called}: its node.key was copied or stolen",
     "lease_handed_back": "{called} returned a lease with {tokens:token} already generated: {reason}",
@@ -225,6 +225,8 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
             state.admitted += admitted
             state.rejected += refused
             state.tokens += tokens
+        case "receipts_opened", {"admitted": admitted}:
+            state.admitted_before = admitted
         case "joined", {"newest": str(newest)}:
             state.newest = newest
         case "hours_ended", {"again_at": again_at}:

@@ -345,7 +345,8 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         version = self._versions.get(manifest)
         if version is None:
             raise VersionUnknown(
-                f"The store holds nothing of version {manifest.hex()[:8]}: it was never begun, or was evicted."
+                f"The store does not hold the version with manifest {manifest.hex()[:8]}: it was not fetched, or was "
+                "evicted."
             )
         return version
 

@@ -162,7 +162,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
         assert learner.logged("audit_failed") == [], "an audit failed, although each token is its version's"
     said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
     assert said.agrees
-    assert "had gained more by their version" in said.text
+    assert "owed more of them to the version that the peer used" in said.text
 
 
 @pytest.mark.rest

@@ -40,7 +40,10 @@ def not_enough(pool: Pool) -> str:
     """Return the reason if all peers are active because they are too few."""
     share = pool.share(pool.names)
     if pool.target.is_overtaken:
-        return "active: versions are published faster than they can be sent, so no number of machines is enough"
+        return (
+            "active: sending a version takes longer than the training steps until the next one, so every machine "
+            "works; a larger [learn] publish_every, or more upload at the learner, needs fewer"
+        )
     count = len(pool.candidates)
     who = "the only machine supplies" if count == 1 else f"all {count} machines together supply"
     return f"active: {who} {_share(share)} of what the learner takes; the target is {_share(MARGIN)}"

@@ -52,12 +52,12 @@ LEASES_SHOWN = 8
 
 SELECTION_OUTCOMES = {
     DeliveryOutcome.WITHHELD: (
-        "The learner regenerated {drawn:,} groups that this peer did not deliver, and others of the same prompts "
-        "beside them: {better:,} had lower rewards."
+        "The learner regenerated {drawn} that this peer did not deliver, and others of the same prompts beside them: "
+        "{better:,} had lower rewards. Only many would be evidence."
     ),
     DeliveryOutcome.DELIVERED: (
-        "The learner compared {drawn:,} groups that this peer delivered with others of the same prompts: {better:,} "
-        "had higher rewards, {gained:,} had gained more by their version."
+        "The learner compared {drawn} that this peer delivered with others of the same prompts: {better:,} had higher "
+        "rewards, and {gained:,} owed more of them to the version that the peer used. Only many would be evidence."
     ),
 }
 
@@ -214,7 +214,7 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
     if (selection := selection_of(ledger, peer)) is not None:
         for outcome, tally in sorted(selection.found.items(), key=lambda one: one[0].value):
             yield SELECTION_OUTCOMES[outcome].format(
-                drawn=tally["drawn"], better=tally["better"], gained=tally["gained"]
+                drawn=words.counted(tally["drawn"], "group"), better=tally["better"], gained=tally["gained"]
             )
     found = reputations(ledger, ledger.training.last_moment_ms(), {} if audits is None else {peer: audits.banned})[peer]
     yield in_a_line(found)

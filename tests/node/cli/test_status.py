@@ -13,12 +13,13 @@ from learner.ledger.rows import TroubleRow
 from learner.trust.audit_history import AuditHistory
 from node.cli.status import show_status
 from node.learner_role.app import _show_nodes
+from node.runtime import formatting as words
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_or_create_key
 from node.state.operator_orders import Ban, OperatorDecisions
 from node.state.status_file import NodeStatus, StatusFile, standing_of
 from protocol.core.ids import PolicyVersion
-from tests.support.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
+from tests.support.ledgers import ALPHA, BETA, START_MS, SWARM, demo_run, open_story, peer_row
 
 
 @pytest.fixture
@@ -43,6 +44,16 @@ def lines(state: Path) -> dict[str, str]:
 def test_figures_are_rounded_for_people_and_exact_for_programs(state: Path) -> None:
     assert lines(state)["greedy held-out score"] == "0.994"
     assert json.loads(show_status(state, as_json=True))["greedy_accuracy"] == 0.994140625
+
+
+def test_it_says_what_the_last_step_earned_and_each_fact_once(tmp_path: Path) -> None:
+    load_or_create_key(tmp_path / "learner.key")
+    demo_run(tmp_path / "ledger.sqlite")
+    told, facts = lines(tmp_path), json.loads(show_status(tmp_path, as_json=True))
+    assert told["reward of last step"] == words.figure(facts["reward"])
+    assert "learner time" in told
+    assert not {"learner utilisation", "learner bubble"} & told.keys()
+    assert {"learner_utilisation", "learner_bubble"} <= facts.keys()
 
 
 def test_it_says_whether_the_learner_runs(state: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from learner.monitoring.thresholds import ADVICE, Alarm
 from node.reports.model.report import Role
 from node.runtime.events import EventLog
 from node.ui.live_view import (
@@ -248,6 +249,15 @@ def test_more_notices_than_are_kept_lose_the_oldest_only() -> None:
     assert f"00:00 notice {MAX_NOTICES + 49}\n" in written
 
 
+@pytest.mark.parametrize("alarm", list(ADVICE))
+def test_the_advice_of_an_alarm_is_printed_to_its_end(alarm: Alarm) -> None:
+    state, written = learner_state(), list[str]()
+    text = f"{'What was measured, with its figures. ' * 10}{ADVICE[alarm]}"
+    apply(state, "alarm_raised", {"alarm": alarm.value, "step": 177, "text": text})
+    PlainLines(write=written.append).update(state)
+    assert written[0] == f"00:00 ALARM at step 177: {text}\n"
+
+
 def test_what_is_no_terminal_gets_plain_lines_to_the_end() -> None:
     out = io.StringIO()
     state = busy_state()
@@ -332,7 +342,7 @@ def test_a_learner_whose_nodes_cannot_work_does_not_look_as_if_it_waited() -> No
     state, text = busy_state(), "2 of 2 nodes cannot install 1.0: attention 'x' is not supported"
     apply(state, "nodes_unable", {"text": text, "nodes": 2, "of": 2, "everyone": True})
     assert [line for line in text_of(state, 100).splitlines() if line.startswith(" nodes") and text in line]
-    assert status_line(state).endswith(f"NODES {text}, up 3 MiB, down 0 B")
+    assert status_line(state).endswith(f"NODES {text}, chunks up 3 MiB, chunks down 0 B")
     assert state.nobody_works
     assert state.notices[-1].text == text
     apply(state, "nodes_unable", {"text": "1 of 2 nodes cannot work: \x1b[2J" + "y" * 999, "everyone": False})
@@ -381,7 +391,29 @@ def test_a_node_shows_all_its_traffic_and_how_much_of_it_are_chunks() -> None:
     assert "3 MiB sent, 2 MiB received, of which model chunks 0 B up, 1 MiB down" in text_of(state, 120)
 
 
+def test_a_node_that_comes_again_counts_this_start_and_all_starts() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    receipt = {"admitted": 12, "refused": 0, "tokens": 3000, "lease": "x"}
+    apply(state, "receipt", receipt)
+    assert "12 admitted, 0 rejected, 3,000 tokens" in text_of(state, 120)
+    assert "since the start" not in text_of(state, 120)
+    assert status_line(state) == "starting"
+    apply(state, "receipts_opened", {"admitted": 25_030, "rejected": 1})
+    assert "12 admitted, 0 rejected, 3,000 tokens since the start; 25,042 admitted in all" in text_of(state, 120)
+    apply(state, "version_installed", {"version": "1.2"})
+    assert "admitted 12, rejected 0" in status_line(state)
+    assert "admitted in all 25042" in status_line(state)
+
+
 def test_an_older_learner_tells_nothing_of_circuits() -> None:
     state = learner_state()
     apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0})
     assert "circuits" not in text_of(state)
+
+
+def test_an_owner_who_stops_a_node_reads_that_the_tokens_count() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "handed_back", {"tokens": 168, "reason": "the node was stopped"})
+    assert state.notices[-1].text == (
+        "returned a lease with 168 tokens already generated, which count for you: the node was stopped"
+    )

@@ -312,6 +312,16 @@ def test_where_everybody_is_not_enough_everybody_is_on_and_told_how_far_it_is() 
     assert story.go_on(1).active == {"a", "b", "c", "d"}
 
 
+def test_versions_that_are_sent_too_slowly_are_told_with_what_to_change() -> None:
+    story = Story(FOUR[:3])
+    story.broadcast_s = 1e6
+    assert story.review().active == {"a", "b", "c"}
+    assert story.reasons("a") == [
+        "active: sending a version takes longer than the training steps until the next one, so every machine works; a "
+        "larger [learn] publish_every, or more upload at the learner, needs fewer"
+    ]
+
+
 def test_taking_turns_everybody_is_on() -> None:
     story = Story(FOUR, Settings(rollouts=100, staleness=0))
     decision = story.review()

@@ -119,6 +119,11 @@ class SwarmEstimator:
         return present if self._active is None else present & self._active
 
     @property
+    def active_price(self) -> float:
+        """The sum of the prices of an hour of all active peers."""
+        return sum(self._profiles[peer].price for peer in self.active)
+
+    @property
     def train_s(self) -> Estimate | None:
         """T_train: the mean busy time of a step without its publication, plus that of a publication divided by kappa.
 

@@ -162,7 +162,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("evaluations_failed", "evaluations", "Versions that could not be evaluated."),
     ),
     "alarms": (
-        _gauge("alarm", "flag", "1 while this alarm is active, see operator.md.", "rule"),
+        _gauge("alarm", "flag", "1 while this alarm is active, see watching a run.", "rule"),
         _counter("alarms_raised", "alarms", "How often this alarm was raised.", "rule"),
     ),
     "time": (
@@ -222,6 +222,10 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge(
             "nodes_troubled", "peers", "Peers here that report that they cannot do this: `fetch`, `install`...", "kind"
         ),
+        _gauge("nobody_can_work", "flag", "1 while no node can work with the newest version, by what nodes report."),
+        _gauge(
+            "price_per_hour", "currency", "Sum of the prices of an hour of the active peers, in the swarm's currency."
+        ),
         _gauge("nodes_reached", "peers", "Nodes that ever joined, by how they report that others reach them.", "kind"),
         _gauge("pairs_met", "pairs", "Pairs of nodes that ever connected, by how they report that they did.", "way"),
         _counter("peers_joined", "peers", "How often a peer joined."),
@@ -274,6 +278,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("loop_delay_max", "seconds", "The longest turn of the event loop in the last minute."),
         _gauge("loop_step_processor", "seconds", "CPU time of the costliest task step in the last minute."),
         _counter("loop_held", "reports", "Reports that a task blocked the event loop, at most one a minute.", "task"),
+        _gauge("disk_free_bytes", "bytes", "Free disk space for versions and checkpoints, on the learner."),
+        _gauge("certificate_seconds", "seconds", "Time until the certificate of the learner's key ends."),
         _counter("child_deaths", "processes", "Child processes that ended unexpectedly.", "child"),
         _counter("rows_lost", "rows", "Steps that a sink did not get because it was too slow or failed.", "sink"),
         _counter("series_refused", "series", "Series that were refused because their metric has too many."),

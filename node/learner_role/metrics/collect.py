@@ -191,6 +191,8 @@ def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float
     board.set("leases_fruitless", run.scheduler.fruitless.ends.total())
     for kind, number in run.troubles.count(run.present).items():
         board.set("nodes_troubled", number, kind=kind.value)
+    board.set("nobody_can_work", float(run.unable().is_everyone))
+    board.set("price_per_hour", seen.active_price)
     reached = run.reaches.figures
     for reach in ReachKind:
         board.set("nodes_reached", reached.kinds.get(reach, 0), kind=reach.value)

@@ -12,8 +12,9 @@ Invariants:
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import StepTrained
 from node.runtime.events import Fields
 from node.runtime.loop_watch import LoopWatch
+from protocol.core.genesis import open_certificate
 from protocol.core.ids import PolicyVersion
 
 LOOK_S = 5.0
@@ -155,6 +157,10 @@ class LearnerMonitor(Service):
     def _measure(self) -> None:
         follow_run(self.board, self.state, self.recorder.observatory, self._still.seconds(trio.current_time()))
         follow_loop(self.board, self.loop.latest)
+        with suppress(OSError):  # the disk's own trouble is told by those that write to it
+            self.board.set("disk_free_bytes", shutil.disk_usage(self.context.store.root).free)
+        word = open_certificate(self.identity.certificate, self.identity.authority)
+        self.board.set("certificate_seconds", (word.not_after_ms - self.now_ms()) / 1000)
 
     def _look_at_leases(self) -> None:
         """Raise or clear the alarm that leases bring no records. This needs no training step."""

@@ -7,20 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import LedgerError
 from node import reports
-from node.config.swarm_config import SwarmConfig
-from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
+from node.reports import OwnReport, SwarmReport, draw_reward
 from node.reports.explain.name_lookup import is_hex, split
 from node.reports.explain.why import Answer, why_in_ledger, why_in_receipts
-from node.reports.model.costs import CostTerms, Reference
+from node.reports.readers.place_report import read_report
 from node.runtime.atomic_files import PAGE, PICTURE, require_place, writing
 from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.stdout import complain, is_screen, screen_width
-from node.state.about import read_about
 from node.state.keys import load_key
 from node.state.learner_state import genesis_at
 from node.state.locate import StateLocation, find_place
@@ -29,16 +25,6 @@ from node.state.stored_versions import complete_versions
 from protocol.core.ids import PeerId
 
 R = TypeVar("R", SwarmReport, OwnReport, SwarmReport | OwnReport)
-
-
-def cost_terms(config: SwarmConfig) -> CostTerms:
-    """Return the prices that an operator's report compares costs with."""
-    cost, reference = config.cost, None
-    if cost.reference_per_hour is not None and cost.reference_tokens_per_s is not None:
-        reference = Reference(
-            name=cost.reference, per_hour=cost.reference_per_hour, tokens_per_s=cost.reference_tokens_per_s
-        )
-    return CostTerms(currency=config.price.currency, per_kwh=cost.per_kwh, reference=reference)
 
 
 def show_report(
@@ -84,20 +70,6 @@ def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) 
     with writing(path, option):
         draw(report, path)
     complain(f"Wrote {path}")
-
-
-def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmReport | OwnReport:
-    """Read the ledger or the receipts at `place`, for a page with the history as well. Raises RunError."""
-    with as_run_error(LedgerError, ReceiptsError):
-        if place.is_learner:
-            ledger, config = place.state / "ledger.sqlite", place.config
-            if config is None:
-                return swarm_report(ledger, with_history=with_history)
-            staleness, terms = config.learn.staleness, cost_terms(config)
-            return swarm_report(ledger, staleness=staleness, terms=terms, with_history=with_history)
-        with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
-            about = msgspec.structs.asdict(read_about(place.state))
-            return own_report(receipts, peer=load_key(place.key).peer_id, **about, with_history=with_history)
 
 
 def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.ledger.sqlite.database import LedgerError
 from node.commands.samples.text import as_json, as_terminal, as_text
-from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, shown_group
+from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, holding, shown_group
 from node.learner_role.metrics.sample_selection import KeptGroup
 from node.learner_role.metrics.sample_store import FILE, Sample, kept_versions, read_sample
 from node.runtime.errors import RunError, UsageError, as_run_error
@@ -43,6 +43,14 @@ def show(target: Path | None, *, version: str, group: int, best: int, worst: int
     if not is_screen():
         return as_text(shown)
     return as_terminal(shown, width=screen_width())
+
+
+def samples_of(state: Path, *, version: str, best: int, worst: int, find: str) -> Shown:
+    """Return the `best` best and `worst` worst completions of a version, "" for the newest that is kept. With `find`,
+    only completions count that hold this text, in any case. Raises UsageError, RunError.
+    """
+    shown = _shown(state, read_sample(state / FILE, _wanted(state, version)))
+    return chosen(holding(shown, find) if find else shown, best=best, worst=worst)
 
 
 def _wanted(state: Path, version: str) -> PolicyVersion:

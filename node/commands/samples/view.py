@@ -87,6 +87,16 @@ def _completion(kept: KeptCompletion, number: int, decode: Decode, verdict: str)
     )
 
 
+def holding(shown: Shown, text: str) -> Shown:
+    """Keep only completions in which `text` occurs, upper or lower case."""
+    sought = text.lower()
+    groups = [
+        replace(one, completions=tuple(c for c in one.completions if any(sought in p.text.lower() for p in c.parts)))
+        for one in shown.groups
+    ]
+    return replace(shown, groups=tuple(one for one in groups if one.completions))
+
+
 def chosen(shown: Shown, *, group: int = 0, best: int = 0, worst: int = 0) -> Shown:
     """Keep the group with that number, and of its completions only the `best` best and `worst` worst; 0 keeps all."""
     groups = tuple(one for one in shown.groups if group in (0, one.number))

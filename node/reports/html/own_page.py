@@ -33,18 +33,26 @@ from protocol.core.ids import short
 
 def own_page(report: OwnReport) -> Fragment:
     """Return everything about the node."""
+    return tag("div", parts(report).values(), id="overview")
+
+
+def parts(report: OwnReport, *, with_numbers: bool = True) -> dict[str, Fragment]:
+    """Return the parts of the page by the ids of their elements, in order, without those that have no content.
+
+    with_numbers: whether each plot holds its numbers, or a link to them (`figure`).
+    """
     peer, history = report.peer, report.history or PeerHistory()
     wall_s = (peer.last_seen_ms - peer.first_seen_ms) / 1000
     plot = timeline("timeline", history.judged, [Row(name="here", spans=report.spans, look=Look.BLUE)], wall_s)
-    parts = [
-        tiles(_figures(report)),
-        section("plots", "What happened", figure(plot, wide=STRIP)),
-        section("story", "Summary", pairs((name, value) for name, value in own_story(report))),
-        _verdicts(report),
-        section("earnings", "Earnings and machine", pairs(_earnings(report))),
-        _traffic(report),
-    ]
-    return tag("div", parts, id="overview")
+    found = {
+        "figures": tag("div", tiles(_figures(report)), id="figures"),
+        "plots": section("plots", "What happened", figure(plot, wide=STRIP, with_numbers=with_numbers)),
+        "story": section("story", "Summary", pairs((name, value) for name, value in own_story(report))),
+        "verdicts": _verdicts(report),
+        "earnings": section("earnings", "Earnings and machine", pairs(_earnings(report))),
+        "traffic": _traffic(report),
+    }
+    return {key: part for key, part in found.items() if part is not None}
 
 
 def heading(report: OwnReport) -> tuple[str, str]:

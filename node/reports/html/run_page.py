@@ -55,23 +55,32 @@ REASONS_LISTED = 12
 
 def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     """Return everything about the run. `pages`: the peers with a page of their own."""
+    return tag("div", parts(report, pages).values(), id="overview")
+
+
+def parts(report: SwarmReport, pages: Collection[PeerId], *, with_numbers: bool = True) -> dict[str, Fragment]:
+    """Return the parts of the overview by the ids of their elements, in order, without those that have no content.
+
+    with_numbers: whether each plot holds its numbers, or a link to them (`figure`).
+    """
     costs = costs_of(report)
-    parts = [
-        tiles(_figures(report, costs)),
-        _learned(report),
-        section("plots", "What happened", tag("div", [figure(plot) for plot in plots(report, costs)], class_="grid")),
-        section("story", "Summary", pairs(story(report))),
-        _time(report),
-        _alarms(report),
-        _peers(report, pages),
-        ban_section(report, pages),
-        _rejected(report),
-        _by_lag(report),
-        cost_section(report),
-        _plans(report, costs, pages),
-        _reach(report, pages),
-    ]
-    return tag("div", parts, id="overview")
+    drawn = [figure(plot, with_numbers=with_numbers) for plot in plots(report, costs)]
+    found = {
+        "figures": tag("div", tiles(_figures(report, costs)), id="figures"),
+        "learned": _learned(report, with_numbers=with_numbers),
+        "plots": section("plots", "What happened", tag("div", drawn, class_="grid")),
+        "story": section("story", "Summary", pairs(story(report))),
+        "time": _time(report),
+        "alarms": _alarms(report),
+        "peers": _peers(report, pages),
+        "bans": ban_section(report, pages),
+        "rejected": _rejected(report),
+        "by-lag": _by_lag(report),
+        "costs": cost_section(report),
+        "plans": _plans(report, costs, pages),
+        "reach": _reach(report, pages),
+    }
+    return {key: part for key, part in found.items() if part is not None}
 
 
 def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
@@ -99,11 +108,11 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     yield Tile(name="alarms", value=words.count(len(found)), more=f"{standing or 'none'} active")
 
 
-def _learned(report: SwarmReport) -> Fragment:
+def _learned(report: SwarmReport, *, with_numbers: bool = True) -> Fragment:
     plot = lead(report)
     if plot.is_empty:
         return section("learned", "What was learned", tag("p", "No training step and no evaluation has ended yet."))
-    return section("learned", "What was learned", figure(plot, wide=WIDE))
+    return section("learned", "What was learned", figure(plot, wide=WIDE, with_numbers=with_numbers))
 
 
 def _time(report: SwarmReport) -> Fragment | None:

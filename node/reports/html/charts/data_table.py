@@ -38,6 +38,13 @@ def numbers(plot: Plot) -> Fragment:
     )
 
 
+def numbers_elsewhere(plot: Plot) -> Fragment:
+    """Return the same disclosure with a link to the numbers, which the script follows when it is opened."""
+    title = f"{plot.title}, in numbers"
+    link = tag("a", "Open the numbers", href=f"numbers?plot={plot.key}")
+    return tag("details", tag("summary", title), tag("p", link), class_="numbers", data_plot=plot.key)
+
+
 def scrolling(name: str, *children: Child) -> Fragment:
     """Return content that may be wider than a page and then scrolls by itself, also by keyboard."""
     return tag("div", children, class_="scroll", role="region", aria_label=name, tabindex=0)

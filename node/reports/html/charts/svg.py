@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from node.reports.charts.plot import Y_TICKS, Line, Look, Plot, Row
 from node.reports.charts.scale import Point, TimeUnit, ticks, time_unit
-from node.reports.html.charts.data_table import numbers, time_title
+from node.reports.html.charts.data_table import numbers, numbers_elsewhere, time_title
 from node.reports.html.charts.markup import Attribute, Child, Fragment, num, tag
 
 BAR_LABELS = 14
@@ -48,9 +48,9 @@ STRIP = (960, 200)
 """Nearly as wide as a page on a desk; the second is for plots with one line."""
 
 
-def figure(plot: Plot, *, wide: Size | None = None) -> Fragment:
+def figure(plot: Plot, *, wide: Size | None = None, with_numbers: bool = True) -> Fragment:
     """Return the plot with its heading, sentence, legend, drawing and table. With `wide` it is drawn twice, and a page
-    shows the one that fits.
+    shows the one that fits. Without `with_numbers` there is a link in place of the table, for a page that is served.
     """
     drawings = [drawn(plot, SMALL, variant="narrow" if wide else "")]
     if wide is not None:
@@ -60,7 +60,7 @@ def figure(plot: Plot, *, wide: Size | None = None) -> Fragment:
         tag("figcaption", tag("h3", plot.title), tag("p", plot.said)),
         _legend(plot),
         drawings,
-        numbers(plot),
+        numbers(plot) if with_numbers else numbers_elsewhere(plot),
         class_="plot",
     )
 

@@ -23,7 +23,9 @@ def key_tables(kind: type[Section], mark: str = "##") -> str:
     parts = [f"{mark} top level", _rows(kind, plain)] if plain else []
     for section in fields(kind):
         if _is_section(section.type):
-            about = textwrap.fill(" ".join(section.type.__doc__.split()), 120, break_long_words=False, break_on_hyphens=False)
+            about = textwrap.fill(
+                " ".join(section.type.__doc__.split()), 120, break_long_words=False, break_on_hyphens=False
+            )
             parts += [f"{mark} `[{section.name}]`", about, _rows(section.type, fields(section.type))]
     renamed = [f"| `[{old[0]}] {old[1]}` | `[{new[0]}] {new[1]}` |" for old, new in RENAMED[kind].items()]
     told = "The old names still work, with a warning; the next release refuses them."

@@ -1,4 +1,4 @@
-"""Pause, resume or drain nodes on this machine, by files in their state directories.
+"""Pause, resume or drain nodes on this machine, by files in their state directories; run them as services.
 
 Invariants:
 
@@ -14,10 +14,13 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import Json, as_json_text
+from node.cli.help.parser import group
+from node.cli.options import Json, as_json_text, config_file, whole_text
 from node.runtime.stdout import say
 
 MINUTE_MS = 60_000
+
+service = group("service", about="Run a node or a learner from login or boot on, without a terminal.")
 
 Target = Annotated[
     Path | None,
@@ -119,3 +122,88 @@ def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:
         raise UsageError("There is no node in the usual places of this machine. Name a node's state directory.")
     meant = [node.place for node in nodes] if all_nodes else [only_node(nodes, otherwise=", or choose --all")]
     return [place.state for place in meant]
+
+
+@service.command()
+def install(
+    learner: Annotated[
+        Path | None,
+        typer.Option("--learner", metavar="SWARM", callback=config_file, help="A swarm.toml, or its directory."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="INVITE", help="An invite, a file that holds it, or a node that has joined."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A node.toml with limits, engine and addresses.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="DIR", help="State directory of the node. Default: its first one.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(callback=whole_text, help="Name of the service. Default: the swarm's name.")
+    ] = "",
+    memory_gb: Annotated[
+        float | None, typer.Option(min=0.1, help="Maximum GB of memory. Default: 90 % of the machine's.")
+    ] = None,
+    nice: Annotated[
+        int | None, typer.Option(min=0, max=19, help="Niceness. Default: 5 for a node, 0 for a learner.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the service's file; install nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Install a service for this user and start it: with systemd, launchd, or a scheduled task in WSL2.
+
+    Without --learner or --node: ./swarm.toml, or the only node here or that runs.
+    """
+    from node.commands.service import command
+    from node.commands.service.managers import manager_here
+
+    manager = manager_here()
+    wanted = command.Wanted(
+        learner=learner, node=node, config=config, state=state, called=name, memory_gb=memory_gb, nice=nice
+    )
+    plan = command.plan_service(wanted)
+    file = manager.file_of(plan.spec.name)
+    if dry_run:
+        text = manager.text(plan.spec)
+        say(as_json_text({"file": file, "text": text}) if as_json else f"# {file}\n{text}")
+        return
+    advice = command.install(plan, manager)
+    if as_json:
+        say(as_json_text({"name": plan.spec.name, "file": file, "state": plan.spec.state, "notes": advice.notes}))
+    else:
+        say(command.installed_text(plan, manager, advice))
+
+
+@service.command("status")
+def service_status(as_json: Json = False) -> None:
+    """Show the services of this user, and whether they run."""
+    from node.commands.service import command
+    from node.commands.service.managers import manager_here
+
+    found = command.statuses(manager_here())
+    say(as_json_text([one.as_values() for one in found]) if as_json else command.status_text(found))
+    if not found or not all(one.standing.runs for one in found):
+        raise typer.Exit(1)
+
+
+@service.command()
+def uninstall(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", callback=whole_text, help="Name of the service. Default: the only one of this user."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Stop a service and remove it. A node first hands over its work; state and keys stay."""
+    from node.commands.service import command
+    from node.commands.service.managers import manager_here
+
+    gone = command.uninstall(name, manager_here())
+    if as_json:
+        say(as_json_text({"name": gone.name, "file": gone.file, "state": gone.state}))
+    else:
+        say(f"Stopped and removed {gone.name}. State and keys are still in {gone.state}.")

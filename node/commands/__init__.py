@@ -11,6 +11,7 @@
 - `plan`: `volery plan`
 - `samples`: `volery samples`
 - `serve`: `volery serve`
+- `service`: `volery service`
 - `simulate`: `volery simulate`
 - `statements`: `volery receipts`, `volery prove`, `volery reputation`
 - `tasks`: `volery tasks`

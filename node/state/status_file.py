@@ -92,6 +92,15 @@ def standing_of(root: Path) -> NodeStatus | None:
     return None
 
 
+def running_pid(root: Path) -> int | None:
+    """Return the process id of the node that runs in `root`; None if none does."""
+    with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
+        told: dict[str, Any] = parse_json(read_file(root / FILE))
+        pid = int(told["pid"])
+        return pid if _is_alive(pid, float(told["born"])) else None
+    return None
+
+
 def _is_alive(pid: int, born: float) -> bool:
     try:
         return abs(psutil.Process(pid).create_time() - born) < SAME_BIRTH_S

@@ -22,6 +22,7 @@ PATH = "PATH"
 _EXITS_OF: Mapping[str, Mapping[int, str]] = {
     "receipts verify": {0: "Everything in the file holds.", 1: "Something in the file is wrong; the lines say what."},
     "reputation verify": {0: "Everything in the file holds.", 1: "Something in the file is wrong; the lines say what."},
+    "service status": {0: "All services run.", 1: "One does not run, none is installed, or something failed."},
     "tasks check": {0: "The task keeps its promises.", 1: "It breaks one, or something failed."},
 }
 """Exit codes of commands in groups that differ from EXITS."""

@@ -36,7 +36,7 @@ from node.rollout_role.teaching.services import TeachingServices
 from node.rollout_role.teaching.teacher_engine import load
 from node.rollout_role.worker import GaveUp, RolloutCounts
 from node.runtime.atomic_files import write_durably
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import NotAllowed, RunError, UsageError
 from node.runtime.events import Clock, EventLog
 from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.about import ABOUT_FILE
@@ -130,7 +130,7 @@ async def run_rollout(
             "other node."
         ) from None
     except NotWelcome as refused:
-        raise UsageError(f"The learner refused this node: {refused}") from None
+        raise NotAllowed(f"The learner refused this node: {refused}") from None
     except ListenFailed as error:
         raise RunError(f"{error}. End what listens there, or choose another port in [network] listen.") from error
     except (StoreError, ReceiptsError, EngineError, GaveUp) as error:
@@ -182,6 +182,8 @@ async def _reach(opening: _Opening) -> _Reached:
     stack, invite, events = opening.stack, opening.invite, opening.events
     receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
+    sums = receipts.sums()
+    events.emit("receipts_opened", admitted=sums.admitted, rejected=sums.rejected)
     loop = stack.enter_context(watched_loop(events))
     transport = await stack.enter_async_context(opening.transport(opening.keypair.seed, opening.config.network, events))
     learner, told = await find_swarm(transport, invite, opening.wait_s)

@@ -27,8 +27,14 @@ from node.runtime.stdout import say
 from node.state.owner_orders import owner_signals
 from node.state.rollout_state import RolloutStateDir
 from node.ui.live_view import ViewState
-from node.ui.terminal import go_on, open_terminal, run_session
+from node.ui.terminal import open_terminal, run_session
 from node.ui.view_updates import follow
+
+STOPPED = (
+    "Stopped. What the learner admitted stays counted, and the receipts are on this machine. To continue, start the "
+    "same command again."
+)
+"""The last line of a node that its owner stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +94,9 @@ async def join(
             leave,
         )
     if outcome is None:
-        done = "" if node is None else work_of(node.counts, root, teaches=teaches)
-        return terminal.say_stopped(done, go_on("the same command"))
-    terminal.say(f"{outcome.reason} {work_of(outcome.counts, outcome.state, teaches=teaches)}")
+        done = "" if node is None else work_of(node.counts, view.admitted_before, root, teaches=teaches)
+        return terminal.say_stopped(done, STOPPED)
+    terminal.say(f"{outcome.reason} {work_of(outcome.counts, view.admitted_before, outcome.state, teaches=teaches)}")
     return 0
 
 
@@ -124,10 +130,14 @@ def joined_text(swarm: str, home: RolloutStateDir) -> str:
     return f"{joined}\n{others}; this is a further node, {home.root.name}."
 
 
-def work_of(counts: RolloutCounts, state: Path, *, teaches: bool = False) -> str:
-    """Return what a node did since its start, and the command for its report."""
+def work_of(counts: RolloutCounts, before: int, state: Path, *, teaches: bool = False) -> str:
+    """Return what a node did since its start, what was admitted in all, and the command for its report.
+
+    before: what was admitted before this start.
+    """
     what = "scored group" if teaches else "rollout"
     return (
-        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.rejected)} rejected. "
+        f"This node since its start: {words.counted(counts.admitted, what)} admitted, {words.count(counts.rejected)} "
+        f"rejected; admitted in all: {words.count(before + counts.admitted)}. "
         f"Its report: volery report {shlex.quote(str(state))}"
     )

@@ -77,7 +77,7 @@ STOPPED = "the node was stopped"
 LATE = "they would be late: this node takes longer than the time until their deadline"
 LATE_IN_HOURS = f"{LATE}, or than the rest of its owner's hours"
 OVER = "the hours are over in which this machine's owner lends it"
-HELD = "this machine's owner needs it"
+HELD = "this machine is not lent now"
 """The reason for a pause that the learner is told. The real reason is the owner's business."""
 DRAINED = "this node ends, and its owner gave it no more time"
 

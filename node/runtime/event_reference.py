@@ -307,6 +307,9 @@ NODE_EVENTS: Mapping[str, str] = {
         '"auto"` comes to.'
     ),
     "weights_format": '`format`, `why`: what `quantization = "auto"` came to.',
+    "receipts_opened": (
+        "`admitted`, `rejected`: what the learner had judged before this start, rollouts or a teacher's groups."
+    ),
     "swarm_found": "`name`, `swarm` (its id): a learner answered for the invite's swarm.",
     "joined": (
         "`learner` (peer id), `staleness` (S), `newest` (version): the node is connected to the learner, and belongs "

@@ -35,6 +35,17 @@ class Sums:
     groups_rejected: int = 0
     tokens_scored: int = 0
 
+    @property
+    def admitted(self) -> int:
+        """The records and the scored groups that were admitted."""
+        return self.verdicts.get(Rule.ADMITTED, 0) + self.groups_scored
+
+    @property
+    def rejected(self) -> int:
+        """Those that were not."""
+        judged = sum(self.verdicts.values()) + self.groups_scored + self.groups_rejected
+        return judged - self.admitted
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:

@@ -68,7 +68,10 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
 
 CTRL_C = b"\x03"
 LEFT = "left in good order"
-DONE = r"This node: ([\d,]+) rollouts admitted, [\d,]+ rejected\. Its report: volery report (\S+)"
+DONE = (
+    r"This node since its start: ([\d,]+) rollouts admitted, [\d,]+ rejected; admitted in all: [\d,]+\. "
+    r"Its report: volery report (\S+)"
+)
 
 
 def shown_last(text: str) -> str:

@@ -39,7 +39,7 @@ from protocol.trouble import TroubleKind
 from swarm.transport.error_groups import first_cause
 from swarm.work.client import MAX_UNDELIVERED, WorkClient
 
-NOT_LENT = "this machine's owner needs it, or the hours are over in which it is lent"
+NOT_LENT = "this machine is not lent now"
 OTHER_TEACHER = "this node's teacher is another model"
 
 

@@ -69,6 +69,8 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     assert told.receipts == 4
     assert (told.peer.does, told.peer.worked) == ("rollout, teacher", "generated and scored")
     assert told.peer.scored == Scored(groups=2, tokens=700, refused=1)
+    sums = receipts.sums()
+    assert (sums.admitted, sums.rejected) == (told.peer.admitted + 2, told.peer.rejected + 1)
     assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
     assert sum(admitted + rejected for _, admitted, rejected in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0

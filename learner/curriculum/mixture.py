@@ -23,7 +23,11 @@ from learner.curriculum.problem_index import index_at, place_of
 
 
 class OtherTask(ValueError):
-    """A state belongs to another mixture. The message says what differs."""
+    """A state belongs to another mixture. `then`, `now`: fingerprints of its tasks, and of those that are here."""
+
+    def __init__(self, then: Sequence[str], now: Sequence[str]) -> None:
+        super().__init__(f"now {_listed(now)}, then {_listed(then)}")
+        self.then, self.now = then, now
 
 
 class Cursor(Protocol):
@@ -132,7 +136,7 @@ class Curriculum:
         """Continue from a checkpoint's state. Raises OtherTask, and then changes nothing."""
         then, now = list(state.get("tasks", ["of an older program"])), [part.fingerprint for part in self.parts]
         if then != now:
-            raise OtherTask(f"now {_listed(now)}, then {_listed(then)}")
+            raise OtherTask(then, now)
         self._shares.credits = [float(credit) for credit in state["credits"]]
         for part, kept in zip(self.parts, state["cursors"], strict=True):
             part.cursor.restore(kept)

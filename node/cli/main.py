@@ -64,5 +64,5 @@ def _help() -> NoReturn:
 def _fail(error: NodeError) -> NoReturn:
     from node.runtime.stdout import complain
 
-    complain(f"volery: {'usage' if isinstance(error, UsageError) else 'error'}: {error}")
+    complain(f"volery: {error.label}: {error}")
     raise SystemExit(error.exit_code) from None

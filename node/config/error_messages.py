@@ -6,8 +6,9 @@ msgspec says where in a structure a value does not fit. The author of the file t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -34,14 +35,36 @@ _PATTERNS = {
 }
 
 
-def explain_validation(message: str, kind: type[Any]) -> str:
-    """Return msgspec's message with the section and key as the file spells them, and with the next step."""
+NAMES_ELSEWHERE = {
+    "num_generations": "[learn] group_size",
+    "max_completion_length": "[learn] max_new_tokens",
+    "vllm_max_model_length": "[learn] max_episode_tokens",
+    "generation_batch_size": "[learn] prompts_per_step",
+    "max_steps": "[learn] steps",
+    "steps_per_generation": "[trainer] updates_per_step",
+    "eval_steps": "[evaluate] every_versions",
+    "save_steps": "[learn] keep_every",
+    "loss_type": "[trainer] objective",
+    "beta": "[trainer] kl_coefficient",
+    "epsilon": "[trainer] clip_low",
+    "epsilon_high": "[trainer] clip_high",
+}
+"""What TRL calls keys of swarm.toml (docs/operate/coming-from.md)."""
+
+
+def explain_validation(message: str, kind: type[Any], raw: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return msgspec's message with the section and key as the file spells them, and with the next step.
+
+    `raw`: the file's content, which shows whether an unknown name is that of a section.
+    """
     text, _, where = message.partition(" - at `$")
     place = where.rstrip("`").strip(".")
     section, _, key = place.partition(".")
     if (unknown := _UNKNOWN.match(text)) is not None:
         known = types_of(_struct_at(kind, place))
         meant = _meant(unknown[1], known, kind)
+        if not place and isinstance(raw.get(unknown[1]), dict):
+            return f"there is no section [{unknown[1]}]{meant}. Known sections and keys: {', '.join(known)}."
         return f"{_place(kind, section, key)}there is no key {unknown[1]!r}{meant}. Known keys: {', '.join(known)}."
     if (missing := _MISSING.match(text)) is not None:
         return f"{_place(kind, section, key)}the key {missing[1]!r} is missing."
@@ -59,6 +82,8 @@ def _meant(wrong: str, known: Iterable[str], kind: type[Any]) -> str:
     sections = {name: types_of(found) for name in types_of(kind) if (found := _section(kind, name)) is not None}
     if wrong in sections and wrong not in known:
         return f"; it is a section, [{wrong}]"
+    if wrong in NAMES_ELSEWHERE and "learn" in sections:
+        return f"; TRL's {wrong} is {NAMES_ELSEWHERE[wrong]} here"
     elsewhere = [f"[{name}]" for name, keys in sections.items() if wrong in keys]
     if elsewhere:
         return f"; {' and '.join(elsewhere)} {'has' if len(elsewhere) == 1 else 'have'} one"

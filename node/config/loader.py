@@ -68,7 +68,10 @@ def _placed_teacher(file: Path, distill: DistillSection) -> DistillSection:
 def _placed(file: Path, key: str, value: str) -> str:
     """Return the path at `key`, absolute: a relative one begins where the file lies. Raises UsageError naming both."""
     with naming(f"{file}: {key}"):
-        return str(real_path(file).parent / as_path(value))
+        base, path = real_path(file).parent, as_path(value)
+        while path.parts[:1] == ("..",):  # `base` has no links, so this names the same directory, without the dots
+            base, path = base.parent, path.relative_to("..")
+        return str(base / path)
 
 
 def _in_force(learn: LearnSection) -> LearnSection:
@@ -161,4 +164,4 @@ def _read(path: Path, kind: type[C]) -> C:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {explain_validation(str(error), kind)}") from None
+        raise UsageError(f"{path}: {explain_validation(str(error), kind, raw)}") from None

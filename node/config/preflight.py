@@ -28,12 +28,7 @@ SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 
 def require_model(directory: Path, key: str = "[model] directory") -> None:
     """Raise UsageError for a directory without a model with weights in safetensors. `key`: where its name stands."""
-    if not directory.is_dir():
-        wrong = "is a file" if directory.exists() else "does not exist"
-        raise UsageError(
-            f"{key}: {directory} {wrong}. Name a directory that save_pretrained wrote, relative to this "
-            "file; `hf download NAME --local-dir DIRECTORY` fetches one."
-        )
+    require_directory(directory, key)
     if not (directory / "config.json").is_file():
         raise UsageError(f"{key}: {directory} has no config.json. Copy it from where the model came from.")
     if (directory / "model.safetensors").is_file():
@@ -46,6 +41,16 @@ def require_model(directory: Path, key: str = "[model] directory") -> None:
     missing = [name for name in _shards(directory / INDEX, key) if not (directory / name).is_file()]
     if missing:
         raise UsageError(f"{key}: {directory} lacks {missing[0]}, which {INDEX} names. Copy all shards of the model.")
+
+
+def require_directory(directory: Path, key: str) -> None:
+    """Raise UsageError if a model's directory does not exist. `key`: where its name stands."""
+    if not directory.is_dir():
+        wrong = "is a file" if directory.exists() else "does not exist"
+        raise UsageError(
+            f"{key}: {directory} {wrong}. Name a directory that save_pretrained wrote; `hf download NAME --local-dir "
+            "DIRECTORY` fetches one."
+        )
 
 
 def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:

@@ -59,7 +59,9 @@ async def learn(
             nonlocal running
             running = services
             terminal.say(
-                f"Invite for volunteers (run it there):\n\n  volery join {invite}\n" if invite else NOBODY_JOINS
+                f"The invite. Each machine that helps runs this:\n\n  volery join {invite}\n"
+                if invite
+                else NOBODY_JOINS
             )
 
         async def leave() -> None:

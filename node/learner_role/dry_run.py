@@ -49,6 +49,7 @@ from node.learner_role.trial.isolated_trial import Tried, try_aside
 from node.network.known_members import recalled
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
+from node.runtime.formatting import decimal_size
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.runtime.stdout import complain, say
 from node.state.keys import load_key
@@ -64,8 +65,6 @@ LINES_MBIT = (100, 1000, 10_000)
 PATCH_SHARE = 0.02
 """Usual size of a patch from one step to the next, as a fraction of a version in bfloat16, at a learning rate of 1e-6.
 0.9 to 2.2 % were measured."""
-
-GB = 1e9
 
 T = TypeVar("T")
 
@@ -282,7 +281,7 @@ def _data(config: SwarmConfig, suite: TaskSuite) -> Iterator[str]:
 
 
 def _model(facts: ModelFacts, where: str) -> Iterator[str]:
-    dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
+    dtypes = ", ".join(f"{decimal_size(size)} {name}" for name, size in sorted(facts.dtypes.items()))
     yield f"Model: {facts.architecture}, {_count(facts.parameters)} parameters. Its files hold {dtypes}."
     yield (
         f"{words.counted(facts.layers, 'layer')} of width {facts.hidden}, feed-forward {facts.feed_forward}, "
@@ -296,20 +295,22 @@ def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
     frozen = f", 4 for each of {footprint.frozen:,} frozen ones" if footprint.frozen else ""
     yield (
         f"Memory of the trainer: {total:g} bytes a parameter ({parts}) for {footprint.trained:,}{frozen}: "
-        f"{footprint.state / GB:.1f} GB in all."
+        f"{decimal_size(footprint.state)} in all."
     )
     yield (
-        f"Each rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
-        f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
-        f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
+        f"Each rank of {footprint.ranks}: {decimal_size(footprint.state / footprint.ranks)} of it, about "
+        f"{decimal_size(footprint.gathered)} of layers in use, about {decimal_size(footprint.activations)} of "
+        f"activations for {config.trainer.max_tokens_per_microbatch} positions: "
+        f"about {decimal_size(footprint.per_rank)}."
     )
     if config.trainer.device != "cpu":
         exported = footprint.trained * DTYPE_BYTES[config.model.weights_dtype]
-        host = (footprint.checkpoint + exported) / config.trainer.machines / GB
-        yield f"Copies of GPU memory, for checkpoints and versions, use {host:.1f} GB of the machine's own memory."
+        host = decimal_size((footprint.checkpoint + exported) / config.trainer.machines)
+        yield f"Copies of GPU memory, for checkpoints and versions, use {host} of the machine's own memory."
     else:
-        copied = (footprint.checkpoint + footprint.trained * MASTER["weights"]) / config.trainer.machines / GB
-        yield f"While a checkpoint and a version are written, a step may copy up to {copied:.1f} GB of the state."
+        state = footprint.checkpoint + footprint.trained * MASTER["weights"]
+        copied = decimal_size(state / config.trainer.machines)
+        yield f"While a checkpoint and a version are written, a step may copy up to {copied} of the state."
     if not config.trainer.activation_checkpointing:
         yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch needs less for activations."
 
@@ -322,11 +323,11 @@ def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: 
     beyond = f", {words.counted(milestones, 'milestone')} at most" if milestones else ""
     judged = " and one while its version is evaluated" if passing > 1 else ""
     yield (
-        f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (the newest {newest}{beyond}, one while it is "
-        f"written{judged}), and up to "
-        f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches"
+        f"Disk: {kept} checkpoints of {decimal_size(footprint.checkpoint)} (the newest {newest}{beyond}, one while it "
+        f"is written{judged}), and up to "
+        f"{config.learn.staleness + 3} versions of {decimal_size(footprint.version)} with their patches"
         + (
-            f", and the model's files once, {(footprint.first - footprint.version) / GB:.1f} GB."
+            f", and the model's files once, {decimal_size(footprint.first - footprint.version)}."
             if footprint.frozen
             else "."
         )
@@ -336,7 +337,7 @@ def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: 
     needed += footprint.first - footprint.version
     free = shutil.disk_usage(place).free
     enough = "enough" if free > needed else "NOT ENOUGH"
-    yield f"Together {needed / GB:.1f} GB. Free at {place}: {free / GB:.1f} GB, {enough}."
+    yield f"Together {decimal_size(needed)}. Free at {place}: {decimal_size(free)}, {enough}."
 
 
 def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:

@@ -10,10 +10,12 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
-from node.runtime.errors import RunError, UsageError
-from node.runtime.formatting import plain_name
+from node.runtime.errors import NotAllowed, RunError, UsageError
+from node.runtime.formatting import counted, plain_name
 from protocol.core.dates import ago, moment
 from protocol.core.errors import PeerError
 from protocol.core.genesis import LearnerCertificate, learner_of, open_certificate, read_genesis
@@ -28,6 +30,9 @@ DIAL_EVERY_S = 1.0
 
 FIRST_TRY_S = 10.0
 """Seconds of a single try (`wait_s` = 0): a connection over a bad line takes two seconds."""
+
+MOST_SHOWN = 2
+"""Addresses of an invite that a message shows: one of each IP version. A learner may have a dozen."""
 
 SET_CLOCK = "Set this clock (with systemd: timedatectl set-ntp true)"
 
@@ -59,9 +64,15 @@ async def find_swarm(transport: Transport, invite: Invite, wait_s: float) -> tup
             await trio.sleep(DIAL_EVERY_S)
     tried_s = trio.current_time() - began_s
     raise RunError(
-        f"The learner cannot be reached at {', '.join(invite.addresses)} (tried for {tried_s:.0f} s; {reason}). "
+        f"The learner cannot be reached at {shown_addresses(invite.addresses)} (tried for {tried_s:.0f} s; {reason}). "
         "Check that it runs, that the address can be reached from here, and that no firewall is in the way."
     )
+
+
+def shown_addresses(addresses: Sequence[str]) -> str:
+    """Return the first addresses as text, and how many more there are."""
+    more = len(addresses) - MOST_SHOWN
+    return ", ".join(addresses[:MOST_SHOWN]) + (f" and {counted(more, 'other')}" if more > 0 else "")
 
 
 def require_swarm(raw: bytes, invite: Invite) -> None:
@@ -79,7 +90,7 @@ async def ask_terms(
 ) -> exchange.TellTerms | None:
     """Return the learner's terms for joining; None if it does not tell them, or the connection broke.
 
-    Raises UsageError if the invite's join token is not the learner's.
+    Raises NotAllowed if the invite's join token is not the learner's.
     """
     if exchange.TERMS not in told.ext:
         return None
@@ -88,7 +99,7 @@ async def ask_terms(
     except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError):
         return None
     if isinstance(answer, exchange.NotTold):
-        raise UsageError(f"The learner refused this node: {plain_name(answer.reason, 400)}")
+        raise NotAllowed(f"The learner refused this node: {plain_name(answer.reason, 400)}")
     return answer if isinstance(answer, exchange.TellTerms) else None
 
 

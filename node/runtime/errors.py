@@ -23,15 +23,24 @@ HERE_IS_GONE = "The directory that this was started in no longer exists. Go to a
 
 
 class NodeError(Exception):
-    """Base of these errors. `exit_code`: what the program ends with."""
+    """Base of these errors. `exit_code`: what the program ends with. `label`: how the message begins."""
 
     exit_code = 1
+    label = "error"
 
 
 class UsageError(NodeError):
     """The user asked for something impossible: a wrong argument, configuration, invite, model or task."""
 
     exit_code = 2
+    label = "usage"
+
+
+class NotAllowed(UsageError):
+    """The learner refuses this node, for example because it is banned. Only the operator can change that, so starting
+    again is as useless as after a wrong argument."""
+
+    label = "refused"
 
 
 class RunError(NodeError):

@@ -117,6 +117,15 @@ def size(num_bytes: int) -> str:
     return f"{amount:,.3g} TiB" if amount < 999.5 else f"{amount:,.0f} TiB"
 
 
+def decimal_size(num_bytes: float) -> str:
+    """Return bytes in decimal units, as disks and memory are sold, with three significant digits."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} GB" if num_bytes < 999.5 else f"{num_bytes:,.0f} GB"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as people say them: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
     whole = round(seconds)

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -201,13 +202,31 @@ class TaskSuite:
         try:
             self.curriculum.restore(state)
         except OtherTask as other:
+            what = what_changed(other.then, other.now)
             raise TaskError(
-                f"the task is not the one this run began with ({other}): its options, its seed or its file changed, "
-                "or the tasks of the mixture did. Restore them, or start a new run in another directory."
+                f"the task is not the one this run began with: {what} ({other}). Restore what it was, or start a new "
+                "run in another directory."
             ) from None
         if self.offline is not None:
             self.offline.restore(state.get("offline"))
         self.progressed.emit(None)
+
+
+def what_changed(then: Sequence[str], now: Sequence[str]) -> str:
+    """Return what differs between the fingerprints of a run's tasks at its beginning and now, as a clause.
+
+    The fingerprint of a task that reads a file begins with its name and the file's digest.
+    """
+    if len(then) != len(now):
+        return "the mixture has other tasks"
+    pairs = [(old.split("/"), new.split("/")) for old, new in zip(then, now, strict=True) if old != new]
+    for old, new in pairs:
+        if old[0] == new[0] and old[1:2] != new[1:2] and _DIGEST.fullmatch("".join(new[1:2])):
+            return f"the file of {new[0]} has changed"
+    return "its options or its seed have changed, or the tasks of the mixture"
+
+
+_DIGEST = re.compile(r"[0-9a-f]{16,}")
 
 
 SHORTER = "Lower [learn] max_new_tokens, or use shorter prompts."

@@ -108,11 +108,7 @@ def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
     from node.learner_role.training.learning_rates import USUAL, rates_of
     from node.tasks.tokenizer import positions_of
 
-    try:
-        require_model(model)
-    except UsageError as error:
-        said = str(error).replace("[model] directory", "--model", 1).replace(", relative to this file", "", 1)
-        raise UsageError(said) from None
+    require_model(model, "--model")
     tokens, parameters = fitting_tokens(model), read_facts(model).parameters
     path = str(model) if model.is_absolute() else os.path.relpath(real_path(model), real_path(directory))
     yield ("model", "directory"), path, ""

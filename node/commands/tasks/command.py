@@ -16,6 +16,7 @@ from node.commands.init.command import fitting_tokens
 from node.commands.tasks.text import as_json, as_text
 from node.commands.tasks.view import ShownTask, shown_task
 from node.config.loader import read_swarm_config
+from node.config.preflight import require_directory
 from node.config.services import services_of
 from node.config.swarm_config import LearnSection, SwarmConfig
 from node.runtime.errors import UsageError, about_keys_of, naming
@@ -57,9 +58,10 @@ class Setting:
     services: Services = field(default_factory=dict)
 
     def codec(self) -> TextCodec | None:
-        """Return the model's tokenizer; None without a model. Raises TaskError that names the key or option."""
+        """Return the model's tokenizer; None without a model. Raises UsageError that names the key or option."""
         if self.model is None:
             return None
+        require_directory(self.model, self.named)
         with naming(self.named):
             return TextCodec.load(self.model, self.ways)
 

@@ -36,7 +36,10 @@ def parse_options(kind: TaskKind, text: str) -> dict[str, OptionValue]:
             raise TaskError(f"task {kind.name!r}: {part!r} is not key=value. Use: {usage(kind)}.")
         if key not in by_key and not kind.free_options:
             known = ", ".join(by_key) or "none"
-            raise TaskError(f"task {kind.name!r} has no key {key!r}{suggestion(key, by_key)}. Keys: {known}.")
+            meant = suggestion(key, by_key)
+            if not meant and "prompt" in by_key:
+                meant = f". If {key!r} is the field with the prompt, write prompt={key}"
+            raise TaskError(f"task {kind.name!r} has no key {key!r}{meant}. Keys: {known}.")
         if key in given:
             raise TaskError(f"task {kind.name!r}: key {key!r} is given twice. Leave one out.")
         given.add(key)

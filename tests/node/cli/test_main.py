@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from node.cli.application import app
+from node.cli.main import _fail
+from node.runtime.errors import NodeError, NotAllowed, RunError, UsageError
 
 
 def test_the_old_name_of_samples_does_the_same_and_says_the_new_one(tmp_path: Path) -> None:
@@ -75,3 +77,15 @@ def test_help_comes_before_the_libraries_that_commands_need() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "Usage: volery" in done.stdout
     assert not {"typer", "rich", "numpy", "msgspec", "trio"} & set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("error", "label", "code"),
+    [(UsageError("x"), "usage", 2), (RunError("x"), "error", 1), (NotAllowed("x"), "refused", 2)],
+)
+def test_an_error_says_whose_turn_it_is(
+    capsys: pytest.CaptureFixture[str], error: NodeError, label: str, code: int
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _fail(error)
+    assert (ended.value.code, capsys.readouterr().err) == (code, f"volery: {label}: x\n")

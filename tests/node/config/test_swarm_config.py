@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from learner.rollouts.overlong import Overlong
 from learner.trainer_api.requests import Load, Lora
+from node.config.error_messages import NAMES_ELSEWHERE
 from node.config.loader import read_node_config, read_swarm_config, replaced
 from node.config.node_config import NodeConfig, NodeNetworkSection
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, TrainerSection, mode_of
@@ -23,6 +24,8 @@ from node.runtime.errors import UsageError
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 from node.tasks.ways.model_ways import read_ways
 from protocol.core.limits import MAX_WORK_BYTES
+
+COMING_FROM = Path(__file__).parents[3] / "docs" / "operate" / "coming-from.md"
 
 SMALLEST = """\
 [swarm]
@@ -140,7 +143,13 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             "[learn]",
             "[lern]",
-            "there is no key 'lern' (did you mean 'learn'?). Known keys: swarm, network, model, task, verifiers, ",
+            "there is no section [lern] (did you mean 'learn'?). Known sections and keys: swarm, network, model, ",
+        ),
+        ("[learn]", "lern = 5\n[learn]", "[task] there is no key 'lern'"),
+        (
+            "steps = 5",
+            "steps = 5\nnum_generations = 8",
+            "[learn] there is no key 'num_generations'; TRL's num_generations is [learn] group_size here. Known keys: ",
         ),
         (
             "steps = 5",
@@ -744,3 +753,15 @@ def test_long_completions_are_leased_first_where_the_learner_waits_for_the_last(
 ) -> None:
     text = SMALLEST.replace("[learn]", f"[learn]\n{learn}")
     assert read_swarm_config(swarm_file(tmp_path, text)).learn.leases_longest_first is expected
+
+
+def test_a_path_is_shown_without_detours(tmp_path: Path) -> None:
+    path = swarm_file(tmp_path, SMALLEST.replace('"model"', '"../../models/one"'))
+    assert read_swarm_config(path).model.directory == str(tmp_path.resolve().parents[1] / "models" / "one")
+
+
+@pytest.mark.parametrize(("theirs", "ours"), NAMES_ELSEWHERE.items())
+def test_names_of_trl_are_those_of_the_page_about_it(theirs: str, ours: str) -> None:
+    rows = [line.split("|") for line in COMING_FROM.read_text().splitlines() if line.startswith("|")]
+    key = ours.rpartition(" ")[2]
+    assert [row for row in rows if f"`{theirs}`" in row[2] and key in row[-2]], f"{theirs} is not on that page"

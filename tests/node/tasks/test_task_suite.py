@@ -23,7 +23,7 @@ from node.config.swarm_config import (
     VerifiersSection,
 )
 from node.tasks.api.interface import TaskError
-from node.tasks.task_suite import TaskSuite, answers_note, episode_limits, open_task_suite
+from node.tasks.task_suite import TaskSuite, answers_note, episode_limits, open_task_suite, what_changed
 from node.tasks.tokenizer import DEMO_ALPHABET, TextCodec, write_character_tokenizer
 
 
@@ -301,6 +301,28 @@ def test_a_state_of_another_task_is_refused(base: Path) -> None:
         open_suite(base).restore(state)
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (["csv/" + "9" * 32 + "/exact/4/aa"], ["csv/" + "8" * 32 + "/exact/4/ab"], "the file of csv has changed"),
+        (["csv/" + "9" * 32 + "/exact/4/aa"], ["csv/" + "9" * 32 + "/exact/5/ab"], "its options or its seed"),
+        (["reverse,letters=5/0"], ["reverse,letters=6/0"], "its options or its seed"),
+        (["sort/0", "guess/0"], ["sort/0"], "the mixture has other tasks"),
+    ],
+)
+def test_what_of_a_task_has_changed(then: list[str], now: list[str], said: str) -> None:
+    assert what_changed(then, now).startswith(said)
+
+
+def test_a_run_whose_file_changed_is_told_so(base: Path) -> None:
+    rows = [json.dumps({"prompt": f"{number}=", "answer": "b"}) for number in range(20)]
+    (base / "t.jsonl").write_text("\n".join(rows))
+    state = open_suite(base, "jsonl:t.jsonl").state()
+    (base / "t.jsonl").write_text("\n".join([*rows, rows[0]]))
+    with pytest.raises(TaskError, match=r"run began with: the file of jsonl has changed \(now jsonl/"):
+        open_suite(base, "jsonl:t.jsonl").restore(state)
+
+
 def test_a_mixture_leases_by_weight_and_rewards_by_task(base: Path) -> None:
     mixture = [MixtureTask(spec="reverse:letters=4", weight=3), MixtureTask(spec="sort:digits=3", name="digits")]
     suite = open_suite(base, mixture, held_out=3)
@@ -324,7 +346,7 @@ def test_a_mixture_goes_on_where_its_state_was_taken_and_is_refused_in_another_o
     again = open_suite(base, mixture)
     again.restore(state)
     assert [again.next_prompt() for _ in range(20)] == following
-    with pytest.raises(TaskError, match="tasks of the mixture did"):
+    with pytest.raises(TaskError, match="or the tasks of the mixture"):
         open_suite(base, mixture[::-1]).restore(state)
 
 

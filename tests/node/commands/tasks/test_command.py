@@ -149,7 +149,9 @@ def test_where_nothing_is_held_out_nothing_of_it_is_shown(here: Path) -> None:
 
 
 def test_a_model_that_cannot_be_read_is_named_with_its_option(here: Path) -> None:
-    with pytest.raises(TaskError, match=r"--model: nowhere"):
+    with pytest.raises(
+        UsageError, match=r"^--model: nowhere does not exist\. Name a directory that save_pretrained wrote"
+    ):
         shown("reverse", model=Path("nowhere"))
     write_swarm(here)
     (here / "model" / "tokenizer.json").write_text("{", encoding="utf-8")

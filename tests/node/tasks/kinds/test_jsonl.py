@@ -238,6 +238,10 @@ def test_cells_are_divided_by_what_the_name_or_the_spec_says(
     [
         ("csv:t.csv:delimiter=ab", "delimiter=ab: must be one character, or the word tab."),
         ("jsonl:t.jsonl:answer=", "answer= names no field. Name one, or leave it out."),
+        (
+            "csv:t.csv:question=q",
+            "no key 'question'. If 'question' is the field with the prompt, write prompt=question. ",
+        ),
         ("parquet:t.parquet:promt=q", "task 'parquet' has no key 'promt' (did you mean 'prompt'?)"),
         ("dataset", "task 'dataset' needs DIRECTORY"),
     ],

@@ -293,7 +293,10 @@ SPOILED = {
         "is a file. Name a directory .*hf download",
     ),
     "a bad config": (lambda root: (root / "Qwen3-4B" / "config.json").write_text("{"), "config.json|Qwen3-4B"),
-    "a bad key": (lambda root: append(root / EXAMPLE.name, "\n[nothing]\nx = 1\n"), "there is no section \\[nothing\\]"),
+    "a bad key": (
+        lambda root: append(root / EXAMPLE.name, "\n[nothing]\nx = 1\n"),
+        "there is no section \\[nothing\\]",
+    ),
 }
 
 
@@ -343,7 +346,8 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     with pytest.raises(UsageError, match="choose one"):
         show_dry_run(operator, fork_from=str(other), resume=True)
     with pytest.raises(
-        UsageError, match=r"^--fork-from /nope@3: /nope: no such file or directory\. Name a swarm\.toml"
+        UsageError,
+        match=r"^--fork-from /nope@3: /nope: no such file, directory or node on this machine\. Name a swarm\.toml",
     ):
         show_dry_run(operator, fork_from="/nope@3")
     assert not Path(config.swarm.state).exists()

@@ -17,6 +17,7 @@ from node.reports.readers.place_report import read_report
 from node.runtime.atomic_files import PAGE, PICTURE, require_place, writing
 from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.stdout import complain, is_screen, screen_width
+from node.state.about import display_name
 from node.state.keys import load_key
 from node.state.learner_state import genesis_at
 from node.state.locate import StateLocation, find_place
@@ -84,7 +85,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
             told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
             return told if told.kept is None else _regenerated(told, told.kept, place)
         with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
-            return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
+            return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name), display_name(place.state)))
 
 
 def _own_peer(place: StateLocation, name: str) -> PeerId | None:

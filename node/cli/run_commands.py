@@ -82,13 +82,17 @@ def learn(
         run_program(look, config, resume=resume, fork_from=fork_from, quick=quick, as_json=as_json)
     from node.learner_role.command import learn as program
 
+    _warn_of_clashes()
     run_program(program, config, plain=plain, resume=resume, fork_from=fork_from)
 
 
 def join(
     invite: Annotated[
         list[str],
-        typer.Argument(metavar="INVITE", help="The text that begins with volery1, or a file that holds it."),
+        typer.Argument(
+            metavar="INVITE",
+            help="The text that begins with volery1, from the swarm's operator, or a file that holds it.",
+        ),
     ],
     config: NodeConfigFile = None,
     state: State = None,
@@ -99,8 +103,12 @@ def join(
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time to try to reach the learner at first.")
     ] = 20.0,
-    upload_mbit: Annotated[float | None, typer.Option(help="Maximum million bits per second to send.")] = None,
-    download_mbit: Annotated[float | None, typer.Option(help="Maximum million bits per second to receive.")] = None,
+    upload_mbit: Annotated[
+        float | None, typer.Option(help="Maximum million bits per second to send; 8 are 1 MB/s.")
+    ] = None,
+    download_mbit: Annotated[
+        float | None, typer.Option(help="Maximum million bits per second to receive; 8 are 1 MB/s.")
+    ] = None,
     quota_gb: Annotated[
         float | None, typer.Option(help="Maximum GB of disk for versions of the model. Default: 64.")
     ] = None,
@@ -140,7 +148,16 @@ def join(
     )
     typed = " ".join(invite)  # the invite may be pasted with what stood around it, and with broken lines
     look = {"dry_run": dry_run, "as_json": as_json}
+    _warn_of_clashes()
     run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, **look)
+
+
+def _warn_of_clashes() -> None:
+    from node.installation.name_clashes import clash_sentence, find_clashes
+    from node.runtime.stdout import complain
+
+    if clashes := find_clashes():
+        complain(f"volery: warning: {clash_sentence(clashes)}")
 
 
 def doctor(
@@ -201,6 +218,9 @@ def verifier() -> None:
     import os
     import sys
 
+    from node.installation.extras import require_library
+
+    require_library("tokenizers", "`volery verifier`")
     os.dup2(sys.stdout.fileno(), 1)  # `keep_outlet` has moved it
     # The seed of hashes is fixed, so that all verifiers compute the same, whatever shell has started this one.
     os.execve(sys.executable, [sys.executable, "-m", "node.verifiers.worker"], {**os.environ, "PYTHONHASHSEED": "0"})

@@ -15,15 +15,13 @@ from pathlib import Path
 
 from learner.artifacts.regular_file import open_file
 from node.runtime.errors import UsageError, shortened
-from protocol.core.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
+from protocol.core.invite import COPY, PREFIX, Invite, InviteError, holds_invite, read_invite
 
 MAX_INVITE_FILE_BYTES = 1 << 20
 """Most bytes read: a mail with an invite in it, and pictures. A larger file is the wrong one."""
 
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """First bytes of a file that Windows' PowerShell wrote with `>`."""
-
-COPY = "Copy the whole line that `volery learn` printed."
 
 
 def open_invite(text: str, *, now_ms: int) -> Invite:
@@ -57,8 +55,9 @@ def _invite_file(name: str) -> str:
     except FileNotFoundError:
         if os.sep in name or path.suffix or path.name == INVITE_FILE:
             raise UsageError(
-                f"{shortened(name)}: there is no such file (yet), and an invite begins with {PREFIX}. A learner writes "
-                f"{INVITE_FILE} into its state directory once peers can join. {COPY}"
+                f"{shortened(name)}: there is no such file, and an invite begins with {PREFIX}. Name the file that "
+                "holds the invite, or paste it. The operator of the swarm has it: `volery learn` prints it once peers "
+                f"can join, and writes it to the file {INVITE_FILE} in its state directory."
             ) from None
     except PermissionError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None

@@ -38,3 +38,11 @@ def read_about(state: Path) -> About:
             f"{path} cannot be read ({error}). Move it away: it only describes this node, and the next start writes it "
             "again."
         ) from None
+
+
+def display_name(state: Path) -> str:
+    """Return the node's display name, "" if it has none, or if the file is damaged, which only describes the node."""
+    try:
+        return read_about(state).name
+    except RunError:
+        return ""

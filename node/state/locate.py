@@ -9,16 +9,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.invite_text import is_invite, open_invite
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import UsageError
 from node.runtime.formatting import plain_name
-from node.state.about import read_about
+from node.state.about import display_name
 from node.state.rollout_state import data_directory, swarm_directory
 from node.state.status_file import standing_of
 from protocol.core.invite import Invite
@@ -119,10 +118,8 @@ def known_nodes() -> list[KnownNode]:
 
 
 def _known(place: StateLocation) -> KnownNode:
-    name, standing = "", standing_of(place.state)
-    with suppress(RunError):  # a file that only describes the node is damaged
-        name = read_about(place.state).name
-    return KnownNode(place=place, name=name, doing=standing.doing if standing else "")
+    standing = standing_of(place.state)
+    return KnownNode(place=place, name=display_name(place.state), doing=standing.doing if standing else "")
 
 
 def _place_of(invite: Invite) -> StateLocation:

@@ -43,6 +43,10 @@ _BETWEEN = frozenset(("Cf", "Pc", "Pe", "Pf", "Pi", "Po", "Ps", "Sk", "Sm", "Zl"
 Letters, digits, hyphens and controls are not among them, because they may be a typing error inside the invite."""
 
 
+COPY = "Copy the whole line, or ask the operator of the swarm to send it again."
+"""What to do about an invite that is not whole."""
+
+
 class InviteError(ValueError):
     """The invite cannot be used. The message says why, and what to do about it."""
 
@@ -90,9 +94,7 @@ def read_invite(text: str, *, now_ms: int) -> Invite:
     """
     begins = [found.start() for found in _BEGINS.finditer(text)]
     if not begins:
-        raise InviteError(
-            f"This is not an invite: it should begin with {PREFIX!r}. Copy the whole line that `volery learn` printed."
-        )
+        raise InviteError(f"This is not an invite: it should begin with {PREFIX!r}. {COPY}")
     damaged: InviteError | None = None
     for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
         try:
@@ -129,8 +131,8 @@ def _damage(first: str) -> InviteError:
     try:
         base58.b58decode(first)
     except ValueError:
-        return InviteError("The invite is damaged: it contains a character that invites never have. Copy it again.")
-    return InviteError("The invite is damaged: its checksum does not match. It was probably cut short; copy it again.")
+        return InviteError(f"The invite is damaged: it contains a character that invites never have. {COPY}")
+    return InviteError(f"The invite is damaged: its checksum does not match. It was probably cut short. {COPY}")
 
 
 def _pieces(text: str) -> Iterator[str]:

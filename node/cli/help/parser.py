@@ -28,8 +28,36 @@ _EXITS_OF: Mapping[str, Mapping[int, str]] = {
 """Exit codes of commands in groups that differ from EXITS."""
 
 
+_NUMBERS: Mapping[str, str] = {
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "finite_number": "a finite number",
+}
+"""What was expected, by pydantic's kind of error."""
+
+
+def reason_of(error: typer.BadParameter) -> str:
+    """Return in our words why an argument or an option cannot be used, and what it means."""
+    meaning = getattr(error.param, "help", None) or ""
+    if not error.message:  # it is missing
+        return str(meaning)
+    problems_of = getattr(error.__cause__, "errors", list)
+    if not (problems := problems_of()) or (expected := _NUMBERS.get(problems[0]["type"])) is None:
+        return error.message
+    said = f"{problems[0]['input']!r} is not {expected}. Write digits alone, without a unit."
+    return f"{said} {meaning}".rstrip()
+
+
 class HelpedCommand(TyperCommand):
-    """A command whose help page is ours."""
+    """A command whose help page is ours, and which explains in our words what was typed wrong."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = reason_of(error)
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return _usage_pieces(self.get_params(ctx))

@@ -102,9 +102,9 @@ IN_A_LEDGER = (
 )
 
 IN_RECEIPTS = (
-    "Name the beginning of a lease's or a record's id (hex, as in reports and events), or this node by its id, or the "
-    "end of its id. A lease that was not delivered has no receipt, and a node has no receipts of other nodes: ask the "
-    "operator."
+    "Name the beginning of a lease's or a record's id (hex, as in reports and events), or this node by its id, the "
+    "end of its id, or its name. A lease that was not delivered has no receipt, and a node has no receipts of other "
+    "nodes: ask the operator."
 )
 
 

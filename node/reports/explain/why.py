@@ -112,19 +112,21 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
         return Answer(text="\n".join(_of_lease(ledger, meant)), kept=kept)
 
 
-def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) -> str:
+def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None, called: str = "") -> str:
     """Explain a lease, a record, or the node itself, from the receipts of `node`; None if their owner is not known.
 
-    Raises UsageError, ReceiptsError.
+    called: the node's display name. Raises UsageError, ReceiptsError.
     """
     prefix, index = split(name)
-    require_long(prefix)
+    is_called = bool(called) and words.plain_name(name, NAMES) == words.plain_name(called, NAMES)
+    if not is_called:
+        require_long(prefix)
     found = receipts.decisions(prefix.lower(), MATCHES_SHOWN + 1) if is_hex(prefix) else []
     by_lease = any(one.lease.hex().startswith(prefix.lower()) for one in found)
     if index is not None and not by_lease:
         found = []
     ids = sorted({(one.lease if by_lease else one.record).hex() for one in found})
-    itself = [node] if node is not None and node.endswith(name) else []
+    itself = [node] if node is not None and (is_called or node.endswith(name)) else []
     require_one(name, [*itself, *ids], IN_RECEIPTS)
     if node is not None and itself:
         return "\n".join(_of_node(receipts, node))

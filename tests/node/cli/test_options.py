@@ -40,6 +40,32 @@ def test_what_is_not_utf8_is_said(arguments: tuple[str | bytes, ...], named: str
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("join", "x", "--upload-mbit", "1MB"),
+            "Invalid value for '--upload-mbit': '1MB' is not a number. Write digits alone, without a unit. Maximum "
+            "million bits per second to send; 8 are 1 MB/s.",
+        ),
+        (
+            ("receipts", "list", "--last", "1.5"),
+            "Invalid value for '--last': '1.5' is not a whole number. Write digits alone, without a unit. Number of "
+            "receipts, the newest first.",
+        ),
+        (
+            ("join",),
+            "Missing argument 'INVITE'. The text that begins with volery1, from the swarm's operator, or a file that "
+            "holds it.",
+        ),
+    ],
+)
+def test_what_was_typed_wrong_is_said_with_its_meaning(arguments: tuple[str, ...], said: str) -> None:
+    done = volery(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1] == f"Error: {said}"
+
+
 def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

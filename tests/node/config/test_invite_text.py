@@ -54,8 +54,8 @@ def test_a_pipe_that_tells_it() -> None:
 def test_a_file_that_is_not_there_yet(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = refusal(name)
-    assert said.startswith(f"{name}: there is no such file (yet)")
-    assert "volery learn" in said
+    assert said.startswith(f"{name}: there is no such file, and an invite begins with volery1. Name the file")
+    assert "The operator of the swarm has it" in said
 
 
 def test_a_directory(tmp_path: Path) -> None:

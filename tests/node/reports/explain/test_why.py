@@ -243,6 +243,7 @@ def test_a_node_tells_of_its_own_receipts(tmp_path: Path) -> None:
 
 def test_a_node_tells_how_it_stands_and_what_would_raise_it(tmp_path: Path) -> None:
     with closing(Receipts(tmp_path / "receipts.sqlite")) as receipts:
+        assert "0 of its records were judged" in why_in_receipts(receipts, "pc", ALPHA, "pc"), "by its display name"
         assert "0 of its records were judged" in why_in_receipts(receipts, ALPHA, ALPHA)
         receipts.add(receipt(1, Rule.ADMITTED, Rule.AUDIT), b"raw", engine_s=1.0)
         day = 20_000

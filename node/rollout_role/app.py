@@ -45,7 +45,7 @@ from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
 from node.state.receipt_queries import ReceiptsError
 from node.state.receipts import Receipts
-from node.state.rollout_state import RolloutStateDir, open_volunteer_home
+from node.state.rollout_state import RolloutStateDir, keep_invite, open_volunteer_home
 from protocol.core.genesis import read_genesis
 from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId
@@ -118,6 +118,7 @@ async def run_rollout(
                 )  # fmt: skip
                 node = await (_open_teaching if config.teacher.directory else _open)(opening)
                 _write_about(home, config)
+                keep_invite(home.root, invite)
                 on_ready(home, node.role)
                 await node.run()
     except (RunFinished, Drained) as ended:

@@ -1,6 +1,6 @@
 """Open a rollout node's state directory: one for each swarm and node on this machine.
 
-    <state>/node.key  store/  receipts.sqlite  events.jsonl  lock
+    <state>/node.key  invite  store/  receipts.sqlite  events.jsonl  lock
 
 Invariants:
 
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from learner.artifacts.regular_file import open_lock
+from node.config.invite_text import INVITE_FILE
 from node.runtime.errors import RunError, UsageError
 from protocol.core.ids import SwarmId
+from protocol.core.invite import Invite, write_invite
 
 MAX_NODES = 64
 """Most nodes of one swarm on one machine, if directories are chosen for them."""
@@ -65,6 +67,20 @@ def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
             return replace(home, others=tuple(others))
         others.append(f"node-{number}")
     raise RunError(f"{base}: all {MAX_NODES} directories are in use. Name another with --state.")
+
+
+def keep_invite(root: Path, invite: Invite) -> None:
+    """Write the invite into a node's state directory, for its owner alone: it holds the join token.
+
+    `volery service install` starts a node with it that has joined. Raises RunError.
+    """
+    path, draft = root / INVITE_FILE, root / f".{INVITE_FILE}.draft"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(f"{write_invite(invite)}\n")
+        draft.replace(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
 
 
 def data_directory() -> Path:

@@ -32,9 +32,9 @@ from node.runtime.events import Clock
 from node.runtime.formatting import plain_name
 from node.runtime.user_paths import as_path, real_path
 from node.state.locate import find_place
-from node.state.rollout_state import swarm_directory
+from node.state.rollout_state import keep_invite, swarm_directory
 from node.state.status_file import standing_of
-from protocol.core.invite import Invite, write_invite
+from protocol.core.invite import Invite
 
 CARRIED = ("VOLERY_HOME", "XDG_DATA_HOME", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 """Variables of this shell that a service gets as well, if they are set: they say where files and devices are. Others
@@ -196,13 +196,6 @@ def _require_free(spec: ServiceSpec, file: Path, text: str) -> InstalledService 
             f"{spec.name}"
         )
     return was
-
-
-def keep_invite(state: Path, invite: Invite) -> None:
-    """Write the invite into a node's state directory, for the node's owner alone. Raises RunError."""
-    path = state / INVITE_FILE
-    write_durably(path, f"{write_invite(invite)}\n".encode())
-    path.chmod(0o600)
 
 
 def installed_text(plan: Plan, manager: ServiceManager, advice: Advice) -> str:

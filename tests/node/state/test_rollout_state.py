@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pwd
+import stat
 from pathlib import Path
 
 import pytest
 
 from node.runtime.errors import RunError, UsageError
 from node.state import rollout_state as volunteer
-from node.state.rollout_state import data_directory, open_volunteer_home
+from node.state.rollout_state import data_directory, keep_invite, open_volunteer_home
 from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
 from protocol.core.ids import SwarmId
+from protocol.core.invite import Invite, read_invite
 
 SWARM, OTHER = SwarmId(digest_of(b"one")), SwarmId(digest_of(b"other"))
 
@@ -88,3 +91,17 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(UsageError, match="Set VOLERY_HOME to a directory"):
         data_directory()
+
+
+def test_an_invite_is_kept_for_the_owner_alone(tmp_path: Path) -> None:
+    operator = Keypair(b"\x01" * 32)
+    address = f"/ip4/192.0.2.1/tcp/4001/p2p/{operator.peer_id}"
+    invite = Invite(operator=operator.public, swarm=SWARM, addresses=[address], token="secret")
+    for _ in range(2):  # a second start writes it again
+        keep_invite(tmp_path, invite)
+    kept = tmp_path / "invite"
+    assert read_invite(kept.read_text(), now_ms=0) == invite
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [kept]
+    with pytest.raises(RunError, match="cannot be written"):
+        keep_invite(tmp_path / "absent", invite)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from node.config.common import GB
 from node.config.engine_requirements import in_words
-from node.doctor.connection import Connection, Filtering, Mapping, SecondRouter
+from node.doctor.connection import Connection, Filtering, Mapping, SecondRouter, why_nothing_outside
 from node.doctor.findings import (
     ClockOffset,
     Contact,
@@ -30,6 +30,7 @@ from node.doctor.findings import (
 )
 from node.doctor.quota import fit_of
 from node.doctor.verdict import Conclusion
+from node.installation.name_clashes import clash_sentence
 from node.runtime.formatting import duration, figure, plain_name, rate, size
 from protocol.versions.formats import STORED
 
@@ -112,7 +113,16 @@ def connection_section(findings: Findings, connection: Connection) -> Section:
         _port_mapping(findings.mapping),
         _dial_back(connection),
     )  # fmt: skip
-    return Section(key="connection", title=title, rows=rows)
+    return Section(key="connection", title=title, rows=tuple(_said_once(rows, why_nothing_outside(findings))))
+
+
+def _said_once(rows: Iterable[Row], why: str) -> Iterator[Row]:
+    """Yield the rows, with the reason `why` only in the first of those that give it."""
+    is_said = not why
+    for row in rows:
+        shorter = row.text.replace(f": {why}", "").replace(f" ({why})", "")
+        yield replace(row, text=shorter) if is_said and why else row
+        is_said = is_said or shorter != row.text
 
 
 def _addresses(key: str, label: str, hosts: tuple[str, ...]) -> Row:
@@ -232,9 +242,10 @@ def _rate(key: str, label: str, measured: Rate | NotKnown) -> Row:
 
 
 def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
-    """Return the rows on engine and disk."""
+    """Return the rows on the installation, the engine and the disk."""
     disk = findings.disk
     rows = [
+        _packages(findings.clashes),
         *_engine(findings.engine, findings.speed),
         Row(
             key="disk_free_bytes", label="disk", value=disk.free_bytes,
@@ -244,7 +255,14 @@ def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
     ]  # fmt: skip
     if findings.is_with_invite:
         rows.append(_version(findings, conclusion))
-    return Section(key="machine", title="Engine and disk", rows=tuple(rows))
+    return Section(key="machine", title="Program, engine and disk", rows=tuple(rows))
+
+
+def _packages(clashes: dict[str, str]) -> Row:
+    key, label = "package_names", "packages"
+    if clashes:
+        return Row(key=key, label=label, value=list(clashes), text=f"warning: {clash_sentence(clashes)}")
+    return Row(key=key, label=label, value=[], text="no other distribution here owns one of Volery's package names")
 
 
 def _engine_text(engine: EngineFinding) -> str:

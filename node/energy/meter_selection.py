@@ -29,7 +29,7 @@ HIDDEN = (
     "only root may read the processors' counters; `sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` lets "
     "everybody read them"
 )
-UNKNOWN = "no meter can be read here, and the table has no such device. Set [energy] watts to what the machine draws"
+UNKNOWN = "not counted, since no meter can be read here. Set [energy] watts to what the machine draws"
 
 
 NO_RAPL = Rapl(zones=())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from learner.ledger.reach import VERDICTS
 from node.runtime.formatting import counted, size
 from protocol.reach import Reach, ReachKind, Way
 
-KINDS = {
+KINDS: Mapping[ReachKind, str] = {
     ReachKind.DIRECTLY: "others dial it",
     ReachKind.MAPPED: "others dial a port that its router forwards",
     ReachKind.BY_PUNCHING: "others reach it by hole punching",
     ReachKind.NOT: "others cannot reach it; it dials those that can be dialled",
-    ReachKind.UNKNOWN: "it is not known yet whether others can reach it",
 }
+"""What the verdict of each kind means; `not known` needs no more words."""
 
 WAYS = {
     Way.DIALLED: "dialled",
@@ -28,7 +29,8 @@ WAYS = {
 def reach_words(reach: Reach, bytes_carried: int = 0) -> str:
     """Return a sentence on how a node is reached, how it met the peers that it is connected to, and what its circuits
     carried between others."""
-    kind = f"{VERDICTS[reach.kind]}: {KINDS.get(reach.kind, KINDS[ReachKind.UNKNOWN])}"
+    meaning = KINDS.get(reach.kind, "")
+    kind = VERDICTS[reach.kind] + (f": {meaning}" if meaning else "")
     why = f" ({reach.why})" if reach.why else ""
     ways = Counter(meeting.way for meeting in reach.met)
     met = ", ".join(f"{number} {WAYS[way]}" for way, number in ways.items() if way in WAYS)

@@ -43,7 +43,8 @@ def reason_of(error: typer.BadParameter) -> str:
     if not error.message:  # it is missing
         return str(meaning)
     problems_of = getattr(error.__cause__, "errors", list)
-    if not (problems := problems_of()) or (expected := _NUMBERS.get(problems[0]["type"])) is None:
+    problems: list[Any] = problems_of()
+    if not problems or (expected := _NUMBERS.get(problems[0]["type"])) is None:
         return error.message
     said = f"{problems[0]['input']!r} is not {expected}. Write digits alone, without a unit."
     return f"{said} {meaning}".rstrip()

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from node.doctor.findings import ClockOffset, EngineSpeed, Findings, Listening, MappedPort, NotKnown, PortMapping, Rate
+from node.doctor.findings import (
+    ClockOffset,
+    Contact,
+    EngineSpeed,
+    Findings,
+    Listening,
+    MappedPort,
+    NotKnown,
+    PortMapping,
+    Rate,
+    Where,
+)
 from node.doctor.telling import NEEDS_INVITE, sections, to_json, to_text
 from node.doctor.verdict import conclude
-from tests.support.doctor_findings import SEEN, evidence, findings, sight, tried, without_invite
+from tests.support.doctor_findings import FOUND, SEEN, evidence, findings, sight, tried, without_invite
 
 SEVERAL = [
     findings(),
@@ -49,6 +60,16 @@ def test_what_is_not_known_has_no_value() -> None:
         assert "not found out within 24 s" in told["learner"][key]["text"]
     for key in ("mapping", "filtering", "second_router", "port_mapping", "dial_back"):
         assert told["connection"][key]["value"] is None
+
+
+def test_package_names_that_others_own_are_told() -> None:
+    assert "packages no other distribution here owns one of Volery's package names" in text()
+    found = findings(clashes={"swarm": "other-swarm"})
+    assert json.loads(to_json(found, conclude(found)))["machine"]["package_names"]["value"] == ["swarm"]
+    assert any(
+        "warning: another distribution" in line and "swarm (of other-swarm)" in line
+        for line in text(clashes={"swarm": "other-swarm"})
+    )
 
 
 def test_of_a_learner_that_was_not_reached_nothing_is_said_again_and_again() -> None:
@@ -130,3 +151,15 @@ def test_the_verdict_and_what_to_do_come_last() -> None:
     assert lines[-1].startswith("  2. Or forward TCP port 4001")
     broken = replace(found, failure="It cannot be reached.")
     assert "What is missing" in to_text(broken, conclude(broken)).splitlines()
+
+
+def test_why_no_peer_looked_from_outside_is_said_once_and_in_the_verdict() -> None:
+    contact = Contact(found=FOUND, where=Where.THIS_MACHINE)
+    lines = text(contact=contact, evidence=evidence())
+    why = "the learner is on this machine, so no peer looked from outside"
+    assert [line for line in lines if why in line] == [
+        f"seen by peers at not known: {why}",
+        f"It can take part; whether others can reach it is not known. Why: {why}.",
+    ]
+    assert "router, incoming not known" in lines
+    assert "reached by peers not known" in lines

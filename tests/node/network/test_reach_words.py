@@ -26,7 +26,12 @@ def test_how_it_met_the_others() -> None:
 @pytest.mark.parametrize("kind", ReachKind)
 def test_every_kind_has_words(kind: ReachKind) -> None:
     assert reach_words(Reach(kind=kind))
-    assert kind in KINDS or kind is ReachKind.OTHER
+    assert kind in KINDS or kind in (ReachKind.OTHER, ReachKind.UNKNOWN)
+
+
+def test_what_is_not_known_is_said_once() -> None:
+    said = reach_words(Reach(kind=ReachKind.UNKNOWN, why="no peer has said where it sees the node"))
+    assert said == "not known (no peer has said where it sees the node); 0 connections"
 
 
 def test_every_way_has_words() -> None:

@@ -20,5 +20,6 @@ training are child processes (`node.processes`). A room imports only rooms furth
 - `state`: state directories, keys, receipts
 - `config`: the configuration files, checked
 - `processes`: child processes
+- `installation`: how the program was installed, and which line adds what it lacks
 - `runtime`: errors, events, shutdown, files, standard output
 """

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from node.installation.extras import EXTRA_OF
 from tests.support.paths import ROOT
 
 PACKAGES = ("volery", "node", "swarm", "learner", "protocol")
+FOREIGN = {"pytest"}
+"""Libraries of people who write a task: they are imported by files for their tests alone."""
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 UNPINNED_EXTRAS = {"vllm"}
 """vLLM pins its own torch, so it lives in an environment of its own, outside constraints.txt."""
@@ -38,7 +41,8 @@ def requirement_name(requirement: str) -> str:
 def direct_dependencies(*, without_extras: set[str]) -> set[str]:
     extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
     chosen = [requirement for extra, wanted in extras.items() if extra not in without_extras for requirement in wanted]
-    return {requirement_name(requirement) for requirement in [*PROJECT["dependencies"], *chosen]}
+    names = {requirement_name(requirement) for requirement in [*PROJECT["dependencies"], *chosen]}
+    return names - {"volery"}  # an extra that holds another one
 
 
 def third_party_imports(package: str) -> set[str]:
@@ -109,6 +113,29 @@ def test_everything_imported_is_declared() -> None:
         if not {normalised(provider) for provider in providers.get(name, [name])} & declared
     ]
     assert undeclared == []
+
+
+def test_every_library_outside_the_base_has_its_extra() -> None:
+    """`volery` says which line installs what a command lacks, so it knows of each library which extra brings it."""
+    for name, extra in EXTRA_OF.items():
+        brought = {requirement_name(requirement) for requirement in PROJECT["optional-dependencies"][extra]}
+        providers = {normalised(provider) for provider in metadata.packages_distributions().get(name, [name])}
+        assert providers & brought, f"{name} is not in the extra {extra}"
+    base = {requirement_name(requirement) for requirement in PROJECT["dependencies"]}
+    providers_of = metadata.packages_distributions()
+    outside = {
+        name
+        for package in PACKAGES
+        for name in third_party_imports(package)
+        if not {normalised(provider) for provider in providers_of.get(name, [name])} & base
+    }
+    assert outside <= EXTRA_OF.keys() | FOREIGN
+
+
+def test_what_trains_has_an_upper_bound_that_was_tested() -> None:
+    engine = {requirement_name(one): one for one in PROJECT["optional-dependencies"]["transformers"]}
+    assert "<" in engine["torch"]
+    assert "<" in engine["transformers"]
 
 
 def test_every_direct_dependency_has_its_line_in_the_documents() -> None:

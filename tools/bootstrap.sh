@@ -1,7 +1,8 @@
 #!/bin/sh
 # Build or refresh the virtual environment: tools/bootstrap.sh VENV [EXTRA[,EXTRA...]]
 #
-# Without extras it holds what a node or a learner needs. `dev` adds what a change and its tests need.
+# Without extras it holds what a node with the engine on transformers needs; `learner` adds what a learner needs, and
+# `dev` what a change and its tests need. With '' as the extras it holds the base alone, for a node on vLLM.
 #
 # Needs a POSIX shell, and Python >= 3.11 somewhere on PATH (or named by PYTHON=). Exit status 0 means that VENV holds
 # this checkout, editable, with its extras at the versions of constraints.txt. Otherwise the last lines printed say what
@@ -13,9 +14,9 @@
 set -eu
 
 VENV=$1
-EXTRAS=${2:-}
+EXTRAS=${2-transformers}
 PACKAGE=.${EXTRAS:+[$EXTRAS]}
-AGAIN="sh tools/bootstrap.sh $VENV${EXTRAS:+ $EXTRAS}"
+AGAIN="sh tools/bootstrap.sh $VENV ${EXTRAS:-''}"
 MIN_PYTHON="3.11"
 CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
 

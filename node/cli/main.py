@@ -27,16 +27,20 @@ def main() -> None:
     from node.cli.application import app, load
     from node.runtime.stdout import keep_outlet, tame_tracebacks
 
-    load(sys.argv[1:])
-    loaded()
-    keep_outlet()
-    tame_tracebacks()
     try:
+        load(sys.argv[1:])
+        loaded()
+        keep_outlet()
+        tame_tracebacks()
         app(standalone_mode=True, prog_name="volery")
     except KeyboardInterrupt:  # before typer listens, or when it listens no more
         raise SystemExit(STOPPED_EXIT_CODE) from None
     except NodeError as error:
         _fail(error)
+    except ImportError as error:
+        if (said := _of_missing_library(error)) is None:
+            raise
+        _fail(said)
     except OSError as error:
         # What a user named, or what was only to be looked at: a state directory, a ledger, a key.
         if (said := of_file(error)) is None:
@@ -59,6 +63,12 @@ def _help() -> NoReturn:
         sys.stdout = None
         _fail(unwritable_output(error))
     raise SystemExit(0 if sys.argv[1:] else UsageError.exit_code)
+
+
+def _of_missing_library(error: ImportError) -> NodeError | None:
+    from node.installation.extras import of_missing_library
+
+    return of_missing_library(error, f"`volery {sys.argv[1]}`" if sys.argv[1:] else "volery")
 
 
 def _fail(error: NodeError) -> NoReturn:

@@ -50,6 +50,7 @@ from node.doctor.settling import is_settled
 from node.doctor.stand_in import StandIn, fetch_stand_in
 from node.engine import selection
 from node.engine.weight_format import FormatChoice, in_force_with
+from node.installation.name_clashes import find_clashes
 from node.network.first_contact import FIRST_TRY_S
 from node.network.newcomer import look_around
 from node.network.transport import open_transport
@@ -189,6 +190,7 @@ class _Examination:
             speed=self.speed,
             disk=self._disk(),
             is_with_invite=self.invite is not None,
+            clashes=find_clashes(),
         )
 
     def _fail(self, why: str, *, is_usage: bool) -> None:
@@ -375,13 +377,10 @@ class _Examination:
 def choose(config: NodeConfig) -> EngineFinding | NotKnown:
     """Return the engine that `volery join` would use, or why there is none, as a sentence."""
     try:
-        here = selection.look(config.engine)
-        choice = selection.choose_engine(config.engine, here)
+        choice = selection.choose_engine(config.engine, selection.look(config.engine))
     except UsageError as error:
         return NotKnown(why=str(error))
     section = choice.section
-    if section.kind == "transformers" and not here.transformers and not section.python:
-        return NotKnown(why=f'[engine] kind = "transformers": {selection.NO_TRANSFORMERS}.')
     return EngineFinding(
         kind=section.kind,
         device=section.device,

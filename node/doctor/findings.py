@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
@@ -146,7 +146,13 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All findings. `failure`: why the learner was not reached. `is_usage`: whether another invite would help."""
+    """All findings.
+
+    Args:
+        failure: why the learner was not reached.
+        is_usage: whether another invite would help.
+        clashes: our package names that another distribution here owns as well, with its name.
+    """
 
     network: LocalNetwork
     listening: Listening | NotKnown
@@ -164,3 +170,4 @@ class Findings:
     speed: EngineSpeed | NotKnown
     disk: Disk
     is_with_invite: bool
+    clashes: dict[str, str] = field(default_factory=dict)

@@ -39,8 +39,12 @@ def run(stub: Path, *extras: str, **variables: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=stub, env={**environment, **variables}, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("extras", "package"), [((), "."), (("lora,gguf",), ".[lora,gguf]")])
-def test_without_extras_only_the_package_is_installed(stub: Path, extras: tuple[str, ...], package: str) -> None:
+@pytest.mark.parametrize(
+    ("extras", "package"), [((), ".[transformers]"), (("lora,gguf",), ".[lora,gguf]"), (("",), ".")]
+)
+def test_a_node_with_an_engine_is_installed_unless_extras_are_named(
+    stub: Path, extras: tuple[str, ...], package: str
+) -> None:
     done = run(stub, *extras)
     assert done.returncode == 0, done.stderr
     assert (stub / "asked").read_text().splitlines()[-1].endswith(f"-c constraints.txt -e {package}")

@@ -29,6 +29,7 @@ from learner.artifacts.text_files import parse_json
 from learner.artifacts.weight_values import FLOATS, StoredTensor, bfloat16_bits, tensors_of
 from node.commands.export.gguf_model import Shape, read_shape
 from node.commands.export.gguf_tokenizer import BY_HAND, Vocabulary, read_vocabulary
+from node.installation.extras import line_of_extra
 from node.runtime.atomic_files import require_place
 from node.runtime.errors import RunError, UsageError
 from protocol.versions.safetensors_header import LayoutError
@@ -48,8 +49,6 @@ PIECE_VALUES = 1 << 23
 
 MAX_CONFIG_BYTES = 1 << 20
 
-SUPPORT = "--gguf needs the package gguf: pip install 'volery[gguf]'"
-
 
 def require_gguf(path: Path) -> None:
     """Check before any work whether a new GGUF file can be written to `path`. Raises UsageError, RunError."""
@@ -57,7 +56,7 @@ def require_gguf(path: Path) -> None:
     try:
         import gguf  # noqa: F401
     except ImportError:
-        raise UsageError(f"{SUPPORT}.") from None
+        raise UsageError(f"--gguf needs the package gguf. Type: {line_of_extra('gguf')}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from node.config.swarm_config import MetricsSection
+from node.installation.extras import line_of_extra
 from node.learner_role.metrics.board import Row
 from node.learner_role.metrics.prometheus import split_address
 from node.learner_role.metrics.sinks import Sink
@@ -25,13 +26,13 @@ def require_sinks(section: MetricsSection) -> None:
     """Raise UsageError for a sink that cannot work, before anything is opened."""
     if section.tensorboard and find_spec("tensorboard") is None:
         raise UsageError(
-            "[metrics] tensorboard: it is not installed here. Install it with `pip install 'volery[tensorboard]'`, "
-            "or set the key to false."
+            "[metrics] tensorboard: it is not installed here. Set the key to false, or type: "
+            f"{line_of_extra('tensorboard')}"
         )
     if section.wandb and find_spec("wandb") is None:
         raise UsageError(
-            "[metrics] wandb: Weights & Biases is not installed here. Install it with `pip install 'volery[wandb]'`, "
-            "or leave out the key."
+            "[metrics] wandb: Weights & Biases is not installed here. Leave out the key, or type: "
+            f"{line_of_extra('wandb')}"
         )
     if section.prometheus:
         try:

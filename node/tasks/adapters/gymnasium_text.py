@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.installation.extras import line_of_extra
 from node.tasks.adapters.seeded_problems import (
     INSTRUCTIONS,
     MAX_IDLE_TURNS,
@@ -186,8 +187,8 @@ def _import() -> Any:
         return importlib.import_module("gymnasium")
     except ImportError as error:
         raise TaskError(
-            f"task 'gymnasium' needs Gymnasium, which cannot be imported here ({error}). Run: pip install "
-            "'volery[environments]'."
+            f"task 'gymnasium' needs Gymnasium, which cannot be imported here ({error}). Type: "
+            f"{line_of_extra('environments')}"
         ) from error
 
 

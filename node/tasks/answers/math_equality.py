@@ -21,6 +21,7 @@ import re
 from fractions import Fraction
 from importlib.util import find_spec
 
+from node.installation.extras import line_of_extra
 from node.tasks.answers.extraction import MAX_ANSWER_CHARS, answer_in
 from node.tasks.answers.math_comparison import MATH_VERIFY
 from node.tasks.answers.numbers import NOT_AROUND, SCALES, last_number, whole_number
@@ -103,7 +104,8 @@ _BEGINS_WITH_WORD = re.compile(r"\s*[^\W\d_]{2,}")
 def require_math_verify() -> None:
     """Raise TaskError, with the command to type, if math-verify is not installed or there is no sandbox for it."""
     if find_spec("math_verify") is None:
-        raise TaskError("match=math needs math-verify, which is not installed here. Run: pip install 'volery[tasks]'.")
+        line = line_of_extra("tasks")
+        raise TaskError(f"match=math needs math-verify, which is not installed here. Type: {line}")
     MATH_VERIFY.require()
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from learner.artifacts.text_files import MAX_NESTING, TOO_DEEP
+from node.installation.extras import line_of_extra
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.rows import (
     MAX_ROW_CHARACTERS,
@@ -51,7 +52,7 @@ def load_pyarrow(path: object) -> Any:
     except ImportError as error:
         raise TaskError(
             f"{path}: Parquet and Arrow files are read with pyarrow, which cannot be imported: {error}. "
-            "Install it: pip install 'volery[tasks]'."
+            f"Type: {line_of_extra('tasks')}"
         ) from error
     return pyarrow
 

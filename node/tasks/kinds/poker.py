@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from node.installation.extras import line_of_extra
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
 from node.tasks.api.options import CHAT
 from node.tasks.kinds.generated import MAX_DRAWS, Dice, DrawnTask, is_held_out, label_of
@@ -216,7 +217,8 @@ MADE = {"HIGH_CARD": 0.2, "ONE_PAIR": 0.5, "TWO_PAIR": 0.7}
 def require_pokerkit() -> None:
     """Raise TaskError, with the command to type, if pokerkit is not installed."""
     if find_spec("pokerkit") is None:
-        raise TaskError("task 'poker' needs pokerkit, which is not installed here. Run: pip install 'volery[tasks]'.")
+        line = line_of_extra("tasks")
+        raise TaskError(f"task 'poker' needs pokerkit, which is not installed here. Type: {line}")
 
 
 def _build_poker(arguments: TaskArguments) -> Task:

@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from node.installation.extras import line_of_extra
 from node.tasks.api.interface import Chat, Completion, Problem, Task, TaskArguments, TaskError, TaskKind
 from node.tasks.api.options import CHAT, suggestion
 from node.tasks.kinds.generated import MAX_DRAWS, is_held_out, label_of
@@ -213,8 +214,8 @@ def _build(arguments: TaskArguments) -> Task:
         from reasoning_gym.factory import DATASETS
     except (ImportError, PackageNotFoundError) as error:
         raise TaskError(
-            f"task 'reasoning_gym' needs reasoning-gym, which cannot be imported here ({error}). Run: pip install "
-            "'volery[tasks]'."
+            f"task 'reasoning_gym' needs reasoning-gym, which cannot be imported here ({error}). Type: "
+            f"{line_of_extra('tasks')}"
         ) from error
     if dataset not in DATASETS:
         known = sorted(DATASETS)

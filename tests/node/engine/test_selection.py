@@ -13,16 +13,16 @@ import pytest
 
 from node.config.loader import read_node_config
 from node.config.node_config import EngineSection
-from node.engine.selection import Here, choose_engine, look, table
+from node.engine.selection import Here, as_values, choose_engine, look, table
 from node.engine.vllm_install import Build, VllmEnvironment, has_gpu, has_vllm, install, read_installed, record_path
 from node.runtime.errors import RunError, UsageError
 
 PYTHON = Path("somewhere/bin/python")
 
 
-def here(*, gpu: bool = False, vllm: Build | None = None) -> Here:
+def here(*, gpu: bool = False, vllm: Build | None = None, transformers: bool = True) -> Here:
     environment = None if vllm is None else VllmEnvironment(python=PYTHON, build=vllm)
-    return Here(gpu=gpu, transformers=True, vllm=environment)
+    return Here(gpu=gpu, transformers=transformers, vllm=environment, add_transformers="the line to type")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,9 @@ def here(*, gpu: bool = False, vllm: Build | None = None) -> Here:
         (here(vllm="cpu"), EngineSection(kind="vllm"), "vllm", 'kind = "vllm"'),
         (here(gpu=True, vllm="cuda"), EngineSection(kind="transformers"), "transformers", 'kind = "transformers"'),
         (here(), EngineSection(kind="fake"), "fake", 'kind = "fake"'),
+        (here(transformers=False), EngineSection(kind="fake"), "fake", 'kind = "fake"'),
+        (here(transformers=False, vllm="cpu"), EngineSection(), "vllm", "vLLM is installed, and transformers is not"),
+        (here(transformers=False, gpu=True, vllm="cuda"), EngineSection(), "vllm", "there is a GPU"),
     ],
 )
 def test_a_node_takes_what_is_there_and_says_why(there: Here, section: EngineSection, kind: str, why: str) -> None:
@@ -60,6 +63,35 @@ def test_what_is_not_there_is_refused_with_what_to_do(section: EngineSection, sa
     with pytest.raises(UsageError) as refused:
         choose_engine(section, here())
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "there", "why"),
+    [
+        (EngineSection(), here(transformers=False), "there is no NVIDIA GPU here"),
+        (EngineSection(kind="transformers"), here(transformers=False, vllm="cuda"), '[engine] kind = "transformers"'),
+        (EngineSection(quantization="int8"), here(transformers=False, vllm="cuda"), "only it supports"),
+        (EngineSection(), here(transformers=False, gpu=True), "On this machine's GPU, vLLM is faster: volery engines"),
+    ],
+)
+def test_without_an_engine_the_line_that_installs_one_is_told(section: EngineSection, there: Here, why: str) -> None:
+    with pytest.raises(UsageError, match="The engine on transformers is not installed") as refused:
+        choose_engine(section, there)
+    assert "Type: the line to type" in str(refused.value)
+    assert why in str(refused.value)
+
+
+def test_transformers_in_an_environment_that_is_named_need_not_be_in_the_nodes_own() -> None:
+    section = EngineSection(kind="transformers", python="other/python")
+    assert choose_engine(section, here(transformers=False)).section == section
+
+
+def test_without_an_engine_the_table_says_so() -> None:
+    told = table(here(transformers=False)).splitlines()
+    assert told[1].split()[:2] == ["transformers", "no"]
+    assert told[1].endswith("not installed: the line to type")
+    assert told[-1].startswith("No node can run here. The engine on transformers is not installed")
+    assert as_values(here(transformers=False))["used"] is None
 
 
 def test_the_table_says_of_each_engine_what_to_do() -> None:

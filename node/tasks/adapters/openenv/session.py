@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from node.installation.extras import line_of_extra
 from node.tasks.adapters.openenv.messages import (
     MAX_MESSAGE_BYTES,
     Observed,
@@ -88,8 +89,8 @@ def require_websockets() -> Any:
         return importlib.import_module("websockets.asyncio.client")
     except ImportError as error:
         raise TaskError(
-            f"task 'openenv' needs websockets, which cannot be imported here ({error}). Run: pip install "
-            "'volery[environments]'."
+            f"task 'openenv' needs websockets, which cannot be imported here ({error}). Type: "
+            f"{line_of_extra('environments')}"
         ) from error
 
 

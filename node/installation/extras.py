@@ -1,0 +1,79 @@
+"""Say which extra of the distribution brings a missing library, and which line installs it.
+
+A volunteer installs neither what trains nor what plots, and no tensor library if vLLM has an environment of its own.
+So a command may need a library that is not here. It then ends with one sentence and the line to type, not with a
+traceback.
+
+Invariants:
+
+- Every library outside the base has its extra here.
+- Nothing is imported to find out whether a library is there.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from node.installation.install_line import line_for, look
+from node.installation.name_clashes import OURS, clash_sentence, find_clashes
+from node.runtime.errors import NodeError, RunError, UsageError
+
+EXTRA_OF = {
+    "gguf": "gguf",
+    "gymnasium": "environments",
+    "h11": "learner",
+    "httpx": "learner",
+    "huggingface_hub": "learner",
+    "jinja2": "learner",
+    "math_verify": "tasks",
+    "matplotlib": "learner",
+    "peft": "lora",
+    "pokerkit": "tasks",
+    "prometheus_client": "learner",
+    "pyarrow": "tasks",
+    "reasoning_gym": "tasks",
+    "safetensors": "transformers",
+    "scipy": "learner",
+    "tensorboard": "tensorboard",
+    "tokenizers": "learner",
+    "torch": "transformers",
+    "transformers": "transformers",
+    "vllm": "vllm",
+    "wandb": "wandb",
+    "websockets": "environments",
+}
+"""The extra that brings each import package."""
+
+
+def line_of_extra(extra: str) -> str:
+    """Return the line to type, which adds `extra` to this installation."""
+    return line_for(extra, look())
+
+
+def require_library(name: str, needer: str) -> None:
+    """Raise UsageError if `needer` (a command, an option) needs an import package that is not installed."""
+    if find_spec(name) is None:
+        raise _missing(name, needer)
+
+
+def of_missing_library(error: ImportError, needer: str) -> NodeError | None:
+    """Return what to tell a person about an import that failed in `needer`; None if it is a defect of ours."""
+    name = (error.name or "").partition(".")[0]
+    if name in OURS:
+        clashes = find_clashes()
+        return RunError(clash_sentence(clashes)) if clashes else None
+    if not name or not isinstance(error, ModuleNotFoundError):
+        return None
+    return _missing(name, needer)
+
+
+def _missing(name: str, needer: str) -> UsageError:
+    extra = EXTRA_OF.get(name)
+    if extra is None:
+        return UsageError(
+            f"{needer} needs the Python package {name}, which is missing: this installation is not complete. "
+            f"Install Volery again: {line_of_extra('transformers')}"
+        )
+    return UsageError(
+        f"{needer} needs the extra '{extra}', which is not installed ({name} is missing). Type: {line_of_extra(extra)}"
+    )

@@ -1,0 +1,89 @@
+"""Commands that need a missing library end with a sentence and a line, and our own defects stay tracebacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.installation.extras import EXTRA_OF, line_of_extra, of_missing_library, require_library
+from node.runtime.errors import UsageError
+
+WITHOUT = """\
+import sys
+from importlib.machinery import PathFinder
+
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {names!r} else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
+"""
+"""A sitecustomize.py: an environment in which these libraries are not installed."""
+
+OUTSIDE = sorted(EXTRA_OF.keys() - {"h11", "httpx", "prometheus_client"})
+"""Libraries that a base installation lacks. The others come with libp2p."""
+
+BASE_COMMANDS = [
+    ["--version"], ["--help"], ["doctor", "--json"], ["engines"], ["identity"], ["status"], ["report"], ["pause"],
+    ["resume"], ["drain"], ["join", "volery1broken"], ["receipts", "--help"], ["init", "made"],
+]  # fmt: skip
+
+
+def volery(arguments: list[str], home: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    (home / "sitecustomize.py").write_text(WITHOUT.format(names=set(names)))
+    environment = {**os.environ, "PYTHONPATH": str(home), "VOLERY_HOME": str(home / "home"), "COLUMNS": "500"}
+    command = [sys.executable, "-m", "node", *arguments]
+    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", BASE_COMMANDS, ids=" ".join)
+def test_a_volunteers_commands_need_no_extra(arguments: list[str], tmp_path: Path) -> None:
+    done = volery(arguments, tmp_path, OUTSIDE)
+    assert "Traceback" not in done.stderr
+    assert "needs the extra" not in done.stderr
+    assert done.returncode in (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["learn", "swarm.toml"], ["demo"], ["export", "a", "b"], ["samples"], ["serve"], ["chat"], ["new", "task", "a"]],
+    ids=" ".join,
+)
+def test_a_command_that_needs_an_extra_says_which_line_to_type(arguments: list[str], tmp_path: Path) -> None:
+    done = volery(arguments, tmp_path, OUTSIDE)
+    assert done.returncode == 2
+    (told,) = done.stderr.splitlines()
+    needs = f"volery: usage: `volery {arguments[0]}` needs the extra 'learner', which is not installed"
+    assert told.startswith(needs)
+    assert told.endswith(f"Type: {line_of_extra('learner')}")
+
+
+def test_a_node_without_an_engine_says_which_line_to_type(tmp_path: Path) -> None:
+    done = volery(["doctor"], tmp_path, ["torch", "transformers"])
+    assert done.returncode == 1
+    assert "The engine on transformers is not installed" in done.stdout
+    assert f"Type: {line_of_extra('transformers')}" in done.stdout
+
+
+def test_a_library_of_the_base_that_is_missing_is_told_as_such() -> None:
+    told = str(of_missing_library(ModuleNotFoundError("x", name="trio.lowlevel"), "`volery join`"))
+    assert told.startswith("`volery join` needs the Python package trio, which is missing: this installation is not")
+    assert told.endswith(line_of_extra("transformers"))
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("cannot import name"), ModuleNotFoundError("x", name="node.absent"), ImportError(name="trio")]
+)
+def test_a_defect_of_ours_stays_a_traceback(error: ImportError) -> None:
+    assert of_missing_library(error, "`volery join`") is None
+
+
+def test_what_is_not_needed_is_not_asked_for() -> None:
+    require_library("trio", "`volery join`")
+    with pytest.raises(UsageError, match="needs the Python package absent_library, which is missing"):
+        require_library("absent_library", "`volery join`")

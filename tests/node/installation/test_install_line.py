@@ -1,0 +1,98 @@
+"""Read how the program was installed, and say which line adds an extra. Environments are files alone here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.installation.install_line import Installation, Way, line_for, look
+
+METADATA = """\
+Metadata-Version: 2.4
+Name: volery
+Version: 9.0
+Project-URL: Repository, https://example.invalid/volery
+Project-URL: Installer, https://example.invalid/volery/install.sh
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of packages that has Volery's metadata, and is searched before all others."""
+    info = tmp_path / "site" / "volery-9.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(METADATA)
+    monkeypatch.syspath_prepend(str(info.parent))
+    return info
+
+
+def receipt(prefix: Path, wanted: str, more: str = "") -> None:
+    (prefix / "uv-receipt.toml").write_text(f"[tool]\nrequirements = [{wanted}]\n{more}\n")
+
+
+def made(prefix: Path) -> Installation:
+    return look(Path("/env/bin/python"), prefix)
+
+
+def test_an_installation_of_uv_keeps_its_extras(site: Path, tmp_path: Path) -> None:
+    receipt(tmp_path, '{ name = "volery", extras = ["transformers"] }')
+    assert line_for("tasks", made(tmp_path)) == "uv tool install 'volery[tasks,transformers]'"
+
+
+def test_a_wheel_is_named_again(site: Path, tmp_path: Path) -> None:
+    receipt(tmp_path, '{ name = "volery", path = "/wheels/volery.whl" }')
+    (site / "direct_url.json").write_text(json.dumps({"url": "file:///wheels/volery.whl", "archive_info": {}}))
+    assert line_for("learner", made(tmp_path)) == "uv tool install 'volery[learner] @ file:///wheels/volery.whl'"
+
+
+def test_the_installer_is_known_by_what_it_overrides(site: Path, tmp_path: Path) -> None:
+    receipt(
+        tmp_path,
+        '{ name = "volery", extras = ["transformers"] }',
+        'overrides = [{ name = "fastecdsa", specifier = ">=3,<4" }]',
+    )
+    line = "curl -LsSf https://example.invalid/volery/install.sh | sh -s -- learner transformers"
+    assert line_for("learner", made(tmp_path)) == line
+
+
+def test_a_damaged_receipt_is_still_one_of_uv(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "uv-receipt.toml").write_text("[tool")
+    assert line_for("tasks", made(tmp_path)) == "uv tool install 'volery[tasks]'"
+
+
+def test_an_environment_of_uvx_is_known_by_its_place(site: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "uv" / "archive-v0" / "x7"
+    prefix.mkdir(parents=True)
+    assert line_for("learner", made(prefix)) == "uvx --from 'volery[learner]' volery"
+
+
+def test_pipx_adds_to_its_environment(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    assert line_for("learner", made(tmp_path)) == "pipx runpip volery install 'volery[learner]'"
+
+
+@pytest.mark.parametrize(
+    ("by", "line"),
+    [
+        ("pip\n", "/env/bin/python -m pip install 'volery[gguf]'"),
+        ("uv", "uv pip install --python /env/bin/python 'volery[gguf]'"),
+    ],
+)
+def test_elsewhere_the_program_that_installed_it_adds_to_it(site: Path, tmp_path: Path, by: str, line: str) -> None:
+    (site / "INSTALLER").write_text(by)
+    assert line_for("gguf", made(tmp_path)) == line
+
+
+def test_a_checkout_is_named_with_its_script(site: Path, tmp_path: Path) -> None:
+    url = "file:///home/me/my%20volery"
+    (site / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+    line = "sh '/home/me/my volery/tools/bootstrap.sh' /env learner"
+    assert line_for("learner", look(Path("/env/bin/python"), Path("/env"))) == line
+
+
+def test_this_installation_is_known() -> None:
+    assert look().python == Path(sys.executable)
+    assert look().way in Way

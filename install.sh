@@ -1,0 +1,246 @@
+#!/bin/sh
+# Install Volery for this user: a node that lends this machine, and with the extra `learner` all that an operator needs.
+#
+#     curl -LsSf https://example.invalid/volery/install.sh | sh
+#     curl -LsSf https://example.invalid/volery/install.sh | sh -s -- learner
+#     curl -LsSf https://example.invalid/volery/install.sh | sh -s -- vllm
+#
+# Arguments are extras of the distribution (transformers, learner, tasks, lora, gguf, environments, tensorboard, wandb);
+# without any it is `transformers`, the engine that works everywhere. `vllm` installs no torch here, and builds the
+# environment in which vLLM runs (Linux with an NVIDIA GPU, 10 GB). `base` installs no engine.
+#
+# It finds uv or fetches it, picks torch for the CPU or for CUDA, gives Volery an environment of its own, runs
+# `volery doctor`, and prints the next line. It never asks for root, and changes no file of your shell. Exit status 0
+# means that `volery doctor` found nothing missing. Otherwise the last lines say what to type next. Running it again is
+# safe at any time: it upgrades what is there.
+#
+# Variables: VOLERY_FROM    a wheel, as a path or an address, instead of the package index
+#            VOLERY_INDEX   a package index that is searched before the usual one
+#            VOLERY_TORCH   backend of torch as uv names it (cpu, auto, cu128); empty: torch of the usual index
+#            VOLERY_UV      address of uv's installer
+#            VOLERY_PYTHON  Python for the environment, as uv takes it
+set -eu
+
+# OWNER: nothing is published yet. These are all the addresses that this script fetches anything from. An empty
+# VOLERY_FROM means the distribution `volery` of the package index.
+VOLERY_FROM=${VOLERY_FROM:-}
+VOLERY_INDEX=${VOLERY_INDEX:-}
+VOLERY_UV=${VOLERY_UV:-https://astral.sh/uv/install.sh}
+VOLERY_AGAIN=${VOLERY_AGAIN:-curl -LsSf https://example.invalid/volery/install.sh | sh}
+
+# Versions for which all compiled libraries have wheels.
+VOLERY_PYTHON=${VOLERY_PYTHON:->=3.11,<3.14}
+
+# libp2p 0.8 pins fastecdsa 2.3.2, which has no wheel for Linux and needs a compiler, GMP and Python's headers. It uses
+# fastecdsa in a handshake that Volery does not offer. Version 3 has wheels and the same names.
+OVERRIDES='fastecdsa>=3,<4'
+
+say() { printf '%s\n' "volery: $*"; }
+
+fail() {
+    printf '\n%s\n' "volery: $1" >&2
+    shift
+    for line in "$@"; do printf '    %s\n' "$line" >&2; done
+    exit 1
+}
+
+# --- this machine ------------------------------------------------------------------------------------------------------
+
+require_system() {
+    case $(uname -s) in
+        Linux | Darwin) ;;
+        MINGW* | MSYS* | CYGWIN*)
+            fail "Windows is not supported directly. Install WSL2, and run the same line in it:" "wsl --install" ;;
+        *) fail "$(uname -s) is not supported. Volery runs on Linux, on macOS, and on Windows in WSL2." ;;
+    esac
+    if [ ! -d "${HOME:-}" ] || [ ! -w "$HOME" ]; then
+        fail "the home directory (${HOME:-none}) cannot be written. Name another one, and run this again:" \
+            "export HOME=/path/to/a/directory"
+    fi
+}
+
+has_nvidia() { [ -e /proc/driver/nvidia ] || command -v nvidia-smi >/dev/null; }
+
+choose_torch() {
+    if [ -n "${VOLERY_TORCH+set}" ]; then
+        say "torch: ${VOLERY_TORCH:-as the package index has it} (VOLERY_TORCH)"
+    elif [ "$(uname -s)" = Darwin ]; then
+        VOLERY_TORCH=
+        say "torch: the build for macOS"
+    elif has_nvidia; then
+        VOLERY_TORCH=auto
+        say "torch: the build for CUDA, since there is an NVIDIA driver (about 5 GB of disk)"
+    else
+        VOLERY_TORCH=cpu
+        say "torch: the build for CPUs, since there is no NVIDIA driver (about 1.2 GB of disk)"
+    fi
+}
+
+# --- uv ----------------------------------------------------------------------------------------------------------------
+
+suits() { # suits UV: it runs, and knows the options that are used below
+    "$1" tool install --help 2>/dev/null | grep -q -e '--torch-backend'
+}
+
+find_uv() { # sets UV
+    for UV in uv "$HOME/.local/bin/uv" "$HOME/.cargo/bin/uv"; do
+        if command -v "$UV" >/dev/null && suits "$UV"; then
+            say "using $("$UV" --version)"
+            return
+        fi
+    done
+    fetch_uv
+}
+
+download() { # download ADDRESS FILE
+    if command -v curl >/dev/null; then
+        curl --proto '=https,http,file' -LsSf "$1" -o "$2"
+    elif command -v wget >/dev/null; then
+        wget -q "$1" -O "$2"
+    else
+        fail "curl or wget is needed to fetch uv. Install one of them as root, for example" "$(package_line curl)"
+    fi
+}
+
+fetch_uv() {
+    say "fetching uv, which installs Python programs, from $VOLERY_UV"
+    download "$VOLERY_UV" "$work/uv.sh" ||
+        fail "uv cannot be fetched from $VOLERY_UV. Check the network, or install uv yourself" \
+            "https://docs.astral.sh/uv/getting-started/installation/" "and run this again: $VOLERY_AGAIN"
+    UV_NO_MODIFY_PATH=1 UV_INSTALL_DIR=$HOME/.local/bin INSTALLER_NO_MODIFY_PATH=1 sh "$work/uv.sh" >"$log" 2>&1 ||
+        { tail -n 15 "$log" >&2; fail "uv's installer failed; its last lines are above. Run this again: $VOLERY_AGAIN"; }
+    UV=$HOME/.local/bin/uv
+    suits "$UV" || fail "uv was fetched, but does not run, or is too old: $UV. Install a newer one" \
+        "https://docs.astral.sh/uv/getting-started/installation/"
+}
+
+# --- Volery ------------------------------------------------------------------------------------------------------------
+
+requirement() { # requirement EXTRAS: what uv is asked for, by name or from a wheel
+    extras=$(printf '%s' "$*" | tr ' ' ',')
+    name="volery${extras:+[$extras]}"
+    case $VOLERY_FROM in
+        '') printf '%s' "$name" ;;
+        *://*) printf '%s' "$name @ $VOLERY_FROM" ;;
+        *) printf '%s' "$name @ file://$(cd "$(dirname "$VOLERY_FROM")" && pwd)/$(basename "$VOLERY_FROM")" ;;
+    esac
+}
+
+install_volery() { # install_volery EXTRA...
+    printf '%s\n' "$OVERRIDES" >"$work/overrides.txt"
+    wanted=$(requirement "$@")
+    set -- tool install --upgrade --python "$VOLERY_PYTHON" --overrides "$work/overrides.txt"
+    [ -z "$VOLERY_TORCH" ] || set -- "$@" --torch-backend "$VOLERY_TORCH"
+    [ -z "$VOLERY_INDEX" ] || set -- "$@" --index "$VOLERY_INDEX"
+    say "installing $wanted into $("$UV" tool dir)/volery, an environment of its own"
+    show_progress &
+    progress=$!
+    status=0
+    "$UV" "$@" "$wanted" >"$log" 2>&1 || status=$?
+    kill "$progress" 2>/dev/null || true
+    [ "$status" = 0 ] || explain_failure
+}
+
+show_progress() { # a line every ten seconds, for as long as this script runs
+    seconds=0
+    while sleep 2 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        seconds=$((seconds + 2))
+        [ $((seconds % 10)) -ne 0 ] || say "installing for $seconds s: $(tail -n 1 "$log" | cut -c 1-80)"
+    done
+}
+
+explain_failure() {
+    tail -n 25 "$log" >&2
+    if grep -q 'No space left' "$log"; then
+        fail "the disk is full. Free some space, then run this again: $VOLERY_AGAIN"
+    elif grep -q -i -E 'failed to build|command .*(cc|gcc|clang).* failed|no such file.*(cc|gcc)' "$log"; then
+        fail "a library has no build for this machine and cannot be compiled without a compiler, Python's headers and" \
+            "GMP. As root, run" "$(compiler_line)" "and then run this again: $VOLERY_AGAIN"
+    elif grep -q -i 'no interpreter found' "$log"; then
+        fail "there is no Python $VOLERY_PYTHON, and uv could not fetch one. As root, run" "$(package_line python3)" \
+            "and then run this again: $VOLERY_AGAIN"
+    fi
+    fail "the installation failed; uv's last lines are above. What was downloaded is kept. Check the network, and run" \
+        "this again: $VOLERY_AGAIN"
+}
+
+package_line() { # package_line PACKAGE: how it is installed here
+    if command -v apt-get >/dev/null; then echo "sudo apt-get update && sudo apt-get install -y $1"
+    elif command -v dnf >/dev/null; then echo "sudo dnf install -y $1"
+    elif command -v pacman >/dev/null; then echo "sudo pacman -S --needed $1"
+    elif command -v apk >/dev/null; then echo "sudo apk add $1"
+    elif [ "$(uname -s)" = Darwin ]; then echo "brew install $1"
+    else echo "install $1 with your system's package manager"; fi
+}
+
+compiler_line() {
+    if command -v apt-get >/dev/null; then package_line "gcc libc6-dev libgmp-dev python3-dev"
+    elif command -v dnf >/dev/null; then package_line "gcc gmp-devel python3-devel"
+    elif command -v pacman >/dev/null; then package_line "gcc gmp python"
+    elif command -v apk >/dev/null; then package_line "gcc musl-dev gmp-dev python3-dev"
+    elif [ "$(uname -s)" = Darwin ]; then echo "xcode-select --install; brew install gmp"
+    else echo "install a C compiler, GMP with its headers, and Python's headers"; fi
+}
+
+find_volery() { # sets VOLERY: what a person types to start it
+    folder=$("$UV" tool dir --bin)
+    [ -x "$folder/volery" ] || fail "uv did not put volery into $folder. Its last lines:" "$(tail -n 3 "$log")"
+    if [ "$(command -v volery)" = "$folder/volery" ]; then
+        VOLERY=volery
+    else
+        VOLERY=$folder/volery
+    fi
+}
+
+say_next() { # say_next STATUS: what doctor has found
+    echo
+    if [ "$1" != 0 ]; then
+        say "Volery is installed, and something is missing (above). Once that is mended, look again:"
+        say "    $VOLERY doctor"
+        return
+    fi
+    say "ready. Next, with the invite that the operator gave you:"
+    say "    $VOLERY join INVITE"
+    if [ "$VOLERY" != volery ]; then
+        say "To type \`volery\` alone, in new terminals:"
+        say "    $UV tool update-shell"
+    fi
+    if has_nvidia && [ "$with_vllm" = no ] && [ "$(uname -s)" = Linux ]; then
+        say "On this machine's GPU, vLLM is several times as fast (10 GB more):"
+        say "    $VOLERY engines install vllm"
+    fi
+}
+
+main() {
+    require_system
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT TERM
+    log=$work/install.log
+    : >"$log"
+    with_vllm=no
+    extras=
+    for extra in "${@:-transformers}"; do
+        case $extra in
+            vllm) with_vllm=yes ;;
+            base) ;;
+            *[!a-z]* | '') fail "'$extra' is no extra. Without one, the line is" "$VOLERY_AGAIN" ;;
+            *) extras="$extras $extra" ;;
+        esac
+    done
+    # shellcheck disable=SC2086  # extras are words
+    set -- $extras
+    find_uv
+    if [ $# -gt 0 ]; then choose_torch; else VOLERY_TORCH=; fi
+    install_volery "$@"
+    find_volery
+    say "installed $("$VOLERY" --version)"
+    if [ "$with_vllm" = yes ]; then "$VOLERY" engines install vllm; fi
+    echo
+    status=0
+    "$VOLERY" doctor || status=$?
+    say_next "$status"
+    exit "$status"
+}
+
+main "$@"

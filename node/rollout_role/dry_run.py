@@ -35,9 +35,10 @@ from node.engine import selection as engine_choice
 from node.engine.weight_format import in_force_with
 from node.network.newcomer import Found
 from node.network.transport import machine_name
+from node.notices.destination import destination_of
 from node.rollout_role.resource_limits import in_force
 from node.runtime.errors import RunError, UsageError
-from node.runtime.formatting import plain_name, size
+from node.runtime.formatting import moment, plain_name, size
 from node.state.identities import require_node
 from node.state.keys import load_key
 from node.state.rollout_state import swarm_directory
@@ -136,7 +137,8 @@ def _who(found: Found, invite: Invite) -> list[tuple[str, str]]:
     rows = [
         ("swarm", f"{plain_name(found.genesis.name)!r}, founded {_day(found.genesis.created_ms)}"),
         ("swarm id", invite.swarm.hex()),
-        ("operator's key", f"{peer_id_of(PublicKey(invite.operator))}, as the invite has it"),
+        ("operator's key", f"{peer_id_of(PublicKey(invite.operator))}, as the invite has it: compare it with theirs"),
+        ("invite", f"expires at {moment(invite.expires_ms)}" if invite.expires_ms else "does not expire"),
         ("learner", found.learner),
     ]
     if found.certificate is not None:
@@ -196,6 +198,7 @@ def _node(
     home = state or swarm_directory(invite.authority.swarm) / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
+    short = ", less than the disk quota" if free < config.store.quota_gb * GB else ""
     engine = config.engine
     form = engine.scheme_in_force or STORED
     taken = None if terms is None else taken_formats(terms.ext)
@@ -208,7 +211,7 @@ def _node(
     scores = "scores with it and generates nothing"
     is_told = form != STORED or bool(refused) or bool(held_why)
     return [
-        ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
+        ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there{short}"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind} ({why}), device {engine.device}"),
         *([("", f"{in_words(form)}{refused or (f' ({held_why})' if held_why else '')}")] if is_told else []),
@@ -221,6 +224,7 @@ def _node(
 def _sent(config: NodeConfig) -> list[tuple[str, str]]:
     price = config.price
     addresses = ", ".join(config.network.announce) or "those you listen on"
+    to = destination_of(config.notify)
     joules = ", joules that the machine used while lent" if config.energy.report else ""
     return [
         ("to the learner", f"name {config.name!r}, price {price.per_hour:g} {price.currency} an hour,"),
@@ -229,6 +233,7 @@ def _sent(config: NodeConfig) -> list[tuple[str, str]]:
         ("", f"tokens per second of a first test, time left of your hours{joules};"),
         ("", "signed completions with log probabilities and timings, and signed receipts for relayed chunks"),
         ("to every member", f"your peer id, IP address and addresses ({addresses}); chunks of the model that you hold"),
+        *([("to you", f"notices ({', '.join(config.notify.events)}), to {to.description}")] if to is not None else []),
         ("to nobody", "anything else: no telemetry, no model hub, none of your files"),
     ]
 

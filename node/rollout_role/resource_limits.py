@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 
@@ -39,10 +40,16 @@ def _mbit(value: float | None) -> str:
     return NONE if value is None else f"{value:g} Mbit/s"
 
 
+def _threads(named: int | None) -> str:
+    """Return how many of the machine's cores the engine uses; the system counts each hardware thread as a core."""
+    whole = f"of the {os.cpu_count() or 1} cores that the system counts"
+    return f"{named} {whole}" if named else f"{half_the_cores()} (half {whole})"
+
+
 LIMITS: Mapping[str, Callable[[NodeConfig], str]] = {
     "[engine] hours": lambda config: config.engine.hours or "always",
     "[engine] nice": lambda config: str(config.engine.nice),
-    "[engine] threads": lambda config: str(config.engine.threads or half_the_cores()),
+    "[engine] threads": lambda config: _threads(config.engine.threads),
     "[engine] batch_rollouts": lambda config: str(config.engine.batch_rollouts),
     "[limits] ram_gb": _memory,
     "[limits] ram_share": _memory,

@@ -121,6 +121,24 @@ def invite_to(transport: Transport, token: str = TOKEN) -> Invite:
     )
 
 
+def told_of(invite: Invite, node: NodeConfig, state: Path) -> list[str]:
+    genesis, _ = read_genesis(SWARM.genesis)
+    found = Found(genesis=genesis, learner=SWARM.learner.peer_id, certificate=None, terms=None, newest=None)
+    return [" ".join(line.split()) for line in story(found, invite, node, state=state, why=WHY)]
+
+
+def test_an_invite_that_expires_and_a_disk_that_is_smaller_than_the_quota(tmp_path: Path) -> None:
+    invite = Invite(operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=[], expires_ms=YEAR_2100_MS)
+    wide = msgspec.structs.replace(NODE, store=NodeStoreSection(quota_gb=900_000.0))
+    lines = told_of(invite, wide, tmp_path)
+    assert "invite expires at 2100-01-01 00:00:00 UTC" in lines
+    [state] = [line for line in lines if line.startswith("state ")]
+    assert state.endswith(" free there, less than the disk quota")
+    small = msgspec.structs.replace(NODE, store=NodeStoreSection(quota_gb=0.001))
+    [state] = [line for line in told_of(invite, small, tmp_path) if line.startswith("state ")]
+    assert state.endswith(" free there")
+
+
 async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
     state = tmp_path / "state"
     async with learner(tmp_path, terms_with()) as (transport, joined):
@@ -129,7 +147,8 @@ async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
     assert not state.exists()
     lines = [" ".join(line.split()) for line in told.splitlines()]
     for line in (
-        f"operator's key {SWARM.operator.peer_id}, as the invite has it",
+        f"operator's key {SWARM.operator.peer_id}, as the invite has it: compare it with theirs",
+        "invite does not expire",
         f"swarm id {SWARM.authority.swarm.hex()}",
         f"learner {SWARM.learner.peer_id}",
         "model Tiny-1B",

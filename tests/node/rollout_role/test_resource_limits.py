@@ -164,6 +164,13 @@ def test_every_limit_is_named_in_words() -> None:
     assert (said["[network] upload_mbit"], said["[network] download_mbit"]) == ("8 Mbit/s", "none")
 
 
+def test_threads_are_told_beside_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert in_force(NodeConfig())["[engine] threads"] == "8 (half of the 16 cores that the system counts)"
+    named = NodeConfig(engine=EngineSection(threads=3))
+    assert in_force(named)["[engine] threads"] == "3 of the 16 cores that the system counts"
+
+
 def test_the_guides_table_has_every_limit_with_what_is_in_force_by_default() -> None:
     text = (ROOT / "docs" / "lend" / "limits-and-hours.md").read_text(encoding="utf-8")
     section = text.split("\n## Every limit\n")[1].split("\n## ")[0]

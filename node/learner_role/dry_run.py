@@ -345,11 +345,11 @@ def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
     for mbit in dict.fromkeys([cap] if cap is not None else LINES_MBIT):
         first, version = (8 * size / (mbit * 1e6) for size in (footprint.first, footprint.version))
         then = (
-            f"the next adapter in {version:.1f} s"
+            f"the next adapter in {words.seconds(version)}"
             if footprint.frozen
-            else f"a patch in about {version * PATCH_SHARE:.1f} s"
+            else f"a patch in about {words.seconds(version * PATCH_SHARE)}"
         )
-        yield f"At {mbit:g} Mbit/s, the learner sends a version in {first:.0f} s, {then}."
+        yield f"At {mbit:g} Mbit/s, the learner sends a version in {words.seconds(first)}, {then}."
 
 
 def _count(parameters: int) -> str:

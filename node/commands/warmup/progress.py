@@ -75,7 +75,7 @@ class Progress:
     def undone(self, number: int, *, block: int, rate: float) -> None:
         """Report that the last block overshot: back to step `number`, in shorter blocks at `rate` times the rate."""
         shorter = f"in blocks of {words.counted(block, 'step')}, at {rate:g} times the rate"
-        told = f"The score is above the target: back to step {number}, {shorter}"
+        told = f"The score is above the range: back to step {number}, {shorter}"
         self._tell("undone", told, step=number, block=block, rate=rate)
 
     def stopped(self, text: str) -> None:

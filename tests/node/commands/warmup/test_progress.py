@@ -48,7 +48,7 @@ def test_people_read_lines_and_not_each_step(capsys: pytest.CaptureFixture[str])
         "10 steps, all weights.",
         "step 1 of 10: held-out loss 1.2500; 40.0% of sampled answers in the right form (50.0% of greedy ones), "
         "25.0% right",
-        "The score is above the target: back to step 0, in blocks of 2 steps, at 0.5 times the rate",
+        "The score is above the range: back to step 0, in blocks of 2 steps, at 0.5 times the rate",
         "Stopped.",
         "Wrote it.",
     ]

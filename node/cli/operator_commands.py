@@ -1,45 +1,29 @@
-"""Ban and pardon peers, and make a learner's ledger smaller, in the learner's state directory.
+"""Ban and pardon peers, make a learner's ledger smaller, and try where notices go.
 
 Invariants:
 
-- A command never guesses which peer is meant: the ledger knows a peer by that id, end of an id, or name; or the whole
-  peer id was typed, and the command says that no such peer has joined.
+- A command never guesses which peer is meant (`node.reports.explain.meant_peer`).
 - A running learner obeys within a second, and a stopped one when it starts; the command says which it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import Json, OfLearner, as_json_text, whole_text
+from node.cli.options import Json, OfLearner, as_json_text, config_file, run_program, whole_text
 from node.runtime.stdout import say
 
 if TYPE_CHECKING:
-    from learner.ledger.queries.reader import LedgerReader
+    from node.reports.explain.meant_peer import Meant
     from node.state.operator_orders import Ban, Pardon
 
 Peer = Annotated[
     str, typer.Argument(metavar="PEER", callback=whole_text, help="A peer's id, the end of its id, or its name.")
 ]
-ROLE = "rollout"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meant:
-    """A peer of the swarm whose learner has the directory `state`; `name` is its display name, if it has joined."""
-
-    peer: str
-    state: Path
-    name: str = ""
-    has_joined: bool = True
-
-    @property
-    def description(self) -> str:
-        return f"{self.name}, {self.peer}" if self.name else self.peer
 
 
 def compact(
@@ -108,6 +92,32 @@ def pardon(peer: Peer, target: OfLearner = None, as_json: Json = False) -> None:
         say("No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one.")
 
 
+def notify(
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SWARM",
+            callback=config_file,
+            help="A swarm.toml, or the directory that holds it; or a node.toml.",
+        ),
+    ] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Post a test notice to where `[notify]` says, to see whether notices arrive.
+
+    A run posts alarms, bans and its end there by itself.
+    """
+    from node.commands.notify.command import post_one
+
+    async def program() -> int:
+        sent = await post_one(config)
+        kinds = list(sent.kinds)
+        say(as_json_text({"to": sent.to.shown, "shape": sent.to.shape, "events": kinds}) if as_json else sent.text)
+        return 0
+
+    run_program(program)
+
+
 def _as_json(meant: Meant, *, runs: bool) -> str:
     facts = {"peer": meant.peer, "name": meant.name, "has_joined": meant.has_joined}
     return as_json_text({**facts, "state": meant.state, "learner_runs": runs})
@@ -129,45 +139,11 @@ def _give(meant: Meant, order: Ban | Pardon) -> bool:
 
 def _meant(name: str, target: Path | None) -> Meant:
     """Return the peer that `name` means. Raises UsageError, RunError."""
-    from learner.ledger.queries.reader import read_ledger
-    from learner.ledger.sqlite.database import LedgerError
-    from node.runtime.errors import UsageError, as_run_error
+    from node.reports.explain.meant_peer import meant_peer
+    from node.runtime.errors import UsageError
     from node.state.locate import find_place
 
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a volunteer's node. Name the learner's swarm.toml or state directory.")
-    with as_run_error(LedgerError), read_ledger(place.state / "ledger.sqlite") as ledger:
-        return _meant_in(ledger, name, place.state)
-
-
-def _meant_in(ledger: LedgerReader, name: str, state: Path) -> Meant:
-    from node.reports.explain.name_lookup import peer_by_name, peers_by_id
-    from node.runtime.errors import UsageError
-    from node.runtime.formatting import plain_name
-
-    found = peers_by_id(ledger, name, ROLE)
-    if len(found) > 1:
-        raise UsageError(f"{name!r} fits several peers. Type more of the id.")
-    if not found and peers_by_id(ledger, name, "learner"):
-        raise UsageError(f"{name!r} is the learner of this swarm. Name a rollout node.")
-    if not found and not _is_peer_id(name):
-        named = peer_by_name(ledger, name, ROLE)
-        if named is None:
-            raise UsageError(f"{name!r} is not a peer of this swarm. `volery report` lists its peers.")
-        found = [named]
-    if not found:
-        return Meant(peer=name, state=state, has_joined=False)
-    known = ledger.peers.named(found[0])
-    return Meant(peer=found[0], state=state, name=plain_name(known.name if known else ""))
-
-
-def _is_peer_id(text: str) -> bool:
-    from protocol.core.errors import PeerError
-    from protocol.core.identity import public_key_of
-
-    try:
-        public_key_of(text)
-    except PeerError:
-        return False
-    return True
+    return meant_peer(name, place.state)

@@ -8,6 +8,8 @@
 - `export`: `volery export`
 - `init`: `volery init`
 - `new`: `volery new`
+- `notify`: `volery notify`
+- `page`: the process that serves a live page
 - `plan`: `volery plan`
 - `samples`: `volery samples`
 - `serve`: `volery serve`

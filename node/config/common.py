@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,21 @@ class PriceSection(Section, frozen=True, kw_only=True):
     """Currency of all prices in this file, as three capital letters."""
 
 
+NoticeShape = Literal["auto", "json", "ntfy", "slack", "discord"]
+"""Form of a notice's request. "auto": the one that the URL's host expects."""
+
+
+class NotifySection(Section, frozen=True, kw_only=True):
+    """Where to post notices, and in which form."""
+
+    url: Annotated[str, Meta(max_length=4096)] = ""
+    """URL to post notices to, such as "https://ntfy.sh/my-topic"; empty: no notices. It is a secret."""
+    url_env: Annotated[str, Meta(max_length=256)] = ""
+    """Environment variable that holds the URL, in place of `url`."""
+    shape: NoticeShape = "auto"
+    """Form of a notice: "json", "ntfy", "slack", "discord"; "auto": what the URL's host expects."""
+
+
 class EnergySection(Section, frozen=True, kw_only=True):
     """Energy that this machine draws from the mains. See [energy](../lend/limits-and-hours.md#energy)."""
 
@@ -57,3 +72,21 @@ class EnergySection(Section, frozen=True, kw_only=True):
     """Whether the ledger records the joules that the learner's machine uses, if they can be read."""
     watts: Annotated[float, Meta(gt=0, le=MAX_WATTS, examples=[400.0])] | None = None
     """Watts that the machine draws, if you know them; then no meter and no table is read."""
+
+
+class WebSection(Section, frozen=True, kw_only=True):
+    """Live page about this program for a browser. See [the live page](../operate/watching.md#the-live-page)."""
+
+    listen: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS, examples=["0.0.0.0:7463"])] = "127.0.0.1"
+    """Address of the live page, with or without a port; "" for no page."""
+    hosts: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME_CHARS)]], Meta(max_length=16)] = msgspec.field(
+        default_factory=list
+    )
+    """Host names under which a proxy shows the page."""
+
+
+class LearnerWebSection(WebSection, frozen=True, kw_only=True):
+    """Live page about this run for a browser. See [the live page](../operate/watching.md#the-live-page)."""
+
+    public: bool = False
+    """Whether everybody who reaches the page may read it, without peers' machines and addresses."""

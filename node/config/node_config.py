@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -14,11 +14,13 @@ from node.config.common import (
     EngineDevice,
     Gigabytes,
     Mbit,
+    NotifySection,
     PositiveFloat,
     PositiveShare,
     PriceSection,
     Section,
     Text,
+    WebSection,
 )
 from node.config.daily_hours import MAX_CHARS
 from node.config.swarm_config import GIVE_UP_S
@@ -148,6 +150,20 @@ class TeacherSection(Section, frozen=True, kw_only=True):
     """Hugging Face directory of the teacher, the same as the operator's; `--teacher` overrides it."""
 
 
+NodeNotice = Literal["trouble", "end"]
+"""Kinds of notices of a node; `node.notices.node_notices` names the events of each."""
+
+
+class NodeNotifySection(NotifySection, frozen=True, kw_only=True):
+    """Where to post notices, so that you hear when the node stops working. See
+    [notices](../lend/limits-and-hours.md#notices)."""
+
+    events: Annotated[list[NodeNotice], Meta(max_length=64)] = msgspec.field(
+        default_factory=lambda: list(get_args(NodeNotice))
+    )
+    """Kinds of notices to post: "trouble" (it cannot work), "end" (over, drained, banned, failed)."""
+
+
 class DrillSection(Section, frozen=True, kw_only=True):
     """For [drills](../operate/trust-and-bans.md#drills) and tests in a swarm of your own. Never join another swarm with
     these keys."""
@@ -170,4 +186,6 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     price: PriceSection = PriceSection()
     energy: NodeEnergySection = NodeEnergySection()
     teacher: TeacherSection = TeacherSection()
+    web: WebSection = WebSection()
+    notify: NodeNotifySection = NodeNotifySection()
     testing: DrillSection = DrillSection()

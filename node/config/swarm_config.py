@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -33,7 +33,9 @@ from node.config.common import (
     EnergySection,
     EngineDevice,
     Gigabytes,
+    LearnerWebSection,
     Mbit,
+    NotifySection,
     Positive,
     PositiveFloat,
     PositiveShare,
@@ -536,6 +538,20 @@ class MetricsSection(Section, frozen=True, kw_only=True):
     """Groups of each training step that are kept for `volery samples` (0 to 1024)."""
 
 
+LearnerNotice = Literal["alarm", "ban", "standstill", "nodes", "certificate", "trouble", "end"]
+"""Kinds of notices of a learner; `node.notices.learner_notices` names the events of each."""
+
+
+class LearnerNotifySection(NotifySection, frozen=True, kw_only=True):
+    """Where to post notices, so that you hear of what happens without watching. See
+    [notices](../operate/watching.md#notices)."""
+
+    events: Annotated[list[LearnerNotice], Meta(max_length=64)] = msgspec.field(
+        default_factory=lambda: list(get_args(LearnerNotice))
+    )
+    """Kinds of notices to post. See [notices](../operate/watching.md#notices)."""
+
+
 class CostSection(Section, frozen=True, kw_only=True):
     """Prices with which the report compares, in the currency of `[price]`. See
     [costs](../operate/costs-and-planning.md#what-things-cost)."""
@@ -577,6 +593,8 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     evaluate: EvaluateSection = EvaluateSection()
     trust: TrustSection = TrustSection()
     metrics: MetricsSection = MetricsSection()
+    web: LearnerWebSection = LearnerWebSection()
+    notify: LearnerNotifySection = LearnerNotifySection()
     store: StoreSection = StoreSection()
     price: PriceSection = PriceSection()
     cost: CostSection = CostSection()

@@ -6,11 +6,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.learner_role.app import run_learner
+from node.learner_role.app import LearnerOutcome, run_learner
 from node.learner_role.preflight import look_at
 from node.learner_role.services import LearnerServices
 from node.learner_role.training.resume import fork, unfork
 from node.learner_role.training.trainer_process import TRAINER
+from node.notices.destination import destination_of
+from node.notices.learner_notices import LearnerNotices
+from node.notices.sender import notifying
 from node.reports.model.report import Role
 from node.runtime import formatting as words
 from node.runtime.errors import NodeError, about_keys_of
@@ -18,6 +21,7 @@ from node.runtime.events import Clock, EventLog
 from node.ui.live_view import ViewState
 from node.ui.terminal import go_on, open_terminal, run_session
 from node.ui.view_updates import follow
+from node.web.page import open_page, page_server
 
 EVENTS_FILE = "events.jsonl"
 
@@ -52,7 +56,15 @@ async def learn(
         staleness=learn.staleness,
     )
     follow(state, events)
+    with about_keys_of(path):
+        to = destination_of(config.notify)
+        page = open_page(
+            config.web, kind="learner", title=config.swarm.name, state=state_directory, events=events, config=path
+        )
+    notices = LearnerNotices(source=config.swarm.name, kinds=config.notify.events)
     with open_terminal(state, plain=plain) as terminal:
+        if page.text:
+            terminal.say(page.text)
         running: LearnerServices | None = None
 
         def ready(invite: str, services: LearnerServices) -> None:
@@ -64,18 +76,18 @@ async def learn(
                 else NOBODY_JOINS
             )
 
+        async def run() -> LearnerOutcome:
+            async with notifying(to, notices, events), page_server() as serve:
+                serve(page)
+                return await run_learner(config, suite, events, ready, trainer=trainer, trial=trial)
+
         async def leave() -> None:
             if running is not None:
                 await running.leave()
 
         try:
             with about_keys_of(path):
-                outcome = await run_session(
-                    terminal,
-                    events,
-                    lambda: run_learner(config, suite, events, ready, trainer=trainer, trial=trial),
-                    leave,
-                )
+                outcome = await run_session(terminal, events, run, leave)
         except NodeError:
             if fork_from and (running is None or not running.state.opened.is_set()):
                 unfork(state_directory)

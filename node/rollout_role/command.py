@@ -15,8 +15,12 @@ from node.config.invite_text import open_invite
 from node.config.loader import read_node_config, replaced, require_hours
 from node.config.node_config import NodeConfig, TeacherSection
 from node.config.preflight import require_addresses, require_clock
+from node.network.transport import machine_name
+from node.notices.destination import destination_of
+from node.notices.node_notices import NodeNotices
+from node.notices.sender import notifying
 from node.reports.model.report import Role
-from node.rollout_role.app import run_rollout
+from node.rollout_role.app import RolloutOutcome, run_rollout
 from node.rollout_role.dry_run import show_join
 from node.rollout_role.owner_control import NodeWorker
 from node.rollout_role.worker import RolloutCounts
@@ -29,6 +33,8 @@ from node.state.rollout_state import RolloutStateDir
 from node.ui.live_view import ViewState
 from node.ui.terminal import open_terminal, run_session
 from node.ui.view_updates import follow
+from node.web.address import read_listen
+from node.web.page import open_page, page_server, serve_nothing
 
 STOPPED = (
     "Stopped. What the learner admitted stays counted, and the receipts are on this machine. To continue, start the "
@@ -68,31 +74,46 @@ async def join(
     settings = adjust(read_node_config(config), overrides)
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
+        to = destination_of(settings.notify)
+        read_listen(settings.web.listen)
     if dry_run:
         say(await show_join(word, settings, state=state, wait_s=wait_s, as_json=as_json))
         return 0
     events, teaches = EventLog(), bool(settings.teacher.directory)
+    notices = NodeNotices(
+        source=f"{settings.name or machine_name()} in {word.name or 'a swarm'}", kinds=settings.notify.events
+    )
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)
     with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
         node: NodeWorker | None = None
         root = Path()
+        serve: ServePage = serve_nothing
 
         def ready(home: RolloutStateDir, role: NodeWorker) -> None:
             nonlocal node, root
             node, root = role, home.root
             terminal.say(joined_text(word.name, home))
+            page = open_page(settings.web, kind="rollout", title=word.name, state=home.root, events=events)
+            if page.text:
+                terminal.say(page.text)
+            serve(page)
 
         async def leave() -> None:
             if node is not None:
                 await node.leave()
 
-        outcome = await run_session(
-            terminal,
-            events,
-            lambda: run_rollout(word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals),
-            leave,
-        )
+        async def run() -> RolloutOutcome:
+            nonlocal serve
+            async with notifying(to, notices, events) as notify, page_server() as serve:
+                outcome = await run_rollout(
+                    word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
+                )
+                done = work_of(outcome.counts, view.admitted_before, outcome.state, teaches=teaches)
+                notify("ended", f"{outcome.reason} {done}")
+                return outcome
+
+        outcome = await run_session(terminal, events, run, leave)
     if outcome is None:
         done = "" if node is None else work_of(node.counts, view.admitted_before, root, teaches=teaches)
         return terminal.say_stopped(done, STOPPED)

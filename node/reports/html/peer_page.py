@@ -45,8 +45,10 @@ from protocol.work import Rule
 FATES = ("issued", "in_time", "late", "expired", "returned", "recalled", "lost", "open")
 
 
-def peer_pages(report: SwarmReport) -> list[Fragment]:
-    """Return a part for each peer that has a history, in the order of the report."""
+def peer_pages(report: SwarmReport, *, only: str | None = None) -> list[Fragment]:
+    """Return a part for each peer that has a history, in the order of the report; with `only`, for the peer of this id
+    alone.
+    """
     history = report.history or History()
     among = _Among(
         report=report,
@@ -54,7 +56,8 @@ def peer_pages(report: SwarmReport) -> list[Fragment]:
         names={peer.peer: name_of(peer) for peer in report.peers},
         planned=report.planned_spans,
     )
-    return [_peer_page(peer, history.peers[peer.peer], among) for peer in report.peers if peer.peer in history.peers]
+    wanted = [peer for peer in report.peers if peer.peer in history.peers and only in (None, peer.peer)]
+    return [_peer_page(peer, history.peers[peer.peer], among) for peer in wanted]
 
 
 @dataclass(frozen=True, kw_only=True)

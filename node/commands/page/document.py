@@ -1,0 +1,83 @@
+"""Make the whole document of a live page: head, style, script and the parts as they are now. Pure but for two files.
+
+Invariants:
+
+- The page loads nothing from other hosts, and its Content-Security-Policy forbids it.
+- It can be read without a script: then it loads itself again every RELOAD_S seconds.
+- Addresses in it are relative, so that a proxy may show it below a path of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+
+from node.reports.html.charts.markup import Fragment, inlined, tag
+
+RELOAD_S = 10
+
+
+@cache
+def style() -> str:
+    """Return the style: the report's, and what a live page has beside it."""
+    report = files("node.reports.html").joinpath("page.css").read_text("utf-8")
+    return report + files("node.commands.page").joinpath("live.css").read_text("utf-8")
+
+
+@cache
+def script() -> str:
+    return files("node.commands.page").joinpath("live.js").read_text("utf-8")
+
+
+@cache
+def policy() -> str:
+    """Return what a browser lets take effect."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src '{_hash(style())}'",
+            f"script-src '{_hash(script())}'",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def document(title: str, links: Sequence[tuple[str, str]], parts: Iterable[str], *, revision: int) -> str:
+    """Return the document. `parts`: markup of the parts, in order. `revision`: the board's, when they were taken."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name_="color-scheme", content="light dark"),
+        tag("meta", name_="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("noscript", tag("meta", http_equiv="refresh", content=str(RELOAD_S))),
+        inlined("style", style()),
+    )
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#main", class_="skip"),
+        tag("nav", [tag("a", text, href=f"#{key}") for key, text in links], aria_label="Parts of this page"),
+        tag("p", id="connection", role="status", class_="connection", hidden=True),
+        tag("main", Fragment("\n".join(parts)), id="main", tabindex=-1, data_revision=revision),
+        tag("div", id="said", role="status", class_="unseen"),
+        inlined("script", script()),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"
+
+
+def message(title: str, text: str) -> str:
+    """Return a small document with a sentence, for a request that cannot be answered."""
+    head = tag("head", tag("meta", charset="utf-8"), tag("title", title), inlined("style", style()))
+    body = tag("body", tag("main", tag("h1", title), tag("p", text)))
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"

@@ -1,0 +1,305 @@
+// The script of a live page. It replaces parts as they change, asks for rows of peers as they come into view, opens
+// numbers, peers and samples in their places, and gives orders with the token that the address ended with.
+// Invariants: the page can be read without it; it asks nobody but its own program; names and messages are put in as
+// text, and markup comes only from the program; the token is kept in memory and in this tab alone.
+"use strict";
+
+(() => {
+  const root = document.documentElement;
+  const main = document.getElementById("main");
+  const connection = document.getElementById("connection");
+  const said = document.getElementById("said");
+  let revision = Number(main.dataset.revision) || 0;
+  let over = false;
+
+  root.classList.add("js");
+
+  // The token: from the address once, then from this tab.
+  let token = "";
+  const given = /^#token=([\w-]+)$/.exec(location.hash);
+  try {
+    token = given ? given[1] : sessionStorage.getItem("volery-token") || "";
+    if (given) sessionStorage.setItem("volery-token", token);
+  } catch { token = given ? given[1] : ""; }
+  if (given) history.replaceState(null, "", location.pathname + location.search);
+
+  const headers = (more = {}) => (token ? { Authorization: `Bearer ${token}`, ...more } : more);
+  const ask = (path, options = {}) => fetch(path, { ...options, headers: headers({ "X-Part": "1", ...options.headers }) });
+  const say = (text) => { said.textContent = text; };
+  const warn = (text) => {
+    if (connection.textContent !== text) connection.textContent = text;
+    connection.hidden = !text;
+  };
+
+  // Markup comes from our own program alone, which escapes what strangers wrote.
+  const element = (html) => {
+    const holder = document.createElement("template");
+    holder.innerHTML = html;
+    return holder.content.firstElementChild;
+  };
+
+  // Replacing a part keeps what the reader had opened, selected or focused there.
+  const kept = (part) => ({
+    open: [...part.querySelectorAll("details")].map((one) => one.open),
+    inner: [...part.querySelectorAll("details.numbers")].map((one) => one.open ? one.innerHTML : null),
+    values: [...part.querySelectorAll("input")].map((one) => one.value),
+    focus: [...part.querySelectorAll("a, button, input, summary, [tabindex]")].indexOf(document.activeElement),
+    scroll: [...part.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]),
+  });
+  const restore = (part, state) => {
+    part.querySelectorAll("details").forEach((one, place) => { one.open = state.open[place] || false; });
+    part.querySelectorAll("details.numbers").forEach((one, place) => {
+      if (state.inner[place]) { one.innerHTML = state.inner[place]; one.dataset.filled = "1"; }
+    });
+    part.querySelectorAll("input").forEach((one, place) => { if (state.values[place]) one.value = state.values[place]; });
+    part.querySelectorAll(".scroll").forEach((one, place) => {
+      if (state.scroll[place]) [one.scrollLeft, one.scrollTop] = state.scroll[place];
+    });
+    if (state.focus >= 0) {
+      const found = [...part.querySelectorAll("a, button, input, summary, [tabindex]")][state.focus];
+      if (found) found.focus({ preventScroll: true });
+    }
+  };
+  const isRead = (part) => {
+    const selection = getSelection();
+    return selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+  };
+  const waiting = new Map();
+  const replace = (id, html) => {
+    const before = document.getElementById(id);
+    if (!before || !main.contains(before)) return;
+    if (id === "peers" && document.getElementById("live-peers")) { refreshPeers(html); return; }
+    if (isRead(before)) { waiting.set(id, html); return; }
+    waiting.delete(id);
+    const after = element(html);
+    const state = kept(before);
+    before.replaceWith(after);
+    restore(after, state);
+    equip(after);
+  };
+  document.addEventListener("selectionchange", () => {
+    for (const [id, html] of [...waiting]) replace(id, html);
+  });
+
+  // Following the run: server-sent events, read with fetch, which can carry the token.
+  const take = (told) => {
+    revision = told.revision;
+    if (told.title) document.title = told.title;
+    for (const part of told.parts) replace(part.id, part.html);
+    if (told.over) {
+      over = true;
+      warn("The program has ended. This page shows its last state, and comes back when the program does.");
+    }
+  };
+  const follow = async () => {
+    const answer = await ask(`events?after=${revision}`, { cache: "no-store" });
+    if (answer.status === 401) { warn(await answer.text()); return "locked"; }
+    if (!answer.ok) throw new Error(await answer.text());
+    warn("");
+    over = false;
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return "ended";
+      text += value;
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const event = text.slice(0, end);
+        text = text.slice(end + 2);
+        if (event.startsWith("data: ")) take(JSON.parse(event.slice(6)));
+      }
+    }
+  };
+  const pause = (seconds) => new Promise((resolve) => { setTimeout(resolve, 1000 * seconds); });
+  const followOn = async () => {
+    for (let failures = 0; ; failures += 1) {
+      try {
+        const how = await follow();
+        if (how === "locked") return;
+        failures = 0;
+        revision = 0; // another server counts anew
+      } catch {
+        if (!over) warn("The program does not answer. It may be starting again; this page tries on.");
+        revision = 0;
+      }
+      await pause(Math.min(10, 1 + failures));
+    }
+  };
+
+  // With the token, somebody may see more than the document had.
+  const upgrade = async () => {
+    if (!token) return;
+    const answer = await ask("content", { cache: "no-store" });
+    if (!answer.ok) return;
+    const told = await answer.json();
+    root.classList.toggle("may-change", told.may_change);
+    document.title = told.title;
+    revision = told.revision;
+    main.replaceChildren(...told.parts.map(element).filter(Boolean));
+    const nav = document.querySelector("body > nav");
+    nav.replaceChildren(...told.links.map(([key, name]) => Object.assign(document.createElement("a"), {
+      href: `#${key}`, textContent: name,
+    })));
+    equip(main);
+  };
+
+  // Peers: a window of rows over all of them.
+  const ROW = 33;
+  const STEP = 50;
+  let peers = null;
+  const windowed = (table) => {
+    const scroll = table.closest(".scroll");
+    peers = { table, scroll, body: table.tBodies[0], first: 0, by: "", way: "down", find: "", total: Number(table.dataset.total), asked: "" };
+    const label = document.createElement("label");
+    label.htmlFor = "find";
+    label.textContent = "Find a peer by name, id or engine";
+    const input = Object.assign(document.createElement("input"), { type: "search", id: "find", autocomplete: "off" });
+    const line = document.createElement("p");
+    line.className = "find";
+    line.append(label, input);
+    scroll.parentElement.before(line);
+    let timer = 0;
+    input.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => { peers.find = input.value; peers.first = 0; scroll.scrollTop = 0; load(true); }, 150);
+    });
+    for (const heading of table.querySelectorAll("th[data-key]")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...heading.childNodes);
+      heading.append(button);
+      heading.setAttribute("aria-sort", "none");
+      button.addEventListener("click", () => {
+        const again = peers.by === heading.dataset.key && peers.way === "down";
+        [peers.by, peers.way, peers.first] = [heading.dataset.key, again ? "up" : "down", 0];
+        for (const one of table.querySelectorAll("th[data-key]")) one.setAttribute("aria-sort", "none");
+        heading.setAttribute("aria-sort", again ? "ascending" : "descending");
+        scroll.scrollTop = 0;
+        load(true);
+      });
+    }
+    scroll.addEventListener("scroll", () => {
+      const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 15);
+      if (Math.abs(first - peers.first) >= 10) { peers.first = first; load(false); }
+    }, { passive: true });
+    load(true);
+  };
+  const spacer = (rows) => {
+    const row = document.createElement("tr");
+    row.setAttribute("aria-hidden", "true");
+    row.style.height = `${rows * ROW}px`;
+    return row;
+  };
+  const load = async (isNew) => {
+    const { first, by, way, find } = peers;
+    const asked = `peers?first=${first}&count=${STEP}&by=${encodeURIComponent(by)}&way=${way}&find=${encodeURIComponent(find)}`;
+    if (!isNew && asked === peers.asked) return;
+    peers.asked = asked;
+    const answer = await ask(asked);
+    if (!answer.ok || peers.asked !== asked) return;
+    const { total, rows } = await answer.json();
+    peers.total = total;
+    const holder = document.createElement("template");
+    holder.innerHTML = rows.join("");
+    const focused = document.activeElement && peers.body.contains(document.activeElement)
+      ? document.activeElement.closest("tr").dataset.peer : "";
+    const found = [...holder.content.children];
+    peers.body.replaceChildren(
+      ...(first > 0 ? [spacer(first)] : []), ...found,
+      ...(total > first + found.length ? [spacer(total - first - found.length)] : []),
+    );
+    peers.table.setAttribute("aria-rowcount", total);
+    if (focused) {
+      const link = peers.body.querySelector(`tr[data-peer="${CSS.escape(focused)}"] a`);
+      if (link) link.focus({ preventScroll: true });
+    }
+    if (isNew) say(`${total} peers.`);
+  };
+  const refreshPeers = (html) => {
+    const table = element(html).querySelector("#live-peers");
+    if (!table) return;
+    const caption = peers.table.caption;
+    if (table.caption) caption.textContent = table.caption.textContent;
+    if (!peers.body.querySelector("tr.opened")) load(true);
+  };
+  const open = async (link) => {
+    const row = link.closest("tr");
+    if (row.nextElementSibling && row.nextElementSibling.classList.contains("opened")) {
+      row.nextElementSibling.remove();
+      link.setAttribute("aria-expanded", "false");
+      return;
+    }
+    const answer = await ask(link.getAttribute("href"));
+    const cell = document.createElement("td");
+    cell.colSpan = row.cells.length;
+    if (answer.ok) cell.append(element(await answer.text())); else cell.textContent = await answer.text();
+    const opened = document.createElement("tr");
+    opened.className = "opened";
+    opened.append(cell);
+    row.after(opened);
+    link.setAttribute("aria-expanded", "true");
+  };
+
+  // Numbers of a plot, when they are opened.
+  const fill = async (details) => {
+    if (details.dataset.filled) return;
+    details.dataset.filled = "1";
+    const answer = await ask(`numbers?plot=${encodeURIComponent(details.dataset.plot)}`);
+    if (!answer.ok) { delete details.dataset.filled; return; }
+    const table = element(await answer.text()).querySelector(".scroll");
+    if (table) details.replaceChildren(details.querySelector("summary"), table);
+  };
+
+  // Orders.
+  const order = async (form) => {
+    const told = { order: form.dataset.order };
+    for (const input of form.querySelectorAll("input")) if (input.value !== "") told[input.name] = input.type === "number" ? Number(input.value) : input.value;
+    const answer = await ask("orders", {
+      method: "POST", body: JSON.stringify(told), headers: { "Content-Type": "application/json" },
+    });
+    let text = "";
+    try {
+      const back = await answer.json();
+      text = back.told || back.error;
+    } catch { text = "The order was not taken: open this page with the address that the program printed."; }
+    let line = form.querySelector("output");
+    if (!line) { line = document.createElement("output"); form.append(line); }
+    line.textContent = text;
+  };
+
+  const equip = (part) => {
+    const table = part.querySelector("#live-peers");
+    if (table) windowed(table);
+    for (const details of part.querySelectorAll("details.numbers[data-plot]")) {
+      details.addEventListener("toggle", () => { if (details.open) fill(details); });
+    }
+  };
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#live-peers tbody a");
+    if (link) { event.preventDefault(); open(link); return; }
+    const copy = event.target.closest("button[data-copy]");
+    if (copy) {
+      const text = document.getElementById(copy.dataset.copy).textContent;
+      navigator.clipboard.writeText(text).then(() => say("Copied."), () => {
+        getSelection().selectAllChildren(document.getElementById(copy.dataset.copy));
+        say("Selected: press Ctrl+C to copy.");
+      });
+    }
+  });
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (form.dataset.order) { event.preventDefault(); await order(form); return; }
+    if (form.classList.contains("ask")) {
+      event.preventDefault();
+      const answer = await ask(`samples?${new URLSearchParams(new FormData(form))}`);
+      const section = form.closest("section");
+      if (answer.ok) section.replaceWith(element(await answer.text()));
+    }
+  });
+  const skip = document.querySelector(".skip");
+  skip.addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+
+  equip(main);
+  upgrade().finally(followOn);
+})();

@@ -1,0 +1,102 @@
+"""Follow a run through its events: what it does now, how fast its steps come, and how long it still takes.
+
+A pure core: it is fed events and the time.
+
+Invariant: it stays bounded however long the run is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from statistics import median
+
+from node.commands.page.event_tail import Logged
+from node.reports.model.report import Role
+from node.ui.live_view import ViewState
+from node.ui.view_updates import apply
+
+MOMENTS = 33
+"""Training steps whose times give the pace: enough for a median that a publication or an evaluation does not move."""
+
+
+class State(Enum):
+    """The state of a run in one word, as the badge shows it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting for nodes"
+    RESTING = "resting"
+    ALARM = "ALARM"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+@dataclass(kw_only=True, eq=False)
+class LiveRun:
+    """What the events of one program tell. `view` is what a terminal would show."""
+
+    view: ViewState
+    is_over: bool = False
+    """Whether the program has ended."""
+    last_at: float = 0.0
+    """When the newest event was logged, in seconds since 1970."""
+    _began_at: float | None = None
+    _moments: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
+
+    def take(self, logged: Iterable[Logged]) -> None:
+        """Take the next events."""
+        for one in logged:
+            if self._began_at is None:
+                self._began_at = one.at
+            self.last_at = max(self.last_at, one.at)
+            self.view.now_s = max(0.0, one.at - self._began_at)
+            apply(self.view, one.event, one.fields)
+            match one.event, one.fields:
+                case "step", {"step": int(step)}:
+                    if self._moments and step <= self._moments[-1][1]:
+                        self._moments.clear()  # a restart took steps back
+                    self._moments.append((one.at, step))
+                case "incarnation_began" | "trainer_restarted", _:
+                    self._moments.clear()
+
+    def tick(self, now: float) -> None:
+        """Move the clock, for rates. `now` is in seconds since 1970."""
+        if self._began_at is not None:
+            self.view.tick(max(self.view.now_s, now - self._began_at))
+
+    def clock_of(self, at_s: float) -> float:
+        """Return a time of the view, such as a notice's, in seconds since 1970."""
+        return at_s + (self._began_at or 0.0)
+
+    @property
+    def state(self) -> State:
+        """Return the state of the run."""
+        view = self.view
+        if view.activity == "finished":
+            return State.FINISHED
+        if self.is_over:
+            return State.STOPPED
+        if view.alarms or view.nobody_works:
+            return State.ALARM
+        if view.role is Role.ROLLOUT:
+            return State.RESTING if view.resting or view.draining else State.RUNNING
+        if not view.is_open:
+            return State.STARTING
+        return State.WAITING if view.activity == "waiting for nodes" else State.RUNNING
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the median seconds from one training step to the next; None before the second."""
+        gaps = [(later - earlier) / (to - since) for (earlier, since), (later, to) in pairwise(self._moments)]
+        return median(gaps) if gaps else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that the rest of the run takes at this pace; None if that is not known."""
+        if self.step_s is None or not self.view.steps:
+            return None
+        return self.step_s * max(0, self.view.steps - self.view.step)

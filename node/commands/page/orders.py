@@ -1,0 +1,84 @@
+"""Carry out what somebody with the token asks for: leave an order for the running program, as its commands do.
+
+Invariants:
+
+- An order has the same form, and the same effect, as the command of that name.
+- What is no order is told with the field that is wrong, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from node.reports.explain.meant_peer import meant_peer
+from node.runtime.errors import UsageError
+from node.state.locate import StateLocation
+from node.state.operator_orders import Ban, OperatorDecisions, Pardon
+from node.state.owner_orders import Drain, OwnerRequests
+from protocol.core.limits import MAX_REASON_CHARS
+
+MAX_ORDER_BYTES = 16 * 1024
+
+BY_PAGE = "the live page"
+DECIDED = "the operator decided so"
+
+Peer = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class BanOrder(msgspec.Struct, frozen=True, tag="ban", tag_field="order", forbid_unknown_fields=True):
+    """Exclude a peer."""
+
+    peer: Peer
+    reason: Annotated[str, Meta(max_length=MAX_REASON_CHARS)] = ""
+
+
+class PardonOrder(msgspec.Struct, frozen=True, tag="pardon", tag_field="order", forbid_unknown_fields=True):
+    """Let a peer come back."""
+
+    peer: Peer
+
+
+class PauseOrder(msgspec.Struct, frozen=True, tag="pause", tag_field="order", forbid_unknown_fields=True):
+    """Let the node rest."""
+
+
+class ResumeOrder(msgspec.Struct, frozen=True, tag="resume", tag_field="order", forbid_unknown_fields=True):
+    """Let the node work again."""
+
+
+class DrainOrder(msgspec.Struct, frozen=True, tag="drain", tag_field="order", forbid_unknown_fields=True):
+    """Let the node deliver what it has, and end."""
+
+
+OperatorOrder = BanOrder | PardonOrder
+OwnerOrder = PauseOrder | ResumeOrder | DrainOrder
+
+
+def obey(body: bytes, place: StateLocation) -> str:
+    """Leave the order in `body` for the program at `place`, and return a sentence about it. Raises NodeError."""
+    kinds = OperatorOrder if place.is_learner else OwnerOrder
+    try:
+        order: OperatorOrder | OwnerOrder = msgspec.json.decode(body, type=kinds)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"This is no order: {error}.") from None
+    match order:
+        case BanOrder(peer=named, reason=reason):
+            meant = meant_peer(named, place.state)
+            OperatorDecisions(place.state).give(Ban(peer=meant.peer, reason=reason or DECIDED))
+            return f"Banned: {meant.description}. The learner obeys within a second."
+        case PardonOrder(peer=named):
+            meant = meant_peer(named, place.state)
+            OperatorDecisions(place.state).give(Pardon(peer=meant.peer))
+            return f"Pardoned: {meant.description}. It may join again in a second."
+        case PauseOrder():
+            OwnerRequests(place.state).pause(BY_PAGE)
+            return "The node rests within a second."
+        case ResumeOrder():
+            OwnerRequests(place.state).resume()
+            return "The node works again within a second."
+        case DrainOrder():
+            OwnerRequests(place.state).drain(Drain())
+            return "The node takes no more work, delivers what it has, and ends."

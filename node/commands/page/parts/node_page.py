@@ -1,0 +1,110 @@
+"""Assemble the page of a rollout node: the swarm's progress, this machine's part in it, the owner's controls. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.commands.page.live_run import LiveRun
+from node.commands.page.machine_load import Load
+from node.commands.page.parts.learner_head import badge, notices
+from node.reports.charts.run_curves import timeline
+from node.reports.html.charts.data_table import numbers
+from node.reports.html.charts.markup import Fragment, strangers, tag
+from node.reports.html.components import Tile, section, tiles
+from node.reports.html.own_page import parts as own_parts
+from node.reports.model.history import PeerHistory
+from node.reports.model.report import OwnReport
+from node.runtime import formatting as words
+from node.state.status_file import NodeStatus
+
+ORDER = (
+    "head",
+    "machine",
+    "orders",
+    "notices",
+    "figures",
+    "plots",
+    "story",
+    "verdicts",
+    "earnings",
+    "files",
+    "traffic",
+)
+"""The parts of the page, in their order."""
+
+NAVIGATION = (
+    ("machine", "Machine"), ("orders", "Control"), ("plots", "Timeline"), ("story", "Summary"),
+    ("verdicts", "Verdicts"), ("earnings", "Earnings"), ("files", "Receipts"),
+)  # fmt: skip
+
+
+def live_parts(live: LiveRun, load: Load, status: NodeStatus | None) -> dict[str, Fragment]:
+    """Return the parts that change with events and with the machine's load."""
+    return {
+        "head": _head(live, status),
+        "machine": section("machine", "This machine", tiles(_figures(live, load))),
+        "notices": notices(live),
+    }
+
+
+def slow_parts(report: OwnReport) -> dict[str, Fragment]:
+    """Return the parts that are made of the report."""
+    return {**own_parts(report, with_numbers=False), "files": _files(report)}
+
+
+def numbers_of(report: OwnReport, key: str) -> Fragment | None:
+    """Return the table of a plot's values; None if there is no such plot."""
+    if key != "timeline":
+        return None
+    history = report.history or PeerHistory()
+    wall_s = (report.peer.last_seen_ms - report.peer.first_seen_ms) / 1000
+    return numbers(timeline("timeline", history.judged, (), wall_s))
+
+
+def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:
+    view = live.view
+    doing = view.activity if status is None else status.doing
+    newest = view.newest or view.installed
+    learns = (
+        f"The swarm has published version {newest}: training step {newest.split('.')[-1]}."
+        if newest
+        else "No version is here yet."
+    )
+    works = f"This machine works with version {view.installed}." if view.installed else ""
+    return tag(
+        "header",
+        tag("h1", strangers(view.title or "Swarm"), " ", badge(live.state)),
+        tag("p", f"{doing.capitalize()}. {learns} {works}".rstrip()),
+        id="head",
+    )
+
+
+def _figures(live: LiveRun, load: Load) -> Iterator[Tile]:
+    view = live.view
+    yield Tile(name="rollouts a second", value=words.rate(view.rate.per_s), more=f"{view.pending:,} leased, not judged")
+    yield Tile(name="since this start", value=words.count(view.admitted), more=f"admitted, {view.rejected:,} rejected")
+    yield Tile(name="tokens admitted", value=words.count(view.tokens), more="since this start")
+    yield Tile(name="processor", value=words.share(load.cpu), more=f"of {words.counted(load.cores, 'core')}")
+    yield Tile(name="memory", value=words.size(load.memory_bytes), more=f"of {words.size(load.all_memory_bytes)}")
+    for gpu in load.gpus:
+        heat = "" if gpu.celsius is None else f", {gpu.celsius} °C"
+        used = "" if gpu.used_bytes is None else f"{words.size(gpu.used_bytes)} used"
+        yield Tile(name=gpu.name, value=words.share(gpu.busy), more=f"{used}{heat}".lstrip(", "))
+    yield Tile(name="sent", value=words.size(view.sent_bytes or view.bytes_up), more=_received(live))
+
+
+def _received(live: LiveRun) -> str:
+    view = live.view
+    return f"{words.size(view.received_bytes or view.bytes_down)} received, since this start"
+
+
+def _files(report: OwnReport) -> Fragment:
+    said = (
+        f"The learner signed {words.counted(report.receipts, 'receipt')} for this node's work. With the operator's key "
+        "anybody can check them: volery receipts verify."
+    )
+    links = [
+        tag("li", tag("a", "Receipts", href="receipts.jsonl", download="receipts.jsonl")),
+        tag("li", tag("a", "Receipts with proofs", href="receipts.jsonl?proofs=1", download="receipts-proofs.jsonl")),
+    ]
+    return section("files", "Receipts", tag("p", said), tag("ul", links))

@@ -1,0 +1,92 @@
+"""Make the part of a page with samples: prompts, completions and rewards of one version, the best and the worst.
+
+`Samples` reads them from the learner's files; `part` is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.commands.samples.command import samples_of
+from node.commands.samples.view import Shown, ShownCompletion, ShownGroup
+from node.reports.html.charts.markup import Child, Fragment, strangers, tag
+from node.reports.html.components import section
+from node.runtime import formatting as words
+from node.runtime.errors import NodeError
+
+BEST, WORST = 3, 3
+"""Completions that are shown first."""
+
+MOST = 20
+"""Most best, or worst, completions that a browser may ask for."""
+
+MAX_TEXT_CHARS = 4000
+"""Characters of a prompt or a completion; `volery samples` has them whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which samples are asked for. `version`: "" for the newest that is kept. `find`: text that a completion holds."""
+
+    version: str = ""
+    best: int = BEST
+    worst: int = WORST
+    find: str = ""
+
+
+def part(state: Path, wanted: Wanted) -> Fragment:
+    """Return the section. A version that is not kept is told in it."""
+    try:
+        shown = samples_of(
+            state, version=wanted.version, best=min(wanted.best, MOST), worst=min(wanted.worst, MOST), find=wanted.find
+        )
+    except NodeError as error:
+        return section("samples", "Samples", _form(wanted), tag("p", f"{error}"))
+    return section("samples", "Samples", _form(wanted), tag("p", _said(shown)), list(_groups(shown)))
+
+
+def _form(wanted: Wanted) -> Fragment:
+    """Return the fields that ask for other samples. Without a script they are an ordinary form."""
+    return tag(
+        "form",
+        tag("label", "Version ", tag("input", name="version", value=wanted.version, size=10, autocomplete="off")),
+        tag("label", "Text ", tag("input", name="find", value=wanted.find, size=16, type="search")),
+        tag("button", "Show", type="submit"),
+        action="samples",
+        method="get",
+        class_="ask",
+    )
+
+
+def _said(shown: Shown) -> str:
+    reward = "" if shown.reward is None else f", mean reward {shown.reward:.3f}"
+    batch = "" if shown.rollouts is None else f" of {words.counted(shown.rollouts, 'rollout')}"
+    groups = words.counted(shown.kept, "group")
+    return (
+        f"Version {shown.version}, from a batch{batch}{reward}. {groups} of it are kept; below are the best and worst."
+    )
+
+
+def _groups(shown: Shown) -> Iterator[Fragment]:
+    for group in shown.groups:
+        yield tag(
+            "article",
+            tag("h3", f"Prompt {group.number} of task ", strangers(group.task), _by(group)),
+            tag("pre", group.prompt.text[:MAX_TEXT_CHARS], tabindex=0),
+            tag("ol", [_completion(one) for one in group.completions]),
+            class_="sample",
+        )
+
+
+def _by(group: ShownGroup) -> Child:
+    return [", from ", strangers(group.peer_name)] if group.peer_name else None
+
+
+def _completion(one: ShownCompletion) -> Fragment:
+    kept = one.kept
+    advantage = "" if kept.advantage is None else f", advantage {kept.advantage:+.3f}"
+    verdict = "" if one.verdict == "admitted" else f", {one.verdict}"
+    text = "".join(part.text for part in one.parts)[:MAX_TEXT_CHARS]
+    return tag("li", tag("p", f"reward {kept.reward:.3f}{advantage}{verdict}"), tag("pre", text, tabindex=0))

@@ -1,0 +1,115 @@
+"""Open the live page of a run: its socket, its token, and the door that serves it.
+
+Invariants:
+
+- The token is the same after a restart, so a page that is open can still give orders.
+- Only the owner of the state directory can read the token there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from node.config.common import LearnerWebSection, WebSection
+from node.runtime.events import EventLog
+from node.web.address import PortTaken, open_listener, read_listen, url_of
+from node.web.door import PageDoor
+from node.web.terms import Kind, PageTerms
+from swarm.transport.error_groups import first_cause
+
+FILE = "page.json"
+"""File in the state directory with the page's port and token."""
+
+_TOKEN = re.compile(r"[\w-]{16,64}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page that can be opened. `text`: what people are told about it. `door`: None if there is no page."""
+
+    text: str
+    door: PageDoor | None = None
+
+
+def open_page(
+    web: WebSection, *, kind: Kind, title: str, state: Path, events: EventLog, config: Path | None = None
+) -> Page:
+    """Open the page of the run with the directory `state`. Raises UsageError if `[web] listen` is no address.
+
+    That no port is free is told in the text, and the run goes on without a page.
+    """
+    listen = read_listen(web.listen)
+    if listen is None:
+        return Page(text="")
+    port, token = _before(state)
+    try:
+        listener = open_listener(listen, port)
+    except PortTaken as error:
+        return Page(text=f"There is no live page: {error}")
+    token = token or secrets.token_urlsafe(18)
+    _remember(state, listener.getsockname()[1], token)
+    terms = PageTerms(
+        socket=listener.fileno(),
+        kind=kind,
+        title=title,
+        state=str(state.absolute()),
+        config="" if config is None else str(config.absolute()),
+        token=token,
+        public=isinstance(web, LearnerWebSection) and web.public,
+        is_local=listen.is_local,
+        hosts=web.hosts,
+        pid=os.getpid(),
+    )
+    door = PageDoor(listener=listener, terms=terms, events=events)
+    return Page(text=f"Live page: {url_of(listener, token)}", door=door)
+
+
+ServePage = Callable[[Page], None]
+
+
+def serve_nothing(page: Page) -> None:
+    """Serve no page: what stands for the server before it is there."""
+
+
+@asynccontextmanager
+async def page_server() -> AsyncIterator[ServePage]:
+    """Yield a function that serves a page until the block ends. Exceptions of the block keep their types."""
+    with first_cause():
+        async with trio.open_nursery() as nursery:
+
+            def serve(page: Page) -> None:
+                if page.door is not None:
+                    nursery.start_soon(page.door.run)
+
+            yield serve
+            nursery.cancel_scope.cancel()
+
+
+def _before(state: Path) -> tuple[int | None, str]:
+    """Return the port and the token of the last start; None and "" if they are not known."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        told = parse_json(read_file(state / FILE))
+        port, token = int(told["port"]), str(told["token"])
+        return (port if 0 < port < 1 << 16 else None), (token if _TOKEN.fullmatch(token) else "")
+    return None, ""
+
+
+def _remember(state: Path, port: int, token: str) -> None:
+    draft = state / f".{FILE}.draft"
+    with suppress(OSError):  # a full disk: another port and token then, after the next start
+        state.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump({"port": port, "token": token}, file)
+        draft.replace(state / FILE)

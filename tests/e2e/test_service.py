@@ -16,6 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from node.commands.service.service_spec import ServiceSpec
+from node.commands.service.systemd_manager import Systemd
+from node.commands.service.systemd_unit import unit_text
 from node.runtime.shutdown import STOP_ON_EOF
 from tests.e2e.programs import Swarm, free_port, wait_event, wait_for
 from tests.e2e.test_stopping import LEFT
@@ -96,6 +99,25 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     finally:
         if manager.process.poll() is None:
             manager.close()
+
+
+def test_words_and_variables_reach_the_program_as_they_were(tmp_path: Path, manager: Manager) -> None:
+    strange = '50 % of "$HOME" \\ it\'s ${USER} %h; #'
+    program, told = tmp_path / f"{strange[:4]} program", tmp_path / "told"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" "$STRANGE" > {told}.draft\nmv {told}.draft {told}\n')
+    program.chmod(0o755)
+    service = ServiceSpec(
+        role="node", title=strange, called=strange, state=tmp_path, command=(str(program), strange, "", "$"),
+        environment={"STRANGE": strange}, memory_gb=None, nice=5,
+    )  # fmt: skip
+    systemd = Systemd(units=tmp_path / "user" / ".config" / "systemd" / "user")
+    file = systemd.file_of(service.name)
+    file.parent.mkdir(parents=True)
+    file.write_text(unit_text(service, systemd=0))
+    started = manager.call("systemctl", "--user", "start", file.name)
+    assert started.returncode == 0, started.stderr
+    wait_for("its words", told.exists)
+    assert told.read_text().split("\n") == [strange, "", "$", strange, ""]
 
 
 def test_a_service_hands_over_its_work_when_it_is_stopped(swarm: Swarm, manager: Manager) -> None:

@@ -206,6 +206,7 @@ def installed_text(plan: Plan, manager: ServiceManager, advice: Advice) -> str:
         ("file", manager.file_of(spec.name)),
         ("runs", shlex.join(spec.command)),
         ("state", spec.state),
+        *((("invite", f"volery invite {shlex.quote(spec.command[-2])}"),) if spec.role == "learner" else ()),
         *((("memory", f"at most {memory}"),) if manager.limits_memory else ()),
         *((("takes along", ", ".join(sorted(spec.environment))),) if spec.environment else ()),
         ("look", "volery service status"),

@@ -21,6 +21,7 @@ from node.commands.service.command import (
     uninstall,
 )
 from node.commands.service.launchd_manager import Launchd
+from node.commands.service.manager import Advice
 from node.commands.service.managers import installed_services, manager_here
 from node.commands.service.systemd_manager import Systemd
 from node.commands.service.windows_manager import NotFromInside, WindowsTasks
@@ -92,6 +93,9 @@ def test_a_swarm_toml_makes_a_service_of_its_learner(home: Path) -> None:
     assert plan.spec.state == home / "flock" / "state"
     assert plan.spec.command[-3:] == ("learn", str(path), "--plain")
     assert (plan.spec.memory_gb, plan.spec.nice) == (20, 3)
+    text = installed_text(plan, systemd(home), Advice(log="log", stop="stop", start="start"))
+    assert f"volery invite {path}\n" in text
+    assert "at most 20 GB" in text
 
 
 def test_a_node_that_has_joined_is_named_by_its_state(home: Path) -> None:

@@ -22,7 +22,6 @@ EXTRA_OF = {
     "gguf": "gguf",
     "gymnasium": "environments",
     "h11": "learner",
-    "httpx": "learner",
     "huggingface_hub": "learner",
     "jinja2": "learner",
     "math_verify": "tasks",

@@ -25,7 +25,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Present
 """
 """A sitecustomize.py: an environment in which these libraries are not installed."""
 
-OUTSIDE = sorted(EXTRA_OF.keys() - {"h11", "httpx", "prometheus_client"})
+OUTSIDE = sorted(EXTRA_OF.keys() - {"h11", "prometheus_client"})
 """Libraries that a base installation lacks. The others come with libp2p."""
 
 BASE_COMMANDS = [

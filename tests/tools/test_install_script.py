@@ -1,0 +1,206 @@
+"""`install.sh`: what it asks uv for, which torch it picks, and what it says next. uv and the machine are stubs here.
+
+`tests/e2e/test_wheel.py` installs a wheel with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+SCRIPT = ROOT / "install.sh"
+
+UV = """\
+#!/bin/sh
+case "$*" in
+    --version) echo "uv 9.9.9" ;;
+    "tool install --help") echo "      --torch-backend <TORCH_BACKEND>" ;;
+    "tool dir --bin") echo "$STUB/bin" ;;
+    "tool dir") echo "$STUB/tools" ;;
+    "tool install"*)
+        echo "$*" >"$STUB/asked"
+        while [ $# -gt 1 ]; do [ "$1" != --overrides ] || cp "$2" "$STUB/overrides"; shift; done
+        [ -z "${UV_SAYS:-}" ] || { echo "$UV_SAYS"; exit 2; } ;;
+esac
+"""
+
+VOLERY = """\
+#!/bin/sh
+case "$1" in
+    --version) echo "volery 9.9" ;;
+    doctor) echo "doctor looked"; exit "${DOCTOR_STATUS:-0}" ;;
+    *) echo "$*" >"$STUB/volery-asked" ;;
+esac
+"""
+
+TOOLS = ("sh", "basename", "cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "kill", "mkdir", "mktemp", "rm")
+MORE_TOOLS = ("sleep", "tail", "tr", "uname")
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    """A home directory, and a PATH with few programs: a uv that notes what it is asked, a volery, no NVIDIA driver."""
+    for name in (*TOOLS, *MORE_TOOLS):
+        found = shutil.which(name)
+        assert found or name == "kill", name
+        if found:
+            (tmp_path / "bin").mkdir(exist_ok=True)
+            (tmp_path / "bin" / name).symlink_to(found)
+    program(tmp_path / "bin" / "uv", UV)
+    program(tmp_path / "bin" / "volery", VOLERY)
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+def run(stub: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """As people do it: the script comes through a pipe."""
+    environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub), "TMPDIR": str(stub)}
+    with SCRIPT.open() as script:
+        return subprocess.run(
+            ["sh", "-s", "--", *arguments],
+            stdin=script, cwd=stub, env={**environment, **variables}, capture_output=True, text=True,
+        )  # fmt: skip
+
+
+def asked(stub: Path) -> str:
+    return (stub / "asked").read_text().strip()
+
+
+def test_a_volunteer_gets_the_engine_that_works_everywhere_and_reads_the_next_line(stub: Path) -> None:
+    done = run(stub)
+    assert done.returncode == 0, done.stderr
+    assert asked(stub).endswith(" --torch-backend cpu volery[transformers]")
+    assert "--python >=3.11,<3.14" in asked(stub)
+    assert (stub / "overrides").read_text() == "fastecdsa>=3,<4\n"
+    assert "doctor looked" in done.stdout
+    assert done.stdout.splitlines()[-1] == "volery:     volery join INVITE"
+    assert not list(stub.glob("tmp.*"))  # nothing is left behind
+
+
+def test_a_gpu_gets_torch_for_cuda_and_hears_of_vllm(stub: Path) -> None:
+    program(stub / "bin" / "nvidia-smi", "#!/bin/sh\n")
+    done = run(stub)
+    assert "--torch-backend auto" in asked(stub)
+    assert done.stdout.splitlines()[-1] == "volery:     volery engines install vllm"
+
+
+def test_macos_takes_torch_as_the_index_has_it(stub: Path) -> None:
+    (stub / "bin" / "uname").unlink()
+    program(stub / "bin" / "uname", "#!/bin/sh\necho Darwin\n")
+    assert run(stub).returncode == 0
+    assert "--torch-backend" not in asked(stub)
+
+
+def test_windows_is_told_of_wsl(stub: Path) -> None:
+    (stub / "bin" / "uname").unlink()
+    program(stub / "bin" / "uname", "#!/bin/sh\necho MINGW64_NT-10.0\n")
+    done = run(stub)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].strip() == "wsl --install"
+    assert not (stub / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [(["learner", "tasks"], "volery[learner,tasks]"), (["base"], "volery"), (["vllm"], "volery")],
+)
+def test_extras_are_handed_on(stub: Path, arguments: list[str], wanted: str) -> None:
+    assert run(stub, *arguments).returncode == 0
+    assert asked(stub).split()[-1] == wanted
+    assert ("--torch-backend" in asked(stub)) == (wanted != "volery")  # without torch nothing is picked
+    assert (stub / "volery-asked").exists() == (arguments == ["vllm"])
+
+
+def test_vllm_is_built_by_volery_itself(stub: Path) -> None:
+    run(stub, "vllm")
+    assert (stub / "volery-asked").read_text().strip() == "engines install vllm"
+
+
+def test_what_is_no_extra_is_refused_before_anything_is_fetched(stub: Path) -> None:
+    done = run(stub, "--help")
+    assert done.returncode == 1
+    assert "'--help' is no extra" in done.stderr
+    assert not (stub / "asked").exists()
+
+
+def test_a_wheel_and_an_index_may_be_named(stub: Path) -> None:
+    (stub / "my wheels").mkdir()
+    run(stub, VOLERY_FROM="my wheels/volery.whl", VOLERY_INDEX="http://127.0.0.1:1/simple", VOLERY_TORCH="")
+    assert asked(stub).endswith(
+        f"--index http://127.0.0.1:1/simple volery[transformers] @ file://{stub}/my wheels/volery.whl"
+    )
+    assert "--torch-backend" not in asked(stub)
+    run(stub, VOLERY_FROM="https://example.invalid/volery.whl")
+    assert asked(stub).endswith("volery[transformers] @ https://example.invalid/volery.whl")
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("error: command 'cc' failed: No such file or directory", "As root, run"),
+        ("Failed to build `fastecdsa==2.3.2`", "As root, run"),
+        ("write error: No space left on device", "the disk is full"),
+        ("No interpreter found for Python >=3.11", "uv could not fetch one. As root, run"),
+        ("client error (Connect)", "Check the network"),
+    ],
+)
+def test_a_failure_ends_with_what_to_do(stub: Path, said: str, advice: str) -> None:
+    done = run(stub, UV_SAYS=said)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert advice in done.stderr
+    assert "run this again: curl -LsSf" in " ".join(done.stderr.split())
+
+
+def test_a_compiler_is_asked_for_as_the_system_installs_it(stub: Path) -> None:
+    program(stub / "bin" / "apt-get", "#!/bin/sh\n")
+    done = run(stub, UV_SAYS="error: command 'gcc' failed")
+    assert "    sudo apt-get update && sudo apt-get install -y gcc libc6-dev libgmp-dev python3-dev\n" in done.stderr
+
+
+def test_what_the_doctor_misses_decides_the_exit_status(stub: Path) -> None:
+    done = run(stub, DOCTOR_STATUS="1")
+    assert done.returncode == 1
+    assert "something is missing (above)" in done.stdout
+    assert "join INVITE" not in done.stdout
+
+
+def test_uv_is_fetched_where_there_is_none_and_commands_are_told_with_their_place(stub: Path) -> None:
+    (stub / "bin" / "uv").rename(stub / "uv")
+    (stub / "home" / ".local" / "bin").mkdir(parents=True)
+    (stub / "bin" / "volery").rename(stub / "home" / ".local" / "bin" / "volery")
+    program(stub / "uv", UV.replace('"$STUB/bin"', '"$STUB/home/.local/bin"'))
+    program(stub / "uv-installer.sh", '#!/bin/sh\nmkdir -p "$UV_INSTALL_DIR" && cp "$STUB/uv" "$UV_INSTALL_DIR/uv"\n')
+    done = run(stub, VOLERY_UV=f"file://{stub}/uv-installer.sh")
+    assert done.returncode == 0, done.stderr
+    place = f"{stub}/home/.local/bin"
+    assert f"volery:     {place}/volery join INVITE" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"volery:     {place}/uv tool update-shell"
+
+
+@pytest.mark.parametrize("installer", ["file:///nowhere/uv.sh", "file:///dev/null"])
+def test_without_uv_it_ends_with_the_place_that_explains_how_to_get_it(stub: Path, installer: str) -> None:
+    (stub / "bin" / "uv").unlink()
+    done = run(stub, VOLERY_UV=installer)
+    assert done.returncode == 1
+    assert "https://docs.astral.sh/uv/getting-started/installation/" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["install.sh", "tools/bootstrap.sh"])
+def test_scripts_are_clean(script: str) -> None:
+    subprocess.run(["sh", "-n", str(ROOT / script)], check=True)
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck")
+    done = subprocess.run(["shellcheck", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,6 +23,14 @@ reputation = group("reputation", about="Export and check reputations of peers, w
 Out = Annotated[Path, typer.Option(metavar="FILE", help="File to write.")]
 Peer = Annotated[
     str, typer.Option(metavar="PEER", callback=whole_text, help="Only this peer: its id, or the end of its id.")
+]
+
+
+Operator = Annotated[
+    str, typer.Option(metavar="KEY", help="The operator who must have signed: its peer id, or 64 hex digits.")
+]
+Invite = Annotated[
+    str, typer.Option(metavar="INVITE", help="Or the invite to the swarm, or a file that holds the invite.")
 ]
 
 
@@ -60,15 +68,15 @@ def export(
 @receipts.command()
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that export or `volery prove` wrote.")],
-    operator: Annotated[
-        str, typer.Option(metavar="KEY", help="The operator who must have signed: its peer id, or 64 hex digits.")
-    ] = "",
-    invite: Annotated[
-        str, typer.Option(metavar="INVITE", help="Or the invite to the swarm, or a file that holds the invite.")
-    ] = "",
+    operator: Operator = "",
+    invite: Invite = "",
     as_json: Json = False,
 ) -> None:
     """Check every signature, certificate and sum in a file, without a network."""
+    _verify(file, operator, invite, as_json=as_json)
+
+
+def _verify(file: Path, operator: str, invite: str, *, as_json: bool) -> NoReturn:
     from node.commands.statements.command import verify_file
 
     answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
@@ -102,7 +110,12 @@ def export_reputation(
     say(as_json_text({"file": out, "done": done}) if as_json else done)
 
 
-reputation.command(
-    "verify",
-    help="Check signatures, and that every score follows from its observations, without a network.",
-)(verify)
+@reputation.command("verify")
+def verify_reputation(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `volery reputation export` wrote.")],
+    operator: Operator = "",
+    invite: Invite = "",
+    as_json: Json = False,
+) -> None:
+    """Check signatures, and that every score follows from its observations, without a network."""
+    _verify(file, operator, invite, as_json=as_json)

@@ -90,7 +90,7 @@ def find_place(target: Path | None) -> StateLocation:
     if not target.exists():
         if called := [node for node in known_nodes() if node.is_called(str(target))]:
             return only_node(called)
-        raise UsageError(f"{target}: no such file, directory or node on this machine. {NAME_ONE}")
+        raise UsageError(f"{target}: no such file or directory, and no node here has that name. {NAME_ONE}")
     config = read_swarm_config(target)
     return StateLocation(state=Path(config.swarm.state), is_learner=True, config=config)
 

@@ -41,8 +41,10 @@ PROVEN_SHOWN = 5
 
 
 def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) -> str:
-    """Return what is wrong, or the table and what it rests on, with tables of at most `width` columns."""
+    """Return the verdict and what is wrong, then the tables, of at most `width` columns, and what they rest on."""
     lines = []
+    if statement.operator is not None and statement.holds:
+        lines += [f"{file} is valid.", ""]
     if statement.flaws:
         more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
         lines.append(f"{file} is NOT valid: {len(statement.flaws)} error(s){more}.")
@@ -60,14 +62,14 @@ def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) ->
         lines += _reputed(list(statement.reputations.values()), width)
         banned = [note for note in statement.reputations.values() if note.banned]
         lines += [f"{note.peer} was banned: {plain_name(note.banned, 400)}" for note in banned]
+    if statement.operator is not None:
+        lines += ["", *_foundation(statement)]
     shown = statement.proven[:PROVEN_SHOWN]
     lines += ["", *map(_one_text, shown)] if shown else []
     if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
         lines.append(f"... and {hidden:,} more records that are proved to have trained a version.")
     if statement.uncredited:
         lines.append(f"{statement.uncredited} relay receipt(s) without a credit note are not counted.")
-    if statement.operator is not None:
-        lines += ["", *_foundation(statement)]
     if statement.flaws:
         lines += ["", f"{file} is NOT valid: the errors are listed above, line by line."]
     return "\n".join(lines) + "\n"

@@ -147,7 +147,7 @@ def test_a_node_is_named_by_its_directory_or_display_name_or_is_the_only_one_tha
         load_or_create_key(root / "node.key")
         (root / ABOUT_FILE).write_text(json.dumps({"name": name}))
     assert roots(Path("node-2"), all_nodes=False) == [second] == roots(Path("gaming-pc"), all_nodes=False)
-    with pytest.raises(UsageError, match="node-3: no such file, directory or node on this machine"):
+    with pytest.raises(UsageError, match="node-3: no such file or directory, and no node here has that name"):
         find_place(Path("node-3"))
     boards = [StatusFile(first), StatusFile(second)]
     boards[1].show(NodeStatus(doing="at work", limits={}))

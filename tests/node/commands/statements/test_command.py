@@ -29,6 +29,7 @@ from protocol.versions.manifest import SignedManifest
 from protocol.work import Relayed
 from swarm.testing.memory_transport import MemoryNetwork
 from tests.support.learner_fixture import FakePeer, Settings, open_learner, until
+from tests.support.paths import ROOT
 from tests.support.rollout_fixture import serve, work_with
 from tests.support.statements import GENESIS as ELSEWHERE
 from tests.support.swarm_fixture import key_of, open_node
@@ -174,6 +175,19 @@ def test_what_is_exported_verifies_and_adds_up_to_the_books(state_directories: P
         assert 0 < peers[names[0]]["relayed_bytes"] <= int(str(dict(credited)[names[0]]))
 
 
+def test_the_file_that_the_page_on_joining_names_proves_the_work_when_all_else_is_removed(
+    state_directories: Path,
+) -> None:
+    page = (ROOT / "docs" / "start" / "join.md").read_text(encoding="utf-8")
+    [command] = [line.split() for line in page.split("## Remove it")[1].splitlines() if line.startswith("    volery ")]
+    assert volery(*command[1:], state_directories / "node").code == 0
+    shutil.rmtree(state_directories)
+    found = json.loads(volery("receipts", "verify", command[-1], "--operator", operator(), "--json").out)
+    [one] = [one for one in found["peers"] if one["peer"] == key_of(NODE).peer_id]
+    assert found["holds"]
+    assert one["proven"] > 0
+
+
 def test_the_same_books_make_the_same_file(state_directories: Path) -> None:
     for name in ("one", "two"):
         assert volery("receipts", "export", state_directories / "learner", "--out", name).code == 0
@@ -201,6 +215,7 @@ def test_a_table_is_printed_and_says_what_it_rests_on(state_directories: Path) -
     assert told.code == 0
     assert key_of(NODE).peer_id in told.out
     assert "No expected operator was given" in told.out
+    assert told.out.startswith("all is valid.\n"), "the verdict first"
     assert "Every signature is valid" in told.out
     pinned = volery("receipts", "verify", "all", "--operator", SWARM.authority.operator.hex())
     assert "That is the operator you named" in pinned.out

@@ -14,7 +14,7 @@
 # means that `volery doctor` found nothing missing. Otherwise the last lines say what to type next. Running it again is
 # safe at any time: it upgrades what is there.
 #
-# Variables: VOLERY_FROM    a wheel, as a path or an address, instead of the package index
+# Variables: VOLERY_FROM    a wheel, as a path or an address, instead of the package index; `.` is a checkout
 #            VOLERY_INDEX   a package index that is searched before the usual one
 #            VOLERY_TORCH   backend of torch as uv names it (cpu, auto, cu128); empty: torch of the usual index
 #            VOLERY_UV      address of uv's installer
@@ -122,6 +122,7 @@ requirement() { # requirement EXTRAS: what uv is asked for, by name or from a wh
     case $VOLERY_FROM in
         '') printf '%s' "$name" ;;
         *://*) printf '%s' "$name @ $VOLERY_FROM" ;;
+        */ | . | ..) printf '%s' "$name @ file://$(cd "$VOLERY_FROM" && pwd)" ;;
         *) printf '%s' "$name @ file://$(cd "$(dirname "$VOLERY_FROM")" && pwd)/$(basename "$VOLERY_FROM")" ;;
     esac
 }

@@ -16,7 +16,16 @@ import typer
 from node.cli.help.catalogue import COMMANDS, Command, command_named
 from node.cli.help.parser import App, HelpedGroup
 from node.cli.help.root import root_help
+from node.installation.extras import require_extra
 from node.runtime.stdout import complain, say
+
+OF_THE_LEARNER = frozenset(
+    {
+        "chat", "demo", "drill", "export", "learn", "new", "plan", "samples", "serve", "simulate", "tasks", "verifier",
+        "warmup",
+    }
+)  # fmt: skip
+"""Commands that need the extra `learner`. They say so before they begin, or a run would end when it plots."""
 
 RENAMED = {"show": "samples"}
 """Commands by their old names, which work with a note until the next release."""
@@ -51,8 +60,13 @@ class _Root(HelpedGroup):
 
 
 def load(arguments: Sequence[str]) -> None:
-    """Import what the command that was typed needs, while a signal still ends the program without a word."""
+    """Import what the command that was typed needs, while a signal still ends the program without a word.
+
+    Raises UsageError if the command needs an extra that is not installed, and not only its help is wanted.
+    """
     if arguments and (command := command_named(arguments[0])) is not None:
+        if command.name in OF_THE_LEARNER and not {"-h", "--help"} & set(arguments):
+            require_extra("learner", f"`volery {command.name}`")
         _module_of(command)
 
 

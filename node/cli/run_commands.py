@@ -218,9 +218,6 @@ def verifier() -> None:
     import os
     import sys
 
-    from node.installation.extras import require_library
-
-    require_library("tokenizers", "`volery verifier`")
     os.dup2(sys.stdout.fileno(), 1)  # `keep_outlet` has moved it
     # The seed of hashes is fixed, so that all verifiers compute the same, whatever shell has started this one.
     os.execve(sys.executable, [sys.executable, "-m", "node.verifiers.worker"], {**os.environ, "PYTHONHASHSEED": "0"})

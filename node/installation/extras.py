@@ -49,10 +49,11 @@ def line_of_extra(extra: str) -> str:
     return line_for(extra, look())
 
 
-def require_library(name: str, needer: str) -> None:
-    """Raise UsageError if `needer` (a command, an option) needs an import package that is not installed."""
-    if find_spec(name) is None:
-        raise _missing(name, needer)
+def require_extra(extra: str, needer: str) -> None:
+    """Raise UsageError if `needer`, a command, needs a library of `extra` that is not installed."""
+    for name, brought_by in EXTRA_OF.items():
+        if brought_by == extra and find_spec(name) is None:
+            raise _missing(name, needer)
 
 
 def of_missing_library(error: ImportError, needer: str) -> NodeError | None:

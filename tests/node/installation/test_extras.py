@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.installation.extras import EXTRA_OF, line_of_extra, of_missing_library, require_library
-from node.runtime.errors import UsageError
+from node.cli.application import OF_THE_LEARNER
+from node.installation.extras import EXTRA_OF, line_of_extra, of_missing_library, require_extra
 
 WITHOUT = """\
 import sys
@@ -51,7 +51,7 @@ def test_a_volunteers_commands_need_no_extra(arguments: list[str], tmp_path: Pat
 
 @pytest.mark.parametrize(
     "arguments",
-    [["learn", "swarm.toml"], ["demo"], ["export", "a", "b"], ["samples"], ["serve"], ["chat"], ["new", "task", "a"]],
+    [[name] for name in sorted(OF_THE_LEARNER)],
     ids=" ".join,
 )
 def test_a_command_that_needs_an_extra_says_which_line_to_type(arguments: list[str], tmp_path: Path) -> None:
@@ -84,6 +84,16 @@ def test_a_defect_of_ours_stays_a_traceback(error: ImportError) -> None:
 
 
 def test_what_is_not_needed_is_not_asked_for() -> None:
-    require_library("trio", "`volery join`")
-    with pytest.raises(UsageError, match="needs the Python package absent_library, which is missing"):
-        require_library("absent_library", "`volery join`")
+    for extra in set(EXTRA_OF.values()) - {"vllm"}:  # vLLM lives in an environment of its own
+        require_extra(extra, "`volery join`")
+
+
+def test_a_learner_is_told_at_its_start_of_what_it_would_miss_later(tmp_path: Path) -> None:
+    done = volery(["learn", "swarm.toml"], tmp_path, ["scipy"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`volery learn` needs the extra 'learner', which is not installed (scipy is missing)" in done.stderr
+
+
+def test_a_commands_help_needs_no_extra(tmp_path: Path) -> None:
+    done = volery(["demo", "--help"], tmp_path, ["scipy"])
+    assert (done.returncode, done.stderr) == (0, "")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from learner.provisioning.estimation.learner_time import LearnerTime
-from node.cli.report import read_report
 from node.reports import OwnReport, SwarmReport
 from node.reports.model.objective_figures import spells
 from node.reports.model.time_words import as_values, kinds
+from node.reports.readers.place_report import read_report
 from node.runtime import formatting as words
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_key
@@ -30,8 +30,11 @@ LABELS = {
     "greedy_accuracy": "greedy held-out score",
     "sampled_accuracy": "sampled held-out score",
     "reward": "reward of last step",
+    "rollouts_admitted": "admitted in all",
+    "rollouts_rejected": "rejected in all",
 }
-"""Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy."""
+"""Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy, and a node
+also counts what was admitted since its start."""
 
 PARTS_OF_TIME = ("learner_utilisation", "learner_bubble")
 """Facts that the learner's time tells people as well; the JSON form has all three."""
@@ -77,7 +80,7 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
     named = {LABELS.get(key, key.replace("_", " ")): value for key, value in facts.items() if value is not None}
     lines = [f"{label:22} {_figure(value)}" for label, value in named.items()]
     if isinstance(loop, dict):
-        lines += [f"{'loop delay':22} {_loop_words(LoopFigures(**loop))}"]
+        lines += [f"{'delay of answers':22} {_loop_words(LoopFigures(**loop))}"]
     if isinstance(limits, dict):
         lines += ["limits in force:", *(f"  {key:24} {value}" for key, value in limits.items())]
     return "\n".join(lines)
@@ -98,10 +101,10 @@ def _figure(value: object) -> str:
 
 def _loop_words(figures: LoopFigures) -> str:
     """Return how long the event loop makes peers and timers wait, and which task held it longest."""
-    worst = f"; the worst was {figures.culprit}" if figures.culprit else ""
+    worst = f", in {figures.culprit}" if figures.culprit else ""
     return (
-        f"{1000 * figures.p99_s:.0f} ms at 99 of 100 moments of the last minute, {1000 * figures.longest_s:.0f} ms at "
-        f"most; {1000 * figures.worst_s:.0f} ms since the start{worst}"
+        f"{1000 * figures.p99_s:.0f} ms or less for 99 % of the last minute, {1000 * figures.longest_s:.0f} ms at "
+        f"most; at most {1000 * figures.worst_s:.0f} ms since the start{worst}"
     )
 
 

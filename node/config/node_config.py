@@ -67,13 +67,14 @@ class EngineSection(Section, frozen=True, kw_only=True):
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Number format of the layers; "auto": the format of the weights, but float32 on a CPU."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """Threads of the engine (up to 1024); 0: half the cores."""
+    """Threads of the engine (up to 1024); 0: half the cores, as the system counts them."""
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
     """Completions leased at a time (1 to 65,536); the node holds at most two such batches."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
     """Niceness of the engine: 0 as other programs, 19 yields to all of them."""
     hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
-    """Hours to work in, by the machine's clock: "19:00-07:30, 12:00-13:00"; empty: always."""
+    """Hours to work in, by the machine's clock: "19:00-07:30, 12:00-13:00"; empty: always. `--hours`
+    overrides it."""
     patience_s: PositiveFloat = GIVE_UP_S
     """Seconds without any success after which the node ends."""
     on_new_version: OnNewVersion = "finish"
@@ -110,7 +111,7 @@ class NodeNetworkSection(Section, frozen=True, kw_only=True):
     map_port: bool = True
     """Whether to ask your router to forward the port (PCP, NAT-PMP, UPnP) until the node ends."""
     upload_mbit: Mbit | None = None
-    """Maximum upload in million bits per second, at least 0.1; unset: no limit."""
+    """Maximum upload in million bits per second, at least 0.1; `--upload-mbit` overrides it."""
     download_mbit: Mbit | None = None
     """Maximum download in million bits per second, at least 0.1; `--download-mbit` overrides it."""
 

@@ -56,6 +56,12 @@ def test_it_says_what_the_last_step_earned_and_each_fact_once(tmp_path: Path) ->
     assert {"learner_utilisation", "learner_bubble"} <= facts.keys()
 
 
+def test_counts_are_labelled_as_those_of_all_starts(state: Path) -> None:
+    told = json.loads(show_status(state, as_json=True))
+    assert lines(state)["admitted in all"] == str(told["rollouts_admitted"])
+    assert lines(state)["rejected in all"] == str(told["rollouts_rejected"])
+
+
 def test_it_says_whether_the_learner_runs(state: Path) -> None:
     assert lines(state)["doing"] == "not running"
     board = StatusFile(state)
@@ -69,12 +75,12 @@ def test_it_says_whether_the_learner_runs(state: Path) -> None:
 
 
 def test_it_says_how_long_the_event_loop_makes_peers_wait_and_who_held_it(state: Path) -> None:
-    assert "loop delay" not in lines(state)
+    assert "delay of answers" not in lines(state)
     figures = LoopFigures(p99_s=0.004, longest_s=0.21, step_cpu_s=0.2, worst_s=1.31, worst_cpu_s=1.3, culprit="serve")
     board = StatusFile(state)
     board.show(NodeStatus(doing="at work", limits={}, loop=figures))
-    assert lines(state)["loop delay"] == (
-        "4 ms at 99 of 100 moments of the last minute, 210 ms at most; 1310 ms since the start; the worst was serve"
+    assert lines(state)["delay of answers"] == (
+        "4 ms or less for 99 % of the last minute, 210 ms at most; at most 1310 ms since the start, in serve"
     )
     assert json.loads(show_status(state, as_json=True))["loop_delay"]["worst_cpu_s"] == 1.3
     board.clear()

@@ -60,6 +60,7 @@ WORKDIR /data
 VOLUME /data
 USER 1000:1000
 STOPSIGNAL SIGTERM
+# Not the live page's /health: a question there would start the page's process every minute.
 HEALTHCHECK --interval=60s --timeout=30s --start-period=600s \
     CMD ["sh", "-c", "volery status --json | grep '\"doing\": ' | grep -qv '\"not running'"]
 ENTRYPOINT ["volery"]

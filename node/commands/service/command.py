@@ -188,7 +188,7 @@ def _require_free(spec: ServiceSpec, file: Path, text: str) -> InstalledService 
     if was.state != spec.state:
         raise UsageError(
             f"{spec.name} is installed already, for another swarm or node: {was.swarm}, in {was.state}. Choose another "
-            f"name for this one: --name {spec.called}-2"
+            f"name for this one: --name {shlex.quote(f'{spec.called}-2')}"
         )
     if file.read_text(encoding="utf-8") != text:
         raise UsageError(
@@ -208,9 +208,9 @@ def installed_text(plan: Plan, manager: ServiceManager, advice: Advice) -> str:
         ("state", spec.state),
         *((("invite", f"volery invite {shlex.quote(spec.command[-2])}"),) if spec.role == "learner" else ()),
         *((("memory", f"at most {memory}"),) if manager.limits_memory else ()),
-        *((("takes along", ", ".join(sorted(spec.environment))),) if spec.environment else ()),
+        *((("variables", ", ".join(sorted(spec.environment))),) if spec.environment else ()),
         ("look", "volery service status"),
-        ("log", advice.log),
+        ("log", manager.log_line(spec.name, spec.state)),
         ("stop", advice.stop),
         ("start", advice.start),
         ("remove", f"volery service uninstall {spec.name}"),
@@ -221,16 +221,18 @@ def installed_text(plan: Plan, manager: ServiceManager, advice: Advice) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceStatus:
-    """A service, what its manager says, and what the program says of itself ("" if it does not run)."""
+    """A service, what its manager says, what the program says of itself ("" if it does not run), and the line that
+    shows its log."""
 
     service: InstalledService
     standing: Standing
     doing: str
+    log: str
 
     @property
     def line(self) -> str:
         doing = f", {self.doing}" if self.doing else ""
-        return f"{self.service.name}: {self.standing.words}{doing}\n  state {self.service.state}"
+        return f"{self.service.name}: {self.standing.words}{doing}\n  state  {self.service.state}\n  log    {self.log}"
 
     def as_values(self) -> dict[str, object]:
         """Return the same for JSON."""
@@ -244,6 +246,7 @@ class ServiceStatus:
             "runs": self.standing.runs,
             "manager_says": self.standing.words,
             "doing": self.doing or None,
+            "log": self.log,
         }
 
 
@@ -254,6 +257,7 @@ def statuses(manager: ServiceManager) -> list[ServiceStatus]:
             service=service,
             standing=manager.standing(service),
             doing=told.doing if (told := standing_of(service.state)) else "",
+            log=manager.log_line(service.name, service.state),
         )
         for service in installed_services(manager)
     ]
@@ -263,7 +267,7 @@ NONE = "No service is installed for this user. To install one: volery service in
 
 
 def status_text(found: Sequence[ServiceStatus]) -> str:
-    """Return two lines for each service."""
+    """Return three lines for each service."""
     return "\n".join(one.line for one in found) or NONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +67,13 @@ class Launchd:
         state = found.group(1) if found else "unknown"
         return Standing(runs=state == "running", words=state)
 
+    def log_line(self, name: str, state: Path) -> str:
+        return f"tail -f {shlex.quote(str(self._log(name)))}"
+
     def advice(self, spec: ServiceSpec) -> Advice:
         name = spec.name
         file = self.file_of(name)
         return Advice(
-            log=f"tail -f {self._log(name)}",
             stop=f"launchctl bootout {self._domain}/{name}",
             start=f"launchctl bootstrap {self._domain} {file}",
             notes=(

@@ -30,7 +30,6 @@ class Standing:
 class Advice:
     """Lines to type, by what they do, and what else the owner should know."""
 
-    log: str
     stop: str
     start: str
     notes: tuple[str, ...] = ()
@@ -68,6 +67,9 @@ class ServiceManager(Protocol):
 
     def standing(self, service: InstalledService) -> Standing:
         """Return what the manager says of a service."""
+
+    def log_line(self, name: str, state: Path) -> str:
+        """Return the line to type that shows what the service `name`, with this state directory, prints."""
 
     def advice(self, spec: ServiceSpec) -> Advice:
         """Return what the owner of a new service should know."""

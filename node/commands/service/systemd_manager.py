@@ -76,6 +76,9 @@ class Systemd:
         }.get((state, told.get("SubState", "")), state)
         return Standing(runs=state == "active", words=words)
 
+    def log_line(self, name: str, state: Path) -> str:
+        return f"journalctl --user -u {name} -f"
+
     def advice(self, spec: ServiceSpec) -> Advice:
         name, user = spec.name, getpass.getuser()
         linger = call("loginctl", "show-user", user, "--property=Linger")
@@ -85,7 +88,6 @@ class Systemd:
             else (f"It runs while you are logged in. To run it from boot on: loginctl enable-linger {user}",)
         )
         return Advice(
-            log=f"journalctl --user -u {name} -f",
             stop=f"systemctl --user stop {name}",
             start=f"systemctl --user start {name}",
             notes=notes,

@@ -92,10 +92,12 @@ class WindowsTasks:
         runs = running_pid(service.state) is not None
         return Standing(runs=runs, words="running" if runs else "not running")
 
+    def log_line(self, name: str, state: Path) -> str:
+        return f"tail -f {shlex.quote(str(state / 'events.jsonl'))}"
+
     def advice(self, spec: ServiceSpec) -> Advice:
         state = shlex.quote(str(spec.state))
         return Advice(
-            log=f"tail -f {state}/events.jsonl",
             stop=f"volery drain --within 0 {state}" if spec.role == "node" else "volery service uninstall",
             start=f'schtasks.exe /Run /TN "{task_name(spec.name)}"',
             notes=("It starts when you log in to Windows, and rests while a laptop is on battery.",),

@@ -26,6 +26,9 @@ Rule = tuple[str, str, list[str]]
 """Section; why some of its keys do nothing, as a clause that ends with what to set; these keys."""
 
 
+WITHOUT_URL = "without url nothing is posted. Set url or url_env"
+
+
 def idle_key(config: SwarmConfig) -> str:
     """Return the message about the first key of a swarm.toml that would do nothing; "" if there is none."""
     return _first(config, [*_of_trainer(config.trainer), *_of_swarm(config)])
@@ -93,6 +96,8 @@ def _of_node(config: NodeConfig) -> Iterator[Rule]:
         yield "engine", f'{kind} does not support it. Set kind = "vllm"', keys
     if config.engine.kind != "fake" and config.engine.device == "cpu":
         yield "limits", '[engine] device = "cpu" uses no GPU. Set another device', ["vram_share"]
+    if not (config.notify.url or config.notify.url_env):
+        yield "notify", WITHOUT_URL, ["shape", "events"]
     if not config.network.listen:
         yield "network", "listen = [] only dials out, so no peer can dial this node. Set listen", ["announce"]
 
@@ -133,6 +138,8 @@ def _of_swarm(config: SwarmConfig) -> Iterator[Rule]:
     if not config.network.listen:
         why = "listen = [] lets no peer dial this learner. Set listen"
         yield "network", why, ["announce", "join_token"]
+    if not (config.notify.url or config.notify.url_env):
+        yield "notify", WITHOUT_URL, ["shape", "events"]
     if not config.metrics.wandb:
         why = "without wandb nothing goes to Weights & Biases. Set wandb to a project"
         yield "metrics", why, ["wandb_offline"]

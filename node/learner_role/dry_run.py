@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -47,6 +48,7 @@ from node.learner_role.training.resume import LEDGER
 from node.learner_role.training.trainer_process import TRAINER, child_spec, recipe_in
 from node.learner_role.trial.isolated_trial import Tried, try_aside
 from node.network.known_members import recalled
+from node.notices.destination import destination_of
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.formatting import decimal_size
@@ -136,12 +138,13 @@ class StartDescription:
     def text(self) -> str:
         """Return the configuration as TOML, with the findings as comments."""
         head = f"# The configuration in force of {self.path}, with every default. Nothing was started."
-        return "\n".join([head, "", to_toml(self.config), *(f"# {line}".rstrip() for line in self.findings)])
+        findings = (f"# {line}".rstrip() for line in self.findings)
+        return "\n".join([head, "", to_toml(with_hidden_url(self.config)), *findings])
 
     @property
     def json(self) -> str:
         """Return the same as a JSON object."""
-        config = msgspec.to_builtins(self.config)
+        config = msgspec.to_builtins(with_hidden_url(self.config))
         return json.dumps({"path": str(self.path), "configuration": config, "findings": list(self.findings)}, indent=2)
 
 
@@ -168,6 +171,8 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
         *_disk(footprint, config, state, evaluates=bool(suite.held_out)),
         "",
         *_line(footprint, config),
+        "",
+        *_notices(config, start.path),
         *(["", *outside] if outside else []),
     ]
     parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
@@ -278,6 +283,24 @@ def _data(config: SwarmConfig, suite: TaskSuite) -> Iterator[str]:
         )
     else:
         yield "Audits: none. The records of peers are trusted."
+
+
+def _notices(config: SwarmConfig, path: Path) -> Iterator[str]:
+    to = destination_of(config.notify)
+    if to is None:
+        yield "Notices: none, because [notify] names no url."
+        return
+    kinds = ", ".join(config.notify.events) or "none, since events is empty"
+    yield f"Notices ({kinds}) are posted to {to.description}. Try it: volery notify {shlex.quote(str(path))}"
+    if config.notify.url:
+        yield "That URL is a secret, and is not shown whole: if you save this, write it in again."
+
+
+def with_hidden_url(config: SwarmConfig) -> SwarmConfig:
+    """Return the configuration with the secret of `[notify] url` hidden."""
+    if not config.notify.url or (to := destination_of(config.notify)) is None:
+        return config
+    return msgspec.structs.replace(config, notify=msgspec.structs.replace(config.notify, url=to.shown))
 
 
 def _model(facts: ModelFacts, where: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ from node.learner_role.training.resume import (
     require_memory,
     require_one,
 )
+from node.notices.destination import destination_of
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock
 from node.state.learner_state import require_home, require_state
@@ -45,6 +46,7 @@ def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
         replayed_routing(config)
         require_addresses(config.network.listen, config.network.announce)
         require_sinks(config.metrics)
+        destination_of(config.notify)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
         suite = open_task_suite(config, path.resolve().parent)

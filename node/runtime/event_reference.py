@@ -37,9 +37,17 @@ LEARNER_EVENTS: Mapping[str, str] = {
         "five minutes, and for ten times as long as the last eight steps usually took. The event is written again "
         "each time that the pause has doubled."
     ),
-    "metrics_noticed": "`sink`, `text`: the service that receives the metrics does not answer, or answers again.",
+    "metrics_noticed": (
+        "`sink`, `text`: the service that receives the metrics shows them at an address, does not answer, or answers "
+        "again."
+    ),
     "metrics_failed": (
         "`sink`, `reason`, `retry_s` (seconds): metrics could not be written. The learner tries again after that time."
+    ),
+    "notices_failed": (
+        "`to` (without the secret), `reason`, `retry_s` (seconds; null: this notice is lost), `lost` (notices before "
+        "that were lost): a [notice](../operate/watching.md#notices) could not be posted. The event is written again "
+        "only after one was."
     ),
     "loop_held": (
         "`task` (of the program), `where` (file, line, function), `seconds`, `processor_s`: a task held [the event "
@@ -375,6 +383,11 @@ NODE_EVENTS: Mapping[str, str] = {
         "connected to."
     ),
     "energy_read": "`how`: at the start, how the joules of this machine are measured or estimated, or what to do.",
+    "notices_failed": (
+        "`to` (without the secret), `reason`, `retry_s` (seconds; null: this notice is lost), `lost` (notices before "
+        "that were lost): a [notice](../lend/limits-and-hours.md#notices) could not be posted. The event is written "
+        "again only after one was."
+    ),
     "loop_held": (
         "`task`, `where`, `seconds`, `processor_s`: a task held the node's event loop; see [the event "
         "loop](../operate/watching.md#the-event-loop)."

@@ -56,6 +56,7 @@ SENTENCES: Mapping[str, str] = {
     "alarm_cleared": "{text}",
     "metrics_failed": "metrics could not be sent to {sink}: {reason}; next try in {retry_s} s",
     "metrics_noticed": "{text}",
+    "notices_failed": "notices cannot be posted to {to}: {reason}",
     "standing_still": "{text}",
     "nodes_unable": "{text}",
     "nodes_reached": "{text}",

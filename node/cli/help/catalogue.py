@@ -88,6 +88,7 @@ COMMANDS = (
     Command(
         "samples", WATCH, "Show completions that a version was trained on, with rewards.", "inspect_commands", "samples"
     ),
+    Command("notify", WATCH, "Post a test notice to where alarms will go.", "operator_commands", "notify"),
     Command("pause", MACHINE, "Stop a node's generating until `volery resume`.", "owner_commands", "pause"),
     Command("resume", MACHINE, "Let a paused node work again.", "owner_commands", "resume"),
     Command("drain", MACHINE, "Let a node finish its leases, then end.", "owner_commands", "drain"),

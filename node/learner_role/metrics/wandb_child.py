@@ -102,6 +102,9 @@ def _opened(terms: dict[str, Any], teller: Teller) -> Any:
             except Exception as error:  # a third-party library may raise anything
                 lines = str(error).splitlines() or [type(error).__name__]
                 _start_again({**terms, "offline": True, "why": lines[0]}, teller)
+            if url := run.url:
+                shown = url.partition("?")[0]  # what follows may be the key of an anonymous account
+                teller.say(f"Weights & Biases shows this run at {shown}")
             Thread(target=_watch, args=(base_url, teller), daemon=True).start()
             return run
         terms = {**terms, "offline": True}

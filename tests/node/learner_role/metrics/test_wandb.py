@@ -6,6 +6,7 @@ The node must survive its faults.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -162,6 +163,45 @@ def test_a_server_that_never_answers_is_said_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_port: int
 ) -> None:
     check_kept(tmp_path, monkeypatch, silent_port, "")
+
+
+OPENED = """
+class settings:
+    base_url = "http://127.0.0.1:{port}"
+
+class Run:
+    url = "https://wandb.example/team/volery-tests/runs/swarm-ab-1?apiKey=secret"
+    def define_metric(self, *names, **terms): pass
+    def log(self, row): pass
+    def finish(self): pass
+
+def setup():
+    class library: pass
+    library.settings = settings
+    return library
+
+def Settings(**terms):
+    return terms
+
+def init(**terms):
+    return Run()
+"""
+"""A package `wandb` whose server has opened the run, as no test can have a real one."""
+
+
+def test_where_the_server_shows_the_run_is_said_without_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    (tmp_path / "wandb.py").write_text(OPENED.replace("{port}", str(silent_port)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sink = WandbSink(directory=tmp_path / "files", project="volery-tests", group="swarm-ab")
+    sink.begin(1, 0)
+    sink.write(row(1))
+    assert noticed(sink) == (
+        "Weights & Biases shows this run at https://wandb.example/team/volery-tests/runs/swarm-ab-1"
+    )
+    sink.close()
 
 
 def test_what_is_looked_for_is_the_server_or_the_proxy_before_it(

@@ -155,8 +155,8 @@ explain_failure() {
     if grep -q 'No space left' "$log"; then
         fail "the disk is full. Free some space, then run this again: $VOLERY_AGAIN"
     elif grep -q -i -E 'failed to build|command .*(cc|gcc|clang).* failed|no such file.*(cc|gcc)' "$log"; then
-        fail "a library has no build for this machine and cannot be compiled without a compiler, Python's headers and" \
-            "GMP. As root, run" "$(compiler_line)" "and then run this again: $VOLERY_AGAIN"
+        fail "a library has no build for this machine, and compiling it failed (above). As root, run" \
+            "$(compiler_line)" "and then run this again: $VOLERY_AGAIN"
     elif grep -q -i 'no interpreter found' "$log"; then
         fail "there is no Python $VOLERY_PYTHON, and uv could not fetch one. As root, run" "$(package_line python3)" \
             "and then run this again: $VOLERY_AGAIN"

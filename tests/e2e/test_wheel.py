@@ -26,7 +26,7 @@ pytestmark = pytest.mark.rest
 
 MOST_MB = 300
 MOST_PACKAGES = 100
-"""What the base may take: 230 MB and 87 packages when this was written. torch alone has 700 MB."""
+"""What the base may take: 190 MB and 88 packages when this was written. torch alone has 700 MB."""
 
 ENGINES = {"torch", "transformers", "vllm", "tokenizers", "scipy", "matplotlib"}
 """What a rollout node on vLLM does not need."""

@@ -98,6 +98,8 @@ MAX_NOTES = 64
 """Credit notes in one answer. With 255 relays each they take 1.3 MB."""
 RECEIPT_REVISIONS = "volery.receipt-revisions"
 """An empty extension of Hello: the rollout node understands Revised."""
+WINDOW = "volery.window"
+"""An empty extension of Hello: the rollout node understands Window."""
 PARTS = "volery.parts"
 """An empty extension. In Welcome, the learner accepts Handback; in Hello, the node continues completions that others
 began (`Lease.start`)."""
@@ -460,6 +462,12 @@ class Revised(Message, frozen=True, kw_only=True, tag="revised"):
     receipt: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
 
 
+class Window(Message, frozen=True, kw_only=True, tag="window"):
+    """The operator changed the staleness window S while the run goes on. Sent only to nodes that sent WINDOW."""
+
+    staleness: Annotated[int, Meta(ge=0, le=MAX_STALENESS)]
+
+
 class Introduction(Message, frozen=True, kw_only=True, tag="peers"):
     """The whole list of peers, sent again because peers joined or left since the Welcome."""
 
@@ -485,6 +493,7 @@ FromLearner = (
     | InboxFull
     | Proofs
     | Revised
+    | Window
     | Introduction
     | Farewell
 )

@@ -149,6 +149,8 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
     the mean over the generated tokens of each sequence of |log pi - log mu|, in nats; NaN for sequences that had no
     gradient. A trainer may leave it out.
 
+    `learning_rate` replaces the peak of the schedule, from this step on.
+
     `trained_tokens` counts the tokens of sequences that have a gradient. These statistics are over those tokens, each
     under the weights that its own update began with:
 
@@ -172,6 +174,8 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
     tolerates (`presets.Borne`). `with_advantage` is the fraction of the sequences whose rewards say anything: at 0 the
     step could teach nothing, whatever its gradient (`batch_preparation.with_advantage`).
     """
+
+    learning_rate: Positive | None = None
 
 
 class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):

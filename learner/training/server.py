@@ -157,6 +157,8 @@ class Trainer:
             case Step():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
+                if request.learning_rate is not None:
+                    training.set_peak(request.learning_rate)
                 reply, found = training.step(rollout_batch(arrays, *bounds, training.policy.routing))
                 reply |= {"steps": training.steps, "blocked_s": self._blocked_s}
             case Logprobs():

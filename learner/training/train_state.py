@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -108,6 +109,10 @@ class Training:
         grad_norm = self._apply(self._warm_start, loss_sum)
         self.supervised_steps += 1
         return {"loss": loss_sum, "grad_norm": grad_norm, "tokens": total}
+
+    def set_peak(self, learning_rate: float) -> None:
+        """Give the schedule another peak, from the next training step on."""
+        self.hyperparameters = msgspec.structs.replace(self.hyperparameters, learning_rate=learning_rate)
 
     def step(self, batch: Rollouts) -> tuple[dict[str, Any], Arrays]:
         """Take one training step on `batch`: an update on each of its mini-batches, in order, until one diverges.

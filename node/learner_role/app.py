@@ -255,8 +255,8 @@ class _Learner:
         if self._services.config.swarm_rollouts:  # otherwise nothing is leased, and there may be no task
             nursery.start_soon(services.prompts.run)
         nursery.start_soon(services.provisioner.run)
-        if services.operator is not None:
-            nursery.start_soon(services.operator.run)
+        nursery.start_soon(services.operator.run)
+        if services.audits is not None:
             nursery.start_soon(services.reputations.run)
         nursery.start_soon(services.packer.run)
         nursery.start_soon(services.relays.run)

@@ -46,6 +46,7 @@ from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.prompt_writer import PromptWriter
 from node.learner_role.scheduling.provisioner import Provisioner
 from node.learner_role.scheduling.run_recording import RunRecorder
+from node.learner_role.scheduling.run_settings import RunSettings
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
@@ -281,15 +282,16 @@ class LearnerServices:
 
     def _build_trust(self) -> None:
         self.selection: SelectionService | None = None
-        self.operator: OperatorService | None = None
+        self.operator = OperatorService(
+            context=self.context,
+            settings=RunSettings(context=self.context, planner=self.provisioner.planner),
+            orders=OperatorDecisions(self.home.root),
+        )
         if (audits := self.audits) is not None:
             bans = Bans(context=self.context, audits=audits)
             looks = audits.audits and not self.suite.has_turns
             self.selection = SelectionService(context=self.context, kept=audits.kept, bans=bans, looks=looks)
-            orders = OperatorDecisions(self.home.root)
-            self.operator = OperatorService(
-                context=self.context, bans=bans, forgive=self.selection.forgive, orders=orders
-            )
+            self.operator.bans, self.operator.forgive = bans, self.selection.forgive
 
     def _build_teachers(self) -> None:
         self.teachers: TeacherNodes | None = None

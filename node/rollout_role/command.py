@@ -34,7 +34,7 @@ from node.ui.live_view import ViewState
 from node.ui.terminal import open_terminal, run_session
 from node.ui.view_updates import follow
 from node.web.address import read_listen
-from node.web.page import open_page, page_server, serve_nothing
+from node.web.page import ServePage, open_page, page_server, serve_nothing
 
 STOPPED = (
     "Stopped. What the learner admitted stays counted, and the receipts are on this machine. To continue, start the "

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from node.network.first_contact import apart
 from node.runtime.events import Clock, EventLog
-from protocol.work import Introduction, LeaseRecall
+from protocol.work import Introduction, LeaseRecall, Window
 from swarm.work.client import Connected, Disconnected, NoLease, ReceiptRevised, SessionEvent
 
 CLOCK_TOLERATED_MS = 5 * 60 * 1000
@@ -52,6 +52,8 @@ def session_event_handler(
                 events.emit("turned_away" if refused else "learner_unreachable", reason=reason, retry_s=round(pause, 1))
             case Introduction():
                 meet(event)
+            case Window(staleness=staleness):
+                events.emit("window_changed", staleness=staleness)
             case LeaseRecall():
                 recalled(event)
             case ReceiptRevised():

@@ -202,6 +202,11 @@ LEARNER_EVENTS: Mapping[str, str] = {
     ),
     "peer_activated": "`peer`, `name`, `reason`: the peer is active, and gets leases from now on.",
     "peer_released": "`peer`, `name`, `reason`: the peer is on standby, and gets no leases from now on.",
+    "setting_changed": (
+        "`key`, `value`, `by`: the operator changed a setting of the running learner, through `by`. `publish` is 1 or "
+        "0; the other keys are those of `swarm.toml`."
+    ),
+    "stop_ordered": "`by`: the operator ordered the learner to end after its present training step, through `by`.",
     "period_changed": "`kappa`, `reason`: from now on a version is published every `kappa` training steps.",
     "heartbeat": (
         "`peer`, `name`, `installed` (version), `pending` (rollouts), `bytes_up`, `bytes_down`: a rollout node "
@@ -331,6 +336,7 @@ NODE_EVENTS: Mapping[str, str] = {
         "five minutes. The event is written once."
     ),
     "turned_away": "`reason`, `retry_s` (seconds): the learner answered, and asks this node to come back later.",
+    "window_changed": "`staleness`: the operator changed the staleness window S.",
     "no_lease": "`reason`: the learner has no work for this node now. The event is written once for each reason.",
     "version_fetched": (
         "`version`, `seconds`, `fetched_bytes`, `patch_bytes` (of these, in patches), `patches` (number), "

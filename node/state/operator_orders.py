@@ -1,7 +1,9 @@
-"""Pass an operator's orders, ban and pardon, to a learner: one file for each in its state directory.
+"""Pass an operator's orders to a learner: one file for each in its state directory.
 
     <state>/orders/<time>-<number>.json      {"order": "ban", "peer": "12D3Koo...", "reason": "..."}     `volery ban`
                                              {"order": "pardon", "peer": "12D3Koo..."}                   `volery pardon`
+                                             {"order": "change", "key": "staleness", "value": 4, "by": "the live page"}
+                                             {"order": "stop", "by": "the live page"}
 
 A file also reaches a learner that is not running.
 
@@ -33,19 +35,37 @@ MAX_WAITING = 256
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
-    """A decision about `peer`."""
-
-    peer: PeerText
+    """An order of the operator."""
 
 
 class Ban(Order, frozen=True, tag="ban"):
     """The peer is excluded, and its work is not trained on."""
 
+    peer: PeerText
     reason: str
 
 
 class Pardon(Order, frozen=True, tag="pardon"):
     """The peer may come back, as a newcomer."""
+
+    peer: PeerText
+
+
+class Change(Order, frozen=True, tag="change"):
+    """A setting has another value until the learner ends. `by`: through what the operator asked for it."""
+
+    key: str
+    value: float
+    by: str = ""
+
+
+class Stop(Order, frozen=True, tag="stop"):
+    """The learner ends in order after the training step that it takes now."""
+
+    by: str = ""
+
+
+AnyOrder = Ban | Pardon | Change | Stop
 
 
 class NoOrder(ValueError):
@@ -58,7 +78,7 @@ class OperatorDecisions:
 
     root: Path
 
-    def give(self, order: Ban | Pardon) -> None:
+    def give(self, order: AnyOrder) -> None:
         """Leave an order for the learner. Raises RunError."""
         folder = self.root / FOLDER
         name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
@@ -79,10 +99,10 @@ class OperatorDecisions:
             return []
 
 
-def read_order(path: Path) -> Ban | Pardon:
+def read_order(path: Path) -> AnyOrder:
     """Return the order in a file. Raises NoOrder."""
     try:
-        order: Ban | Pardon = msgspec.json.decode(read_file(path), type=ready(Ban | Pardon))
+        order: AnyOrder = msgspec.json.decode(read_file(path), type=ready(AnyOrder))
     except (OSError, ValueError, RecursionError) as error:
         raise NoOrder(f"{path} is no order and was left where it is ({error}). Remove it.") from None
     return order

@@ -149,6 +149,8 @@ class ViewState:
     figures: dict[str, float] = field(default_factory=dict)
     kl_by_lag: str = ""
     alarms: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, float] = field(default_factory=dict)
+    """Settings that were changed since the start, by their keys."""
     unable: str = ""
     nobody_works: bool = False
     reach: str = ""

@@ -46,6 +46,9 @@ SENTENCES: Mapping[str, str] = {
     "evaluated_task": "version {version}, {task}: greedy {greedy}, sampled {sampled}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
+    "setting_changed": "{key} is {value} from now on, by order through {by}",
+    "stop_ordered": "the operator ordered a stop, through {by}",
+    "window_changed": "the operator changed the staleness window: S = {staleness}",
     "clock_differs": "this machine's clock is {text}: set it, if it is wrong; your hours follow it",
     "no_lease": "no lease: {reason}",
     "audit_failed": "an audit of lease {lease} failed: {reason}",
@@ -183,6 +186,10 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             state.greedy, state.sampled = greedy, sampled
             passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
             state.pass_at = {k: value for k, value in passes.items() if k != "1"}
+        case ("setting_changed", {"key": "staleness", "value": window}) | ("window_changed", {"staleness": window}):
+            state.staleness = round(window)
+        case "setting_changed", {"key": key, "value": value}:
+            state.settings[key] = value
         case "starting", {"doing": doing}:
             state.start_phase = f"starting: {doing}"
         case "incarnation_began", {"step": step}:

@@ -60,6 +60,7 @@ from protocol.work import (
     Revised,
     Started,
     Welcome,
+    Window,
     open_lease,
     open_receipt,
 )
@@ -135,7 +136,7 @@ class ReceiptRevised:
     raw: bytes
 
 
-SessionEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | ReceiptRevised
+SessionEvent = Connected | Disconnected | Introduction | NoLease | LeaseRecall | ReceiptRevised | Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,7 +515,7 @@ class WorkClient:
                         nursery.start_soon(self._redeliver, pending, retry / 1000)
                 case Revised(receipt=raw):
                     self.on_event(ReceiptRevised(receipt=self._own_receipt(raw), raw=raw))
-                case Introduction() | LeaseRecall():
+                case Introduction() | LeaseRecall() | Window():
                     self.on_event(message)
                 case Proofs():
                     self._heard_proofs(message)

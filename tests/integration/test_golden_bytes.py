@@ -95,6 +95,7 @@ from protocol.work import (
     Timing,
     Verdict,
     Welcome,
+    Window,
 )
 from tests.support.examples import examples
 from tests.support.protocol_modules import protocol_modules
@@ -1407,6 +1408,14 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         82                                                          # Revised: map of 2
           a4 74797065 a7 72657669736564                             # type: "revised"
           a7 72656365697074 c4 02 e47e                              # receipt: STUB
+        """,
+    ),
+    (
+        Window(staleness=5),
+        """
+        82                                                          # Window: map of 2
+          a4 74797065 a6 77696e646f77                               # type: "window"
+          a9 7374616c656e657373 05                                  # staleness: 5
         """,
     ),
     (

@@ -74,6 +74,7 @@ from protocol.work import (
     Timing,
     Verdict,
     Welcome,
+    Window,
     open_lease,
     read_record,
 )
@@ -258,6 +259,7 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
     ),
     "full": st.builds(InboxFull, lease=IDS, retry_after_ms=st.sampled_from([0, 600_000])),
     "revised": st.builds(Revised, receipt=SIGNED_RECEIPTS | odd(Kind.RECEIPT, RECEIPTS)),
+    "window": st.builds(Window, staleness=st.sampled_from([0, 1, 1 << 20])),
     "introduction": st.builds(
         Introduction,
         peers=st.lists(

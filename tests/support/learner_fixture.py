@@ -26,6 +26,8 @@ from learner.artifacts.checkpoint_retention import Keep
 from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Settings as Planning
 from learner.rollouts.buffer import Batch, Buffer
 from learner.rollouts.environment import Ask, AskOne, Environment, Question, Reply
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
@@ -53,6 +55,7 @@ from node.learner_role.peers.session_service import SessionService
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.run_recording import RunRecorder
+from node.learner_role.scheduling.run_settings import RunSettings
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals, TrainerSpoke
@@ -684,7 +687,16 @@ def _wire(
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)
-    operator = OperatorService(context=context, bans=bans, forgive=selection.forgive, orders=OperatorDecisions(root))
+    planner = Planner(
+        Planning(rollouts=max(1, batch), staleness=settings.staleness, kappa=settings.publish_every, activate=False)
+    )
+    operator = OperatorService(
+        context=context,
+        settings=RunSettings(context=context, planner=planner),
+        orders=OperatorDecisions(root),
+        bans=bans,
+        forgive=selection.forgive,
+    )
     curriculum = FakeCurriculum(prompts=prompts, offline=offline)
     intake = IntakeLoop(
         context=context,

@@ -66,6 +66,10 @@ class Planner:
         self._resting: Collection[str] = ()
         self._brief: Collection[str] = ()
 
+    def set_staleness(self, staleness: int) -> None:
+        """Plan with this window S from the next review on."""
+        self._settings = replace(self._settings, staleness=staleness)
+
     def review(self, situation: Situation) -> Decision:
         """Decide again. It may be called at any time, in order of `now_s`."""
         self._now_s, self._changes = situation.now_s, []

@@ -253,7 +253,7 @@
   // Orders.
   const order = async (form) => {
     const told = { order: form.dataset.order };
-    for (const input of form.querySelectorAll("input")) if (input.value !== "") told[input.name] = input.type === "number" ? Number(input.value) : input.value;
+    for (const input of form.querySelectorAll("input")) if (input.value !== "") told[input.name] = input.type === "number" || "number" in input.dataset ? Number(input.value) : input.value;
     const answer = await ask("orders", {
       method: "POST", body: JSON.stringify(told), headers: { "Content-Type": "application/json" },
     });

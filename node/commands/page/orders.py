@@ -16,7 +16,7 @@ from msgspec import Meta
 from node.reports.explain.meant_peer import meant_peer
 from node.runtime.errors import UsageError
 from node.state.locate import StateLocation
-from node.state.operator_orders import Ban, OperatorDecisions, Pardon
+from node.state.operator_orders import Ban, Change, OperatorDecisions, Pardon, Stop
 from node.state.owner_orders import Drain, OwnerRequests
 from protocol.core.limits import MAX_REASON_CHARS
 
@@ -53,7 +53,18 @@ class DrainOrder(msgspec.Struct, frozen=True, tag="drain", tag_field="order", fo
     """Let the node deliver what it has, and end."""
 
 
-OperatorOrder = BanOrder | PardonOrder
+class ChangeOrder(msgspec.Struct, frozen=True, tag="change", tag_field="order", forbid_unknown_fields=True):
+    """Give a setting another value."""
+
+    key: Annotated[str, Meta(max_length=32)]
+    value: float
+
+
+class StopOrder(msgspec.Struct, frozen=True, tag="stop", tag_field="order", forbid_unknown_fields=True):
+    """Let the learner end after its present training step."""
+
+
+OperatorOrder = BanOrder | PardonOrder | ChangeOrder | StopOrder
 OwnerOrder = PauseOrder | ResumeOrder | DrainOrder
 
 
@@ -73,6 +84,12 @@ def obey(body: bytes, place: StateLocation) -> str:
             meant = meant_peer(named, place.state)
             OperatorDecisions(place.state).give(Pardon(peer=meant.peer))
             return f"Pardoned: {meant.description}. It may join again in a second."
+        case ChangeOrder(key=key, value=value):
+            OperatorDecisions(place.state).give(Change(key=key, value=value, by=BY_PAGE))
+            return f"The learner sets {key} to {value:g} within a second; the notices say so."
+        case StopOrder():
+            OperatorDecisions(place.state).give(Stop(by=BY_PAGE))
+            return "The learner ends after its present training step, and saves what it has learned."
         case PauseOrder():
             OwnerRequests(place.state).pause(BY_PAGE)
             return "The node rests within a second."

@@ -48,6 +48,7 @@ from protocol.work import (
     PROOFS,
     RECEIPT_REVISIONS,
     RELAY_RECEIPTS,
+    WINDOW,
     Farewell,
     Grant,
     Heartbeat,
@@ -159,6 +160,7 @@ class SessionService(Service):
             takes_recalls=LEASE_RECALLS in hello.ext,
             takes_proofs=PROOFS in hello.ext,
             takes_revisions=RECEIPT_REVISIONS in hello.ext,
+            takes_windows=WINDOW in hello.ext,
             reach=reach_from(hello.ext),
         )
         if (reach := self.state.present[peer].reach) is not None:

@@ -6,4 +6,5 @@
 - `provisioner`: applies the plan
 - `recovery`: leases and rollouts that a restart finds in the ledger
 - `run_recording`: records what the run does
+- `run_settings`: changes settings while the run goes on
 """

@@ -42,6 +42,7 @@ class PeerSession:
     takes_recalls: bool = False
     takes_proofs: bool = False
     takes_revisions: bool = False
+    takes_windows: bool = False
     reach: Reach | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -56,6 +57,21 @@ class PeerSession:
         if not self.is_active:
             self.standby_s += now_s - self.switched_s
         self.is_active, self.switched_s = is_active, now_s
+
+
+@dataclass(kw_only=True)
+class LiveSettings:
+    """Settings that somebody changed while the run goes on; None: as swarm.toml has it.
+
+    Args:
+        learning_rate: the peak of the schedule.
+        every_versions: versions from one evaluation to the next.
+        publishes: whether due versions are published.
+    """
+
+    learning_rate: float | None = None
+    every_versions: int | None = None
+    publishes: bool = True
 
 
 @dataclass(kw_only=True)
@@ -82,6 +98,7 @@ class RunState:
         reaches: how nodes report that others reach them.
         opened: set once the chain and the manifests are known.
         opened_ms: the time at which `opened` was set.
+        live: settings that were changed since the start.
         judging: the lock for judging deliveries, and for replacing chain and buffer.
     """
 
@@ -105,6 +122,7 @@ class RunState:
     reaches: Reaches = field(default_factory=Reaches)
     opened: trio.Event = field(default_factory=trio.Event)
     opened_ms: float = math.inf
+    live: LiveSettings = field(default_factory=LiveSettings)
     judging: trio.Lock = field(default_factory=trio.Lock)
     _changed: trio.Event = field(default_factory=trio.Event)
     _leasable: trio.Event = field(default_factory=trio.Event)

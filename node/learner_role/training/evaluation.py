@@ -119,7 +119,8 @@ class Evaluation(Service):
     def is_due(self, version: PolicyVersion, *, last: bool = False) -> bool:
         """Count a version that was just published, and return whether to evaluate it."""
         self._published += 1
-        every = self.terms.every_versions
+        changed = self.state.live.every_versions
+        every = self.terms.every_versions if changed is None else changed
         if self._published == 1 or last:
             return True
         if every == 0 or (self._published - 1) % every:

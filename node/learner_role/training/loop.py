@@ -533,7 +533,8 @@ class TrainingLoop(Service):
         asked = trio.current_time()
         self.publishing.snapshot_s = self.saving.snapshot_s = 0.0
         with self.time.during(TimeKind.TRAINING):
-            reply, found = await self._call("step", {}, arrays)
+            rate = self.state.live.learning_rate
+            reply, found = await self._call("step", {} if rate is None else {"learning_rate": rate}, arrays)
         took_s, trained_s = trio.current_time() - asked, float(reply["seconds"])
         self.time.move(TimeKind.TRAINING, TimeKind.CHECKPOINT, float(reply.get("blocked_s", 0.0)))
         # The step had to wait for snapshots, since the trainer handles one request after the other.
@@ -591,7 +592,7 @@ class TrainingLoop(Service):
         while not self._leaving and run.forgotten < run.capacity.chain.head.incarnation:
             self.publishing.require_whole()
             step = run.capacity.chain.head.version
-            if not self._is_sending and self.publishing.is_due(step, last=False):
+            if not self._is_sending and run.live.publishes and self.publishing.is_due(step, last=False):
                 if self.publishing.has_room:
                     self._send_out(beside)
                 else:

@@ -1,7 +1,12 @@
-"""Carry out the operator's bans and pardons, which are files in the state directory until they are done."""
+"""Carry out the operator's orders, which are files in the state directory until they are done.
+
+Invariant: an order that cannot be carried out is reported, and removed.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,31 +15,46 @@ from pathlib import Path
 import trio
 
 from learner.ledger.reputation import BAN
+from node.learner_role.scheduling.run_settings import NoSetting, RunSettings
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.bans import Bans
-from node.state.operator_orders import Ban, NoOrder, OperatorDecisions, Pardon, read_order
+from node.state.operator_orders import AnyOrder, Ban, Change, NoOrder, OperatorDecisions, Pardon, Stop, read_order
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
 LOOK_S = 1.0
 """Seconds between two looks for the operator's orders."""
 
+BY_FILE = "an order in the state directory"
+
+
+def interrupt() -> None:
+    """End this program as Ctrl-C does: the training step ends, and its state is saved."""
+    os.kill(os.getpid(), signal.SIGINT)
+
 
 @dataclass(kw_only=True, eq=False)
 class OperatorService(Service):
     """Carries out the operator's decisions, and rejects records that were admitted of peers banned meanwhile.
 
-    `orders`: the files of the decisions. `forgive` is awaited before a pardon is written. It forgets all evidence
-    against the peer besides its audits.
+    `orders`: the files of the decisions. `settings`: what may change. `bans` is None if nothing is leased. `forgive` is
+    awaited before a pardon is written. It forgets all evidence against the peer besides its audits. `stop` ends the
+    program in order.
     """
 
-    bans: Bans
-    forgive: Callable[[PeerId], Awaitable[None]]
+    settings: RunSettings
     orders: OperatorDecisions
+    bans: Bans | None = None
+    forgive: Callable[[PeerId], Awaitable[None]] | None = None
+    stop: Callable[[], None] = interrupt
     _no_orders: set[Path] = field(default_factory=set)
 
     async def run(self) -> None:
         """Look for orders every LOOK_S, and when records must be rejected, until cancelled."""
+        if self.bans is None:
+            while True:
+                await self._obey()
+                await trio.sleep(LOOK_S)
         revisions = self.bans.audits.revisions
         while True:
             revisions.wakeup = trio.Event()  # before the look, so that news that comes meanwhile wakes us
@@ -52,17 +72,34 @@ class OperatorService(Service):
                     self._no_orders.add(path)
                     self.events.trouble(str(error))
                 continue
-            async with self.bans.audits.standings.lock:
-                await self._decide(order)
+            await self._carry_out(order)
             with suppress(OSError):
                 path.unlink()
 
-    async def _decide(self, order: Ban | Pardon) -> None:
+    async def _carry_out(self, order: AnyOrder) -> None:
+        match order:
+            case Change(key=key, value=value, by=by):
+                try:
+                    self.settings.change(key, value, by or BY_FILE)
+                except NoSetting as error:
+                    self.events.trouble(f"An order was not carried out: {error}")
+            case Stop(by=by):
+                self.events.emit("stop_ordered", by=by or BY_FILE)
+                self.stop()
+            case Ban() | Pardon():
+                if self.bans is None:
+                    self.events.trouble("An order about a peer was not carried out: this run leases nothing to peers.")
+                    return
+                async with self.bans.audits.standings.lock:
+                    await self._decide(self.bans, order)
+
+    async def _decide(self, bans: Bans, order: Ban | Pardon) -> None:
         peer = PeerId(order.peer)
         if isinstance(order, Ban):
-            before = await self.bans.audits.standings.recall(peer)
+            before = await bans.audits.standings.recall(peer)
             reason = order.reason[:MAX_REASON_CHARS] or "the operator decided so"
-            await self.bans.ban(peer, replace(before, banned=reason), decision=BAN)
+            await bans.ban(peer, replace(before, banned=reason), decision=BAN)
             return
-        await self.forgive(peer)
-        await self.bans.pardon(peer)
+        if self.forgive is not None:
+            await self.forgive(peer)
+        await bans.pardon(peer)

@@ -275,6 +275,17 @@ def test_a_schedule_goes_on_where_a_checkpoint_left_it(tmp_path: Path, model: Pa
     assert ok(other, "step", rollouts(1))["learning_rate"] == pytest.approx(0.75e-2)
 
 
+def test_a_step_may_name_another_peak_which_stays(model: Path) -> None:
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "decay_steps": 4})
+    rates = [ok(trainer, "step", rollouts(seed), **peak)["learning_rate"] for seed, peak in enumerate(({}, PEAK, {}))]
+    assert rates == pytest.approx([1e-2, 0.75 * 2e-2, 0.5 * 2e-2]), "the schedule goes on"
+    assert not ask(trainer, "step", rollouts(3), learning_rate=0.0)[0]["ok"]
+
+
+PEAK = {"learning_rate": 2e-2}
+
+
 def test_a_learning_rate_decayed_to_nothing_moves_nothing(tmp_path: Path, model: Path) -> None:
     trainer = Trainer()
     ok(trainer, "load", directory=str(model), hyperparameters={**HYPERPARAMETERS, "decay_steps": 1, "decay_floor": 0.0})

@@ -6,11 +6,12 @@ import pytest
 
 from node.rollout_role.session_events import CLOCK_TOLERATED_MS, session_event_handler
 from node.runtime.events import EventLog, Field
+from protocol.work import Window
 from swarm.work.client import Connected, Disconnected
 from tests.support.swarm_fixture import NOW_MS, peer_of, welcome_with
 
 
-def said_of(here_ms: int, *events: Connected | Disconnected) -> list[tuple[str, dict[str, Field]]]:
+def said_of(here_ms: int, *events: Connected | Disconnected | Window) -> list[tuple[str, dict[str, Field]]]:
     """The events of the log that such events of the line become."""
     said: list[tuple[str, dict[str, Field]]] = []
     log = EventLog()
@@ -44,3 +45,7 @@ def test_a_learner_that_answers_and_wants_us_later_is_not_one_that_cannot_be_rea
         ("learner_unreachable", {"reason": "no answer", "retry_s": 0.5}),
         ("turned_away", {"reason": "your key is in use", "retry_s": 6.0}),
     ]
+
+
+def test_a_change_of_the_window_is_an_event() -> None:
+    assert said_of(NOW_MS, Window(staleness=5)) == [("window_changed", {"staleness": 5})]

@@ -6,6 +6,8 @@ or without a script, the page says how to get one, and the forms stay closed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from node.config.swarm_config import SwarmConfig
 from node.reports.html.charts.markup import Child, Fragment, tag
 from node.reports.html.components import section
@@ -20,11 +22,44 @@ LOCKED = (
 
 def learner_orders(view: ViewState, config: SwarmConfig | None, report: SwarmReport) -> Fragment:
     """Return the operator's controls."""
+    settings = [] if config is None else list(_settings(view, config))
     forms = [
-        form("ban", "Ban a peer", _text("peer", "Peer (its id)"), _text("reason", "Reason")),
-        form("pardon", "Pardon a peer", _text("peer", "Peer (its id)")),
+        *settings,
+        form("stop", "Stop after this step"),
+        form("ban", "Ban", _text("peer", "Peer (id or name)"), _text("reason", "Reason")),
+        form("pardon", "Pardon", _text("peer", "Peer (id or name)")),
     ]
-    return _section("Control", forms)
+    said = "A change holds until the learner ends; to keep it, write it into swarm.toml."
+    return _section("Control", [tag("p", said, class_="soft"), *forms])
+
+
+def _settings(view: ViewState, config: SwarmConfig) -> Iterator[Fragment]:
+    """Yield a form for each setting that may change."""
+    if view.staleness:
+        yield _setting(
+            "staleness", "Staleness window S", view.staleness, step="1", least=config.learn.publish_every or 1
+        )
+    rate, every = config.trainer.learning_rate, config.evaluate.every_versions
+    yield _setting("learning_rate", "Learning rate", view.settings.get("learning_rate", rate), step="any", least=0)
+    yield _setting(
+        "every_versions", "Versions between evaluations", view.settings.get("every_versions", every), step="1", least=0
+    )
+    publishes = bool(view.settings.get("publish", 1))
+    yield form(
+        "change",
+        "Hold back new versions" if publishes else "Publish versions again",
+        tag("input", type="hidden", name_="key", value="publish"),
+        tag("input", type="hidden", name_="value", value="0" if publishes else "1", data_number=True),
+    )
+
+
+def _setting(key: str, label: str, value: float, *, step: str, least: float) -> Fragment:
+    field = tag(
+        "input", type="number", name_="value", value=f"{value:g}", step=step, min=f"{least:g}", size=10, required=True
+    )
+    return form(
+        "change", "Change", tag("label", f"{label} ", field), tag("input", type="hidden", name_="key", value=key)
+    )
 
 
 def node_orders(status: NodeStatus | None) -> Fragment:

@@ -28,6 +28,10 @@ NAME = "volery"
 INSTALLER_LABEL = "Installer"
 """The label of the address of install.sh among the addresses of our distribution. pyproject.toml has the address."""
 
+BRING_TORCH = frozenset({"learner", "lora", "transformers"})
+PICK_TORCH = "--torch-backend auto "
+"""uv takes the build of torch that suits the machine, instead of 3 GB of CUDA where there is no such GPU."""
+
 UVX_FOLDERS = frozenset({"archive-v0", "environments-v2"})
 """Folders of uv's cache that hold the environments of uvx."""
 
@@ -54,6 +58,7 @@ class Installation:
         source: address of the wheel that it was made from, or of the checkout; "" if it came from an index.
         extras: the extras that it was made with, as far as that is recorded.
         installer: address of install.sh.
+        typed: the arguments of this start, which uvx is given again.
     """
 
     way: Way
@@ -62,6 +67,7 @@ class Installation:
     source: str = ""
     extras: frozenset[str] = frozenset()
     installer: str = ""
+    typed: tuple[str, ...] = ()
 
 
 def look(python: Path | None = None, prefix: Path | None = None) -> Installation:
@@ -78,7 +84,10 @@ def look(python: Path | None = None, prefix: Path | None = None) -> Installation
     if isinstance(directory := direct.get("dir_info"), dict) and directory.get("editable"):
         return Installation(way=Way.CHECKOUT, python=python, prefix=prefix, source=source, installer=installer)
     way, extras = _way(ours, prefix)
-    return Installation(way=way, python=python, prefix=prefix, source=source, extras=extras, installer=installer)
+    return Installation(
+        way=way, python=python, prefix=prefix, source=source, extras=extras, installer=installer,
+        typed=tuple(sys.argv[1:]),
+    )  # fmt: skip
 
 
 def _address_of_installer(ours: Distribution) -> str:
@@ -126,19 +135,20 @@ def line_for(extra: str, made: Installation) -> str:
     everything = made.extras | {extra}
     quoted = shlex.quote(requirement({extra}, made.source))
     python = shlex.quote(str(made.python))
+    pick = PICK_TORCH if extra in BRING_TORCH and sys.platform == "linux" else ""
     match made.way:
         case Way.INSTALLER:
             return f"curl -LsSf {made.installer} | sh -s -- {' '.join(sorted(everything))}"
         case Way.UV_TOOL:
-            return f"uv tool install {shlex.quote(requirement(everything, made.source))}"
+            return f"uv tool install {pick}{shlex.quote(requirement(everything, made.source))}"
         case Way.UVX:
-            return f"uvx --from {quoted} {NAME}"
+            return f"uvx {pick}--from {quoted} {shlex.join((NAME, *made.typed))}"
         case Way.PIPX:
             return f"pipx runpip {NAME} install {quoted}"
         case Way.CHECKOUT:
             script = Path(unquote(urlsplit(made.source).path)) / "tools" / "bootstrap.sh"
             return f"sh {shlex.quote(str(script))} {shlex.quote(str(made.prefix))} {extra}"
         case Way.UV:
-            return f"uv pip install --python {python} {quoted}"
+            return f"uv pip install {pick}--python {python} {quoted}"
         case Way.PIP:
             return f"{python} -m pip install {quoted}"

@@ -45,7 +45,7 @@ def test_an_installation_of_uv_keeps_its_extras(site: Path, tmp_path: Path) -> N
 def test_a_wheel_is_named_again(site: Path, tmp_path: Path) -> None:
     receipt(tmp_path, '{ name = "volery", path = "/wheels/volery.whl" }')
     (site / "direct_url.json").write_text(json.dumps({"url": "file:///wheels/volery.whl", "archive_info": {}}))
-    assert line_for("learner", made(tmp_path)) == "uv tool install 'volery[learner] @ file:///wheels/volery.whl'"
+    assert line_for("tasks", made(tmp_path)) == "uv tool install 'volery[tasks] @ file:///wheels/volery.whl'"
 
 
 def test_the_installer_is_known_by_what_it_overrides(site: Path, tmp_path: Path) -> None:
@@ -63,10 +63,19 @@ def test_a_damaged_receipt_is_still_one_of_uv(site: Path, tmp_path: Path) -> Non
     assert line_for("tasks", made(tmp_path)) == "uv tool install 'volery[tasks]'"
 
 
-def test_an_environment_of_uvx_is_known_by_its_place(site: Path, tmp_path: Path) -> None:
+def test_torch_is_picked_for_the_machine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt(tmp_path, '{ name = "volery" }')
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert line_for("transformers", made(tmp_path)) == "uv tool install --torch-backend auto 'volery[transformers]'"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert line_for("transformers", made(tmp_path)) == "uv tool install 'volery[transformers]'"
+
+
+def test_uvx_is_given_the_same_command_again(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["volery", "samples", "my swarm"])
     prefix = tmp_path / "uv" / "archive-v0" / "x7"
     prefix.mkdir(parents=True)
-    assert line_for("learner", made(prefix)) == "uvx --from 'volery[learner]' volery"
+    assert line_for("tasks", made(prefix)) == "uvx --from 'volery[tasks]' volery samples 'my swarm'"
 
 
 def test_pipx_adds_to_its_environment(site: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from node.runtime.events import Clock, EventLog
 from node.ui.live_view import ViewState
 from node.ui.terminal import go_on, open_terminal, run_session
 from node.ui.view_updates import follow
+from node.web.address import PATIENCE_S
 from node.web.page import open_page, page_server
 
 EVENTS_FILE = "events.jsonl"
@@ -59,7 +60,13 @@ async def learn(
     with about_keys_of(path):
         to = destination_of(config.notify)
         page = open_page(
-            config.web, kind="learner", title=config.swarm.name, state=state_directory, events=events, config=path
+            config.web,
+            kind="learner",
+            title=config.swarm.name,
+            state=state_directory,
+            events=events,
+            config=path,
+            patience_s=PATIENCE_S,
         )
     notices = LearnerNotices(source=config.swarm.name, kinds=config.notify.events)
     with open_terminal(state, plain=plain) as terminal:

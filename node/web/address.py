@@ -9,10 +9,12 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 import socket
-from contextlib import suppress
+import sys
+import time
 from dataclasses import dataclass
 
 from node.runtime.errors import UsageError
@@ -25,8 +27,18 @@ USUAL_PORTS = range(FIRST_PORT, FIRST_PORT + 32)
 
 BACKLOG = 64
 
+PATIENCE_S = 3.0
+"""Seconds for which a learner tries the port that its page had again: the page server of a learner that was killed
+holds it that long at most."""
+
+PAUSE_S = 0.1
+
+UNREAD_MS = 20_000
+"""Milliseconds after which the system closes a connection whose browser takes nothing of what it is sent. Linux alone
+can do that."""
+
 _LISTEN = re.compile(
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(:(?P<port>\d{1,5}))?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(:(?P<port>[0-9]{1,5}))?"
 )
 
 
@@ -71,15 +83,21 @@ def read_listen(text: str) -> Listen | None:
     return Listen(host=host, port=port)
 
 
-def open_listener(listen: Listen, before: int | None = None) -> socket.socket:
+def open_listener(listen: Listen, before: int | None = None, *, patience_s: float = 0.0) -> socket.socket:
     """Return a listening socket, which a child process may inherit. Raises PortTaken.
 
-    before: the port that the page had, which is tried first if `listen` names none.
+    before: the port that the page had. It is tried first, for `patience_s` while it is in use.
     """
     tried = [listen.port] if listen.port is not None else [*filter(None, [before]), *USUAL_PORTS, 0]
     for port in tried:
-        with suppress(OSError):
-            return _bound(listen.host, port)
+        ends = time.monotonic() + (patience_s if port == before else 0.0)
+        while True:
+            try:
+                return _bound(listen.host, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= ends:
+                    break
+            time.sleep(PAUSE_S)
     shown = f"port {tried[0]} is in use by another program" if listen.port is not None else "no port is free"
     raise PortTaken(
         f"{listen.host}: {shown}, or this machine has no such address. Set [web] listen to another address or port."
@@ -100,6 +118,8 @@ def _bound(host: str, port: int) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         found.bind((host, port))
         found.listen(BACKLOG)
     except OSError:

@@ -82,8 +82,8 @@ class PageDoor:
                 await server.stdin.send_all(msgspec.json.encode(self.terms) + b"\n")
             return await server.wait()
         finally:
-            await server.stdin.aclose()
             with trio.move_on_after(GOODBYE_S, shield=True):
+                await server.stdin.aclose()
                 await server.wait()
             if server.returncode is None:
                 server.kill()

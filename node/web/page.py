@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -17,21 +16,29 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+import psutil
 import trio
 
 from learner.artifacts.regular_file import read_file
-from learner.artifacts.text_files import parse_json
 from node.config.common import LearnerWebSection, WebSection
 from node.runtime.events import EventLog
 from node.web.address import PortTaken, open_listener, read_listen, url_of
 from node.web.door import PageDoor
-from node.web.terms import Kind, PageTerms
+from node.web.terms import LEAST_TOKEN_CHARS, Kind, PageTerms
 from swarm.transport.error_groups import first_cause
 
 FILE = "page.json"
 """File in the state directory with the page's port and token."""
 
-_TOKEN = re.compile(r"[\w-]{16,64}", re.ASCII)
+_TOKEN = re.compile(rf"[\w-]{{{LEAST_TOKEN_CHARS},64}}", re.ASCII)
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file holds."""
+
+    port: int
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +50,26 @@ class Page:
 
 
 def open_page(
-    web: WebSection, *, kind: Kind, title: str, state: Path, events: EventLog, config: Path | None = None
+    web: WebSection,
+    *,
+    kind: Kind,
+    title: str,
+    state: Path,
+    events: EventLog,
+    config: Path | None = None,
+    patience_s: float = 0.0,
 ) -> Page:
     """Open the page of the run with the directory `state`. Raises UsageError if `[web] listen` is no address.
 
-    That no port is free is told in the text, and the run goes on without a page.
+    That no port is free is told in the text, and the run goes on without a page. This waits for `patience_s` at most
+    if the page's last port is in use.
     """
     listen = read_listen(web.listen)
     if listen is None:
         return Page(text="")
     port, token = _before(state)
     try:
-        listener = open_listener(listen, port)
+        listener = open_listener(listen, port, patience_s=patience_s)
     except PortTaken as error:
         return Page(text=f"There is no live page: {error}")
     token = token or secrets.token_urlsafe(18)
@@ -70,6 +85,7 @@ def open_page(
         is_local=listen.is_local,
         hosts=web.hosts,
         pid=os.getpid(),
+        began=psutil.Process().create_time(),
     )
     door = PageDoor(listener=listener, terms=terms, events=events)
     return Page(text=f"Live page: {url_of(listener, token)}", door=door)
@@ -98,10 +114,9 @@ async def page_server() -> AsyncIterator[ServePage]:
 
 def _before(state: Path) -> tuple[int | None, str]:
     """Return the port and the token of the last start; None and "" if they are not known."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        told = parse_json(read_file(state / FILE))
-        port, token = int(told["port"]), str(told["token"])
-        return (port if 0 < port < 1 << 16 else None), (token if _TOKEN.fullmatch(token) else "")
+    with suppress(OSError, ValueError):
+        told = msgspec.json.decode(read_file(state / FILE), type=Remembered)
+        return (told.port if 0 < told.port < 1 << 16 else None), (told.token if _TOKEN.fullmatch(told.token) else "")
     return None, ""
 
 
@@ -110,6 +125,6 @@ def _remember(state: Path, port: int, token: str) -> None:
     with suppress(OSError):  # a full disk: another port and token then, after the next start
         state.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({"port": port, "token": token}, file)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(Remembered(port=port, token=token)))
         draft.replace(state / FILE)

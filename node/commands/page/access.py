@@ -9,6 +9,7 @@ Invariants:
 - Nothing is changed without the token, which never stands in an address that a server sees, nor in a cookie.
 - A name that is not ours is refused, because a foreign name that leads here is a trick.
 - An answer with data goes to our own page, or to a person who opened it.
+- With a proxy's name, everybody may stand before this machine's door: reading needs the token then.
 """
 
 from __future__ import annotations
@@ -62,19 +63,23 @@ class Access:
             return Right.CHANGE
         if self.public:
             return Right.READ_PUBLIC
-        return Right.READ if self.is_local else Right.NOTHING
+        return Right.READ if self.is_local and not self.hosts else Right.NOTHING
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
         """Return why a request is refused before it is looked at; None if it is not."""
         host = headers.get("host", "")
         if not self._is_ours(_name_in(host)):
             return FOREIGN_HOST
-        origin = headers.get("origin", "")
-        if origin and origin.partition("://")[2].lower() != host.lower():
+        if not self._is_from_us(headers.get("origin", ""), host):
             return FOREIGN_ORIGIN
         site = headers.get("sec-fetch-site", "none")
         is_opened = headers.get("sec-fetch-mode") == "navigate" and method == "GET"
         return FOREIGN_ORIGIN if site not in ("same-origin", "none") and not is_opened else None
+
+    def _is_from_us(self, origin: str, host: str) -> bool:
+        """Whether our own page asks. A proxy may put another Host before the program than browsers see."""
+        said = origin.partition("://")[2].lower()
+        return not origin or said == host.lower() or _name_in(said) in self.hosts
 
     def _is_ours(self, name: str) -> bool:
         """Whether a page is served under `name`. An address cannot be made to lead elsewhere, unlike a name."""

@@ -5,7 +5,8 @@ An application for ASGI, on Starlette. Changes travel as server-sent events (HTM
 Invariants:
 
 - Every request passes `access` first.
-- A watcher that does not take an event within SEND_S is dropped. There are at most MAX_WATCHERS.
+- A watcher that takes nothing of what it is sent is dropped, by the system (`node.web.address.UNREAD_MS`). There are
+  at most MAX_WATCHERS.
 - What a request asks for is bounded before it is looked at.
 """
 
@@ -17,13 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import trio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,8 +42,8 @@ from node.runtime.errors import NodeError
 MAX_WATCHERS = 64
 """Browsers that may follow a page at a time. Each costs a connection and what it is sent."""
 
-SEND_S = 20.0
-"""Seconds that a browser has to take an event."""
+BODY_S = 10.0
+"""Seconds in which an order must have come."""
 
 QUIET_S = 15.0
 """Seconds after which something is sent even if nothing has changed, so that a dead connection is noticed."""
@@ -95,8 +95,8 @@ class PageApp:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             scope["right"] = self.access.right_of(headers)
             refused = self.access.refusal(scope["method"], headers)
-            if refused is None and len(scope["query_string"]) > MAX_QUERY_CHARS:
-                refused = Refusal(status=414, text="The question is too long.")
+            if refused is None:
+                refused = _malformed(scope)
             if refused is not None:
                 await _refuse(refused)(scope, receive, send)
             elif scope["path"] == "/events":
@@ -131,11 +131,14 @@ class PageApp:
         board = self._board(right)
         return [board.html(key) for key in self.feed.keys(is_public=right is Right.READ_PUBLIC)]
 
-    def _links(self, right: Right) -> list[tuple[str, str]]:
-        is_public = right is Right.READ_PUBLIC
-        keys = self.feed.keys(is_public=is_public)
+    def _links(self, right: Right) -> list[document.Link]:
+        board, keys = self._board(right), self.feed.keys(is_public=right is Right.READ_PUBLIC)
         links = learner_page.NAVIGATION if self.feed.place.is_learner else node_page.NAVIGATION
-        return [(key, name) for key, name in links if key in keys]
+        return [
+            document.Link(key=key, name=name, is_empty=board.html(key) == learner_page.empty(key).text)
+            for key, name in links
+            if key in keys
+        ]
 
     async def _content(self, request: Request) -> Response:
         """Return the parts for a browser whose script has the token."""
@@ -144,7 +147,7 @@ class PageApp:
             return _refuse(NO_TOKEN)
         told = {
             "title": self._title,
-            "links": self._links(right),
+            "links": [(link.key, link.name, link.is_empty) for link in self._links(right)],
             "parts": self._parts(right),
             "revision": self._board(right).revision,
             "may_change": right is Right.CHANGE,
@@ -152,7 +155,7 @@ class PageApp:
         return JSONResponse(told, headers=HEADERS)
 
     async def _health(self, request: Request) -> Response:
-        """Return the run's state in a word; status 503 if its program has ended."""
+        """Return the run's state in a word, to everybody; status 503 if its program has ended."""
         state = self.feed.live.state
         return PlainTextResponse(f"{state.value}\n", status_code=503 if self.over.is_set() else 200, headers=HEADERS)
 
@@ -189,8 +192,7 @@ class PageApp:
             "status": 200,
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         }
-        if not await _sent(send, start):
-            return
+        await send(start)
         is_over = False
         while not is_over:
             changed = board.since(revision)
@@ -199,12 +201,11 @@ class PageApp:
             parts = [{"id": part.key, "html": part.html} for part in changed]
             told = {"revision": revision, "title": self._title, "parts": parts, "over": is_over}
             event = {"type": "http.response.body", "body": f"data: {json.dumps(told)}\n\n".encode(), "more_body": True}
-            if not await _sent(send, event):
-                return
+            await send(event)
             if not is_over:
                 with trio.move_on_after(QUIET_S):
                     await self._wait_news(board, revision)
-        await _sent(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _wait_news(self, board: Board, revision: int) -> None:
         async with trio.open_nursery() as nursery:
@@ -290,10 +291,13 @@ class PageApp:
         if request.scope["right"] is not Right.CHANGE:
             return _refuse(NO_TOKEN)
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_ORDER_BYTES:
-                return _refuse(Refusal(status=413, text="The order is too long."))
+        with trio.move_on_after(BODY_S) as patience, suppress(ClientDisconnect):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_ORDER_BYTES:
+                    return _refuse(Refusal(status=413, text="The order is too long."))
+        if patience.cancelled_caught:
+            return _refuse(Refusal(status=408, text=f"The order did not come within {BODY_S:.0f} s."))
         try:
             told = await trio.to_thread.run_sync(obey, body, self.feed.place)
         except NodeError as error:
@@ -304,7 +308,7 @@ class PageApp:
         """Return a piece of the page: alone to the script, in a document of its own to a browser without one."""
         if request.headers.get("accept", "").startswith("text/html") and "x-part" not in request.headers:
             text = found.text if found is not None else f"<p>{otherwise}</p>"
-            whole = document.document(title, (), [text], revision=0)
+            whole = document.piece(title, text)
             policy = {"Content-Security-Policy": document.policy()}
             return HTMLResponse(whole, status_code=404 if found is None else 200, headers={**HEADERS, **policy})
         if found is None:
@@ -327,12 +331,15 @@ def _exported(state: Path, with_proofs: bool) -> bytes:
         return path.read_bytes()
 
 
-async def _sent(send: Send, message: Mapping[str, Any]) -> bool:
-    """Send a message; return whether the browser took it in time."""
-    with trio.move_on_after(SEND_S), suppress(OSError, trio.BrokenResourceError):
-        await send(dict(message))
-        return True
-    return False
+def _malformed(scope: Scope) -> Refusal | None:
+    """Return why a request cannot be answered, whoever asks."""
+    if len(scope["query_string"]) > MAX_QUERY_CHARS:
+        return Refusal(status=414, text="The question is too long.")
+    if scope["http_version"] not in ("1.0", "1.1"):  # one connection of HTTP/2 would carry many requests
+        return Refusal(status=505, text="This page speaks HTTP/1.1.")
+    if scope["path"] == "/events" and scope["method"] != "GET":
+        return Refusal(status=405, text="Events are read with GET.")
+    return None
 
 
 def _refuse(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:

@@ -4,6 +4,7 @@ Invariants:
 
 - The page loads nothing from other hosts, and its Content-Security-Policy forbids it.
 - It can be read without a script: then it loads itself again every RELOAD_S seconds.
+- A piece of it that is opened alone, as in another tab, stays as it is.
 - Addresses in it are relative, so that a proxy may show it below a path of its own.
 """
 
@@ -12,12 +13,22 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from node.reports.html.charts.markup import Fragment, inlined, tag
 
 RELOAD_S = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A link to a part of the page. `is_empty`: whether the part has no content yet; then the link is hidden."""
+
+    key: str
+    name: str
+    is_empty: bool = False
 
 
 @cache
@@ -52,8 +63,29 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def document(title: str, links: Sequence[tuple[str, str]], parts: Iterable[str], *, revision: int) -> str:
+def document(title: str, links: Sequence[Link], parts: Iterable[str], *, revision: int) -> str:
     """Return the document. `parts`: markup of the parts, in order. `revision`: the board's, when they were taken."""
+    names = [tag("a", link.name, href=f"#{link.key}", hidden=link.is_empty) for link in links]
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#main", class_="skip"),
+        tag("nav", names, aria_label="Parts of this page"),
+        tag("p", id="connection", role="status", class_="connection", hidden=True),
+        tag("main", Fragment("\n".join(parts)), id="main", tabindex=-1, data_revision=revision),
+        tag("div", id="said", role="status", class_="unseen"),
+        inlined("script", script()),
+    )
+    reload = tag("noscript", tag("meta", http_equiv="refresh", content=str(RELOAD_S)))
+    return _whole(title, body, reload)
+
+
+def piece(title: str, text: str) -> str:
+    """Return a document with one piece of the page, for a browser that opens it alone. `text`: its markup."""
+    back = tag("nav", tag("a", "The whole page", href="./"), aria_label="Back")
+    return _whole(title, tag("body", back, tag("main", Fragment(text), id="main")))
+
+
+def _whole(title: str, body: Fragment, *more: Fragment) -> str:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -61,23 +93,7 @@ def document(title: str, links: Sequence[tuple[str, str]], parts: Iterable[str],
         tag("meta", name_="color-scheme", content="light dark"),
         tag("meta", name_="referrer", content="no-referrer"),
         tag("title", title),
-        tag("noscript", tag("meta", http_equiv="refresh", content=str(RELOAD_S))),
+        more,
         inlined("style", style()),
     )
-    body = tag(
-        "body",
-        tag("a", "Skip to the content", href="#main", class_="skip"),
-        tag("nav", [tag("a", text, href=f"#{key}") for key, text in links], aria_label="Parts of this page"),
-        tag("p", id="connection", role="status", class_="connection", hidden=True),
-        tag("main", Fragment("\n".join(parts)), id="main", tabindex=-1, data_revision=revision),
-        tag("div", id="said", role="status", class_="unseen"),
-        inlined("script", script()),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"
-
-
-def message(title: str, text: str) -> str:
-    """Return a small document with a sentence, for a request that cannot be answered."""
-    head = tag("head", tag("meta", charset="utf-8"), tag("title", title), inlined("style", style()))
-    body = tag("body", tag("main", tag("h1", title), tag("p", text)))
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Only whole lines are read, each once and in order, also when the log is rotated or removed meanwhile.
+- Only whole lines are read, each once and in order, also when the log is rotated, removed or emptied meanwhile.
 - Reading never holds more than a fixed number of bytes, however long the log is.
 """
 
@@ -21,7 +21,7 @@ BEGIN_BYTES = 8 << 20
 second."""
 
 PIECE_BYTES = 1 << 20
-"""Bytes that one call of `read` takes at most."""
+"""Bytes that one call of `read` takes at most, and more than the longest line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +41,45 @@ class EventTail:
     _file: IO[bytes] | None = None
     _rest: bytes = b""
     _is_first: bool = field(default=True, init=False)
+    _is_too_long: bool = field(default=False, init=False)
+    """Whether the line that is being read is too long to be an event, and is skipped up to its end."""
 
-    def read(self) -> list[Logged]:
-        """Return the next events; an empty list if there are none now."""
-        if self._file is None:
-            self._open()
-        if self._file is None:
-            return []
-        piece = self._file.read(PIECE_BYTES)
-        if not piece and self._is_replaced():
-            self._file.close()
-            self._file, self._rest = None, b""
-            self._open()
-            piece = b"" if self._file is None else self._file.read(PIECE_BYTES)
+    def read(self) -> list[Logged] | None:
+        """Return the events of the next piece; None if there is nothing to read now."""
+        piece = self._piece()
+        if not piece:
+            return None
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > PIECE_BYTES:  # no event is that long: the file is no log
-            self._rest = b""
+        if lines and self._is_too_long:
+            del lines[0]
+            self._is_too_long = False
+        if self._is_too_long or len(self._rest) > PIECE_BYTES:
+            self._rest, self._is_too_long = b"", True
         return list(_parsed(lines))
+
+    def close(self) -> None:
+        """Close the file. The next reading opens it from its beginning."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest, self._is_too_long = None, b"", False
+
+    def _piece(self) -> bytes:
+        if self._file is None:
+            self._open()
+        if self._file is None:
+            return b""
+        if piece := self._file.read(PIECE_BYTES):
+            return piece
+        if not self._is_replaced():
+            if os.fstat(self._file.fileno()).st_size < self._file.tell():  # emptied in its place
+                self.close()
+                self._open()
+            return b"" if self._file is None else self._file.read(PIECE_BYTES)
+        if piece := self._file.read(PIECE_BYTES):  # written after the last look, and before the new file came
+            return piece
+        self.close()
+        self._open()
+        return b"" if self._file is None else self._file.read(PIECE_BYTES)
 
     def _open(self) -> None:
         with suppress(OSError):
@@ -65,7 +87,7 @@ class EventTail:
             size = os.fstat(self._file.fileno()).st_size
             if self._is_first and size > BEGIN_BYTES:
                 self._file.seek(size - BEGIN_BYTES)
-                self._file.readline()
+                self._is_too_long = True  # the first line was begun before
             self._is_first = False
 
     def _is_replaced(self) -> bool:

@@ -6,6 +6,7 @@ Invariants:
 
 - Reading and rendering together take at most about one fortieth of a core, however large the run is.
 - A ledger that cannot be read for a moment leaves the parts as they were.
+- What takes long is read and rendered on a thread, so that no browser waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from node.commands.page.event_tail import EventTail
 from node.commands.page.live_run import LiveRun
 from node.commands.page.machine_load import Load, LoadMeter
 from node.commands.page.parts import invite, learner_page, node_page, orders, samples
-from node.commands.page.parts.samples import Wanted
 from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import OwnReport, Role, SwarmReport
 from node.reports.readers.place_report import read_report
@@ -44,6 +44,15 @@ PAUSE_OF_COST = 40.0
 reading took."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A report, the parts made of it for each board, and the processor's seconds that both took."""
+
+    report: SwarmReport | OwnReport | None
+    parts: tuple[dict[str, Fragment], ...]
+    cost_s: float
+
+
 @dataclass(kw_only=True, eq=False)
 class Feed:
     """The parts of one run's page. `board` has everything, `public` what everybody may read."""
@@ -60,12 +69,17 @@ class Feed:
         view = ViewState(role=Role.LEARNER if is_learner else Role.ROLLOUT, title=self.terms.title)
         if config is not None:
             view.batch, view.steps, view.staleness = config.swarm_rollouts, config.learn.steps, config.learn.staleness
-        self.live = LiveRun(view=view)
+        self.live = LiveRun(view=view, began_at=self.terms.began)
         self.meter = LoadMeter(self.terms.pid)
+        self._samples = samples.NewestSamples(self.place.state)
         self._tail = EventTail(path=self.place.state / "events.jsonl")
-        for board, is_public in ((self.board, False), (self.public, True)):
-            for key in self.keys(is_public=is_public):
+        for board in self._boards:
+            for key in self.keys(is_public=board is self.public):
                 board.put(key, learner_page.empty(key).text)
+
+    @property
+    def _boards(self) -> tuple[Board, ...]:
+        return (self.board, self.public) if self.terms.public else (self.board,)
 
     def keys(self, *, is_public: bool) -> list[str]:
         """Return the parts of the page, in order."""
@@ -88,7 +102,7 @@ class Feed:
     # Events
 
     def _catch_up(self) -> None:
-        while logged := self._tail.read():
+        while (logged := self._tail.read()) is not None:
             self.live.take(logged)
         self.live.tick(time.time())
         self._put(self._live_parts())
@@ -99,10 +113,13 @@ class Feed:
             self._catch_up()
 
     def _live_parts(self) -> dict[str, Fragment]:
-        if self.place.is_learner:
-            report = self.report if isinstance(self.report, SwarmReport) else None
-            return learner_page.live_parts(self.live, report)
-        return node_page.live_parts(self.live, self.load, self.status)
+        if not self.place.is_learner:
+            return node_page.live_parts(self.live, self.load, self.status)
+        report = self.report if isinstance(self.report, SwarmReport) else None
+        parts = learner_page.live_parts(self.live, report)
+        if report is not None:
+            parts["orders"] = orders.learner_orders(self.live.view, self.place.config, report)
+        return parts
 
     @property
     def status(self) -> NodeStatus | None:
@@ -119,32 +136,32 @@ class Feed:
 
     async def _read_again(self) -> None:
         while True:
-            began = time.thread_time()
-            cost = await trio.to_thread.run_sync(self._read)
-            self._render_slow()
-            cost += time.thread_time() - began
-            await trio.sleep(max(LEAST_PAUSE_S, PAUSE_OF_COST * cost))
+            reading = await trio.to_thread.run_sync(self._read)
+            if reading.report is not None:
+                self.report = reading.report
+                for board, parts in zip(self._boards, reading.parts, strict=True):
+                    self._put(parts, boards=(board,))
+                self._put(self._live_parts())
+            await trio.sleep(max(LEAST_PAUSE_S, PAUSE_OF_COST * reading.cost_s))
 
-    def _read(self) -> float:
-        """Read the report, on a thread; return the seconds of the processor that it took."""
+    def _read(self) -> Reading:
+        """Read the report, and render what is made of it; on a thread."""
         began = time.thread_time()
+        report: SwarmReport | OwnReport | None = None
+        parts: tuple[dict[str, Fragment], ...] = ()
         with suppress(NodeError):  # no ledger yet, or one that is written just now
-            self.report = read_report(self.place, with_history=True)
-        return time.thread_time() - began
-
-    def _render_slow(self) -> None:
-        report = self.report
+            report = read_report(self.place, with_history=True)
         if isinstance(report, SwarmReport):
-            self._put(learner_page.slow_parts(report, is_public=False), boards=(self.board,))
-            self._put(learner_page.slow_parts(report, is_public=True), boards=(self.public,))
-            self._put({"orders": orders.learner_orders(self.live.view, self.place.config, report)})
-            if (shown := invite.part(self._invite())) is not None:
-                self._put({"invite": shown})
-            if not self.board.html("samples").startswith("<section"):
-                self._put({"samples": samples.part(self.place.state, Wanted())})
-            self._put(self._live_parts())
+            parts = tuple(learner_page.slow_parts(report, is_public=board is self.public) for board in self._boards)
+            parts[0].update(self._of_files())
         elif isinstance(report, OwnReport):
-            self._put(node_page.slow_parts(report))
+            parts = (node_page.slow_parts(report),) * len(self._boards)
+        return Reading(report=report, parts=parts, cost_s=time.thread_time() - began)
+
+    def _of_files(self) -> dict[str, Fragment]:
+        """Return the parts that are made of other files than the ledger."""
+        found = {"invite": invite.part(self._invite()), "samples": self._samples.part()}
+        return {key: part for key, part in found.items() if part is not None}
 
     def _invite(self) -> str:
         with suppress(OSError, UnicodeDecodeError):
@@ -152,7 +169,7 @@ class Feed:
         return ""
 
     def _put(self, parts: dict[str, Fragment], boards: tuple[Board, ...] = ()) -> None:
-        for board in boards or (self.board, self.public):
+        for board in boards or self._boards:
             wanted = set(self.keys(is_public=board is self.public))
             for key, part in parts.items():
                 if key in wanted:

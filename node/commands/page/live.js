@@ -1,7 +1,8 @@
 // The script of a live page. It replaces parts as they change, asks for rows of peers as they come into view, opens
 // numbers, peers and samples in their places, and gives orders with the token that the address ended with.
 // Invariants: the page can be read without it; it asks nobody but its own program; names and messages are put in as
-// text, and markup comes only from the program; the token is kept in memory and in this tab alone.
+// text, and markup comes only from the program; the token is kept in memory and in this tab alone; what somebody reads,
+// opened or types is not replaced under their eyes.
 "use strict";
 
 (() => {
@@ -13,6 +14,7 @@
   let over = false;
 
   root.classList.add("js");
+  if (!("revision" in main.dataset)) return; // a piece of the page, alone in a tab
 
   // The token: from the address once, then from this tab.
   let token = "";
@@ -38,11 +40,12 @@
     return holder.content.firstElementChild;
   };
 
-  // Replacing a part keeps what the reader had opened, selected or focused there.
+  // Replacing a part keeps what the reader had opened, typed or focused there.
   const kept = (part) => ({
     open: [...part.querySelectorAll("details")].map((one) => one.open),
     inner: [...part.querySelectorAll("details.numbers")].map((one) => one.open ? one.innerHTML : null),
-    values: [...part.querySelectorAll("input")].map((one) => one.value),
+    typed: [...part.querySelectorAll("input")].map((one) => one.type !== "hidden" && one.value !== one.defaultValue ? one.value : null),
+    told: [...part.querySelectorAll("form")].map((one) => one.querySelector("output")),
     focus: [...part.querySelectorAll("a, button, input, summary, [tabindex]")].indexOf(document.activeElement),
     scroll: [...part.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]),
   });
@@ -51,7 +54,10 @@
     part.querySelectorAll("details.numbers").forEach((one, place) => {
       if (state.inner[place]) { one.innerHTML = state.inner[place]; one.dataset.filled = "1"; }
     });
-    part.querySelectorAll("input").forEach((one, place) => { if (state.values[place]) one.value = state.values[place]; });
+    part.querySelectorAll("input").forEach((one, place) => {
+      if (one.type !== "hidden" && state.typed[place] != null) one.value = state.typed[place];
+    });
+    part.querySelectorAll("form").forEach((one, place) => { if (state.told[place]) one.append(state.told[place]); });
     part.querySelectorAll(".scroll").forEach((one, place) => {
       if (state.scroll[place]) [one.scrollLeft, one.scrollTop] = state.scroll[place];
     });
@@ -62,39 +68,73 @@
   };
   const isRead = (part) => {
     const selection = getSelection();
-    return selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+    if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return true;
+    const form = document.activeElement && document.activeElement.closest("form");
+    return Boolean(form && part.contains(form));
   };
   const waiting = new Map();
+  const catchUp = () => { for (const [id, html] of [...waiting]) replace(id, html); };
   const replace = (id, html) => {
     const before = document.getElementById(id);
-    if (!before || !main.contains(before)) return;
-    if (id === "peers" && document.getElementById("live-peers")) { refreshPeers(html); return; }
+    if (!before || !main.contains(before) || "asked" in before.dataset) return;
     if (isRead(before)) { waiting.set(id, html); return; }
     waiting.delete(id);
     const after = element(html);
+    if (id === "peers" && peers && refreshPeers(after)) return;
+    swap(before, after);
+  };
+  const swap = (before, after) => {
     const state = kept(before);
     before.replaceWith(after);
-    restore(after, state);
     equip(after);
+    restore(after, state);
   };
-  document.addEventListener("selectionchange", () => {
-    for (const [id, html] of [...waiting]) replace(id, html);
-  });
+  document.addEventListener("selectionchange", catchUp);
+  document.addEventListener("focusout", () => setTimeout(catchUp, 1000)); // not between the press and the click
+
+  // Links to parts without content are hidden.
+  const showLinks = () => {
+    for (const link of document.querySelectorAll("body > nav a")) {
+      const part = document.getElementById(link.hash.slice(1));
+      link.hidden = !part || !part.hasChildNodes();
+    }
+  };
+
+  // Times are the program's, in UTC; a reader's clock says more.
+  const pad = (number) => String(number).padStart(2, "0");
+  const localTime = (one) => {
+    const at = new Date(one.dateTime);
+    if (Number.isNaN(at.getTime())) return;
+    const clock = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+    const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+    one.title = `${one.textContent}; here ${day} ${clock}`;
+    one.textContent = at.toDateString() === new Date().toDateString() ? clock : `${day} ${clock.slice(0, 5)}`;
+  };
 
   // Following the run: server-sent events, read with fetch, which can carry the token.
   const take = (told) => {
     revision = told.revision;
     if (told.title) document.title = told.title;
     for (const part of told.parts) replace(part.id, part.html);
+    if (told.parts.length) { catchUp(); showLinks(); }
     if (told.over) {
       over = true;
       warn("The program has ended. This page shows its last state, and comes back when the program does.");
     }
   };
+  const SILENT_S = 50; // the program says something every 15 s, unless the connection is dead
   const follow = async () => {
-    const answer = await ask(`events?after=${revision}`, { cache: "no-store" });
+    const patience = new AbortController();
+    let timer = setTimeout(() => patience.abort(), 1000 * SILENT_S);
+    try { return await listen(patience.signal, () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => patience.abort(), 1000 * SILENT_S);
+    }); } finally { clearTimeout(timer); patience.abort(); }
+  };
+  const listen = async (signal, heard) => {
+    const answer = await ask(`events?after=${revision}`, { cache: "no-store", signal });
     if (answer.status === 401) { warn(await answer.text()); return "locked"; }
-    if (!answer.ok) throw new Error(await answer.text());
+    if (!answer.ok) { warn(await answer.text()); return "refused"; }
     warn("");
     over = false;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -102,6 +142,7 @@
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return "ended";
+      heard();
       text += value;
       for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
         const event = text.slice(0, end);
@@ -116,7 +157,7 @@
       try {
         const how = await follow();
         if (how === "locked") return;
-        failures = 0;
+        if (how === "ended") failures = 0;
         revision = 0; // another server counts anew
       } catch {
         if (!over) warn("The program does not answer. It may be starting again; this page tries on.");
@@ -136,9 +177,10 @@
     document.title = told.title;
     revision = told.revision;
     main.replaceChildren(...told.parts.map(element).filter(Boolean));
+    peers = null;
     const nav = document.querySelector("body > nav");
-    nav.replaceChildren(...told.links.map(([key, name]) => Object.assign(document.createElement("a"), {
-      href: `#${key}`, textContent: name,
+    nav.replaceChildren(...told.links.map(([key, name, hidden]) => Object.assign(document.createElement("a"), {
+      href: `#${key}`, textContent: name, hidden,
     })));
     equip(main);
   };
@@ -147,13 +189,15 @@
   const ROW = 33;
   const STEP = 50;
   let peers = null;
+  const headings = (table) => [...table.querySelectorAll("th[data-key]")].map((one) => one.dataset.key).join();
   const windowed = (table) => {
     const scroll = table.closest(".scroll");
-    peers = { table, scroll, body: table.tBodies[0], first: 0, by: "", way: "down", find: "", total: Number(table.dataset.total), asked: "" };
+    const { by, way, find } = peers || { by: "", way: "down", find: "" };
+    peers = { table, scroll, body: table.tBodies[0], first: 0, by, way, find, asked: "", headings: headings(table) };
     const label = document.createElement("label");
     label.htmlFor = "find";
     label.textContent = "Find a peer by name, id or engine";
-    const input = Object.assign(document.createElement("input"), { type: "search", id: "find", autocomplete: "off" });
+    const input = Object.assign(document.createElement("input"), { type: "search", id: "find", autocomplete: "off", value: find });
     const line = document.createElement("p");
     line.className = "find";
     line.append(label, input);
@@ -168,7 +212,7 @@
       button.type = "button";
       button.append(...heading.childNodes);
       heading.append(button);
-      heading.setAttribute("aria-sort", "none");
+      heading.setAttribute("aria-sort", heading.dataset.key !== by ? "none" : way === "up" ? "ascending" : "descending");
       button.addEventListener("click", () => {
         const again = peers.by === heading.dataset.key && peers.way === "down";
         [peers.by, peers.way, peers.first] = [heading.dataset.key, again ? "up" : "down", 0];
@@ -182,7 +226,7 @@
       const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 15);
       if (Math.abs(first - peers.first) >= 10) { peers.first = first; load(false); }
     }, { passive: true });
-    load(true);
+    load(false);
   };
   const spacer = (rows) => {
     const row = document.createElement("tr");
@@ -193,51 +237,55 @@
   const load = async (isNew) => {
     const { first, by, way, find } = peers;
     const asked = `peers?first=${first}&count=${STEP}&by=${encodeURIComponent(by)}&way=${way}&find=${encodeURIComponent(find)}`;
-    if (!isNew && asked === peers.asked) return;
     peers.asked = asked;
     const answer = await ask(asked);
     if (!answer.ok || peers.asked !== asked) return;
     const { total, rows } = await answer.json();
-    peers.total = total;
     const holder = document.createElement("template");
     holder.innerHTML = rows.join("");
     const focused = document.activeElement && peers.body.contains(document.activeElement)
       ? document.activeElement.closest("tr").dataset.peer : "";
     const found = [...holder.content.children];
+    found.forEach((row, place) => row.setAttribute("aria-rowindex", first + place + 2));
     peers.body.replaceChildren(
       ...(first > 0 ? [spacer(first)] : []), ...found,
       ...(total > first + found.length ? [spacer(total - first - found.length)] : []),
     );
-    peers.table.setAttribute("aria-rowcount", total);
+    peers.table.setAttribute("aria-rowcount", total + 1);
     if (focused) {
       const link = peers.body.querySelector(`tr[data-peer="${CSS.escape(focused)}"] a`);
       if (link) link.focus({ preventScroll: true });
     }
     if (isNew) say(`${total} peers.`);
   };
-  const refreshPeers = (html) => {
-    const table = element(html).querySelector("#live-peers");
-    if (!table) return;
-    const caption = peers.table.caption;
-    if (table.caption) caption.textContent = table.caption.textContent;
-    if (!peers.body.querySelector("tr.opened")) load(true);
+  // Whether the table could be kept: it loads its rows again, so that its place and its search stay.
+  const refreshPeers = (part) => {
+    const table = part.querySelector("#live-peers");
+    if (!table || !peers.table.isConnected || headings(table) !== peers.headings) return false;
+    peers.table.caption.textContent = table.caption.textContent;
+    load(false);
+    return true;
   };
+  // A peer opens below the table: there it is as wide as the page, and stays when rows change.
   const open = async (link) => {
-    const row = link.closest("tr");
-    if (row.nextElementSibling && row.nextElementSibling.classList.contains("opened")) {
-      row.nextElementSibling.remove();
-      link.setAttribute("aria-expanded", "false");
-      return;
-    }
     const answer = await ask(link.getAttribute("href"));
-    const cell = document.createElement("td");
-    cell.colSpan = row.cells.length;
-    if (answer.ok) cell.append(element(await answer.text())); else cell.textContent = await answer.text();
-    const opened = document.createElement("tr");
-    opened.className = "opened";
-    opened.append(cell);
-    row.after(opened);
-    link.setAttribute("aria-expanded", "true");
+    const close = Object.assign(document.createElement("button"), { type: "button", textContent: "Close" });
+    const opened = document.createElement("div");
+    opened.id = "opened";
+    opened.tabIndex = -1;
+    opened.setAttribute("role", "region");
+    opened.setAttribute("aria-label", `Peer ${link.textContent}`);
+    opened.append(close, answer.ok ? element(await answer.text()) : await answer.text());
+    const before = document.getElementById("opened");
+    if (before) before.remove();
+    peers.scroll.parentElement.after(opened);
+    close.addEventListener("click", () => {
+      opened.remove();
+      const again = peers.body.querySelector(`a[href="${CSS.escape(link.getAttribute("href"))}"]`);
+      (again || peers.scroll).focus();
+    });
+    opened.focus({ preventScroll: true });
+    opened.scrollIntoView({ block: "nearest" });
   };
 
   // Numbers of a plot, when they are opened.
@@ -273,6 +321,7 @@
     for (const details of part.querySelectorAll("details.numbers[data-plot]")) {
       details.addEventListener("toggle", () => { if (details.open) fill(details); });
     }
+    for (const one of part.querySelectorAll("time[datetime]")) localTime(one);
   };
 
   document.addEventListener("click", (event) => {
@@ -292,14 +341,19 @@
     if (form.dataset.order) { event.preventDefault(); await order(form); return; }
     if (form.classList.contains("ask")) {
       event.preventDefault();
-      const answer = await ask(`samples?${new URLSearchParams(new FormData(form))}`);
-      const section = form.closest("section");
-      if (answer.ok) section.replaceWith(element(await answer.text()));
+      const wanted = new URLSearchParams(new FormData(form));
+      const answer = await ask(`samples?${wanted}`);
+      if (!answer.ok) return;
+      const section = element(await answer.text());
+      if ([...wanted.values()].some(Boolean)) section.dataset.asked = ""; // the newest version's would be another answer
+      swap(form.closest("section"), section);
+      say("The samples are shown.");
     }
   });
   const skip = document.querySelector(".skip");
   skip.addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
   equip(main);
+  showLinks();
   upgrade().finally(followOn);
 })();

@@ -2,7 +2,11 @@
 
 A pure core: it is fed events and the time.
 
-Invariant: it stays bounded however long the run is.
+Invariants:
+
+- It stays bounded however long the run is.
+- The state of an earlier start, which the same log tells of, is not that of the program that runs. What was learned
+  and noticed before stays.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from statistics import median
 
 from node.commands.page.event_tail import Logged
 from node.reports.model.report import Role
-from node.ui.live_view import ViewState
+from node.ui.live_view import Rate, ViewState
 from node.ui.view_updates import apply
 
 MOMENTS = 33
 """Training steps whose times give the pace: enough for a median that a publication or an evaluation does not move."""
+
+
+MOST_PEERS = 4096
+"""Peers that are remembered. With more, those that have left are forgotten."""
 
 
 class State(Enum):
@@ -40,20 +48,27 @@ class LiveRun:
     """What the events of one program tell. `view` is what a terminal would show."""
 
     view: ViewState
+    began_at: float = 0.0
+    """When the program began, in seconds since 1970."""
     is_over: bool = False
     """Whether the program has ended."""
     last_at: float = 0.0
     """When the newest event was logged, in seconds since 1970."""
-    _began_at: float | None = None
+    tokens: Rate = field(default_factory=Rate)
+    """How fast admitted tokens come."""
+    _first_at: float | None = None
+    _has_begun: bool = False
     _moments: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
 
     def take(self, logged: Iterable[Logged]) -> None:
         """Take the next events."""
         for one in logged:
-            if self._began_at is None:
-                self._began_at = one.at
+            if self._first_at is None:
+                self._first_at = one.at
+            if not self._has_begun and one.at >= self.began_at:
+                self._begin()
             self.last_at = max(self.last_at, one.at)
-            self.view.now_s = max(0.0, one.at - self._began_at)
+            self.view.now_s = max(0.0, one.at - self._first_at)
             apply(self.view, one.event, one.fields)
             match one.event, one.fields:
                 case "step", {"step": int(step)}:
@@ -62,15 +77,43 @@ class LiveRun:
                     self._moments.append((one.at, step))
                 case "incarnation_began" | "trainer_restarted", _:
                     self._moments.clear()
+                case "peer_joined", _ if len(self.view.peers) > MOST_PEERS:
+                    self.view.peers = {peer.peer: peer for peer in self.view.present}
 
     def tick(self, now: float) -> None:
         """Move the clock, for rates. `now` is in seconds since 1970."""
-        if self._began_at is not None:
-            self.view.tick(max(self.view.now_s, now - self._began_at))
+        if not self._has_begun and now >= self.began_at:
+            self._begin()
+        if self._first_at is not None:
+            self.view.tick(max(self.view.now_s, now - self._first_at))
+            self.tokens.sample(self.view.now_s, self.view.tokens)
+
+    def _begin(self) -> None:
+        """Forget what holds for one start alone."""
+        before = self.view
+        self._has_begun = True
+        self.tokens = Rate()
+        self._moments.clear()
+        self.view = ViewState(
+            role=before.role,
+            title=before.title,
+            step=before.step,
+            steps=before.steps,
+            batch=before.batch,
+            staleness=before.staleness,
+            newest=before.newest,
+            rewards=before.rewards,
+            entropies=before.entropies,
+            greedy=before.greedy,
+            sampled=before.sampled,
+            pass_at=before.pass_at,
+            notices=before.notices,
+            now_s=before.now_s,
+        )
 
     def clock_of(self, at_s: float) -> float:
         """Return a time of the view, such as a notice's, in seconds since 1970."""
-        return at_s + (self._began_at or 0.0)
+        return at_s + (self._first_at or 0.0)
 
     @property
     def state(self) -> State:

@@ -79,6 +79,7 @@ def _config(socket: int) -> Config:
     config.bind = [f"fd://{socket}"]
     config.accesslog = None
     config.errorlog = "-"
+    config.loglevel = "WARNING"
     config.include_server_header = False
     config.graceful_timeout = GOODBYE_S
     config.keep_alive_timeout = 15.0
@@ -93,8 +94,12 @@ async def _stop_with_parent(app: PageApp, stop: trio.Event) -> None:
             pass
     app.feed.end()
     app.over.set()
-    await trio.sleep(GOODBYE_S)
+    with trio.move_on_after(GOODBYE_S):
+        while app.watchers:
+            await trio.sleep(0.05)
     stop.set()
+    await trio.sleep(GOODBYE_S)
+    os._exit(0)  # a browser that reads nothing would hold the port, which the run's next start needs
 
 
 async def _stop_when_idle(app: PageApp, stop: trio.Event) -> None:

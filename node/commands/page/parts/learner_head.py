@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from learner.provisioning.estimation.learner_time import BLOCKED, LearnerTime, TimeKind
 from node.commands.page.live_run import LiveRun, State
@@ -10,8 +11,15 @@ from node.reports.html.charts.markup import Child, Fragment, num, strangers, tag
 from node.reports.html.components import section
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
+from node.ui.live_view import Notice
 
-NOTICES_SHOWN = 12
+READING = "Reading the ledger..."
+"""What stands for a part until the first report is read, which takes seconds if the run is long."""
+
+NOTICES_SHOWN = 8
+OLDER_SHOWN = 40
+"""Notices that are listed, and older ones that can be opened."""
+
 SPARK = (220, 44)
 """Size of the line of rewards, in pixels."""
 
@@ -63,16 +71,20 @@ def _score(live: LiveRun, report: SwarmReport | None) -> Fragment:
     view = live.view
     greedy = view.greedy if view.greedy is not None else scores[-1].greedy if scores else None
     if greedy is not None:
-        first = scores[0].greedy if scores else greedy
-        more = f"{greedy - first:+.3f} since the start" if scores else "the first evaluation"
+        more = "" if report is None else "the first evaluation"
+        if len(scores) > 1:
+            more = f"{greedy - scores[0].greedy:+.3f} since the start"
         return _figure("Held-out score, greedy", f"{greedy:.3f}", more, view.rewards)
     if view.rewards:
         return _figure("Mean training reward", f"{view.rewards[-1]:.3f}", "of the last step", view.rewards)
-    return _figure("Held-out score, greedy", words.NOTHING, "not evaluated yet", ())
+    return _figure("Held-out score, greedy", words.NOTHING, READING if report is None else "not evaluated yet", ())
 
 
 def _figure(name: str, value: str, more: str, rewards: Sequence[float]) -> Fragment:
-    line = [spark(rewards), tag("p", "training reward of the last steps", class_="soft")] if len(rewards) > 1 else []
+    line: list[Fragment] = []
+    if len(rewards) > 1:
+        said = f"training reward of the last {len(rewards)} steps, {min(rewards):.2f} to {max(rewards):.2f}"
+        line = [spark(rewards), tag("p", said, class_="soft")]
     told = tag("dl", tag("dt", name), tag("dd", tag("b", value), tag("span", more, class_="soft")))
     return tag("div", told, line, class_="lead")
 
@@ -130,6 +142,15 @@ def _shares(time: LearnerTime) -> Iterator[tuple[str, str, float]]:
 
 def notices(live: LiveRun) -> Fragment:
     """Return the newest notices, the newest first, with their times."""
-    newest = list(live.view.notices)[: -NOTICES_SHOWN - 1 : -1]
-    rows = [tag("li", tag("time", words.moment(round(1000 * live.clock_of(n.at_s)))), " ", n.text) for n in newest]
-    return section("notices", "Notices", tag("ol", rows) if rows else tag("p", "Nothing has happened yet."))
+    rows = [_notice(live, n) for n in reversed(live.view.notices)][: NOTICES_SHOWN + OLDER_SHOWN]
+    if not rows:
+        return section("notices", "Notices", tag("p", "Nothing has happened yet."))
+    newest, older = rows[:NOTICES_SHOWN], rows[NOTICES_SHOWN:]
+    more = tag("details", tag("summary", "Older notices"), tag("ol", older)) if older else None
+    return section("notices", "Notices", tag("ol", newest), more)
+
+
+def _notice(live: LiveRun, notice: Notice) -> Fragment:
+    at_s = live.clock_of(notice.at_s)
+    told = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+    return tag("li", tag("time", words.moment(round(1000 * at_s)), datetime=told), " ", tag("span", notice.text))

@@ -8,8 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from node.commands.page.live_run import LiveRun
 from node.commands.page.parts import learner_head, peers, versions
 from node.reports.charts.cost_curve import costs_of
@@ -17,22 +15,21 @@ from node.reports.charts.learning_curve import lead
 from node.reports.charts.run_curves import plots
 from node.reports.html.charts.data_table import numbers
 from node.reports.html.charts.markup import Fragment, tag
+from node.reports.html.components import section
 from node.reports.html.run_page import parts as report_parts
 from node.reports.model.report import SwarmReport
 
 ORDER = (
-    "head", "alarms", "notices", "learned", "figures", "peers", "plots", "versions", "samples", "plans", "costs",
-    "bans", "rejected", "by-lag", "reach", "story", "invite", "orders",
+    "head", "alarms", "learned", "figures", "notices", "peers", "invite", "plots", "versions", "samples", "plans",
+    "costs", "orders", "bans", "rejected", "by-lag", "reach", "story",
 )  # fmt: skip
 """The parts of the page, in their order."""
 
 NAVIGATION = (
-    ("learned", "Learning"), ("peers", "Peers"), ("plots", "Plots"), ("versions", "Versions"), ("samples", "Samples"),
-    ("plans", "Plan"), ("costs", "Cost"), ("invite", "Invite"), ("orders", "Control"),
+    ("learned", "Learning"), ("notices", "Notices"), ("peers", "Peers"), ("invite", "Invite"), ("plots", "Plots"),
+    ("versions", "Versions"), ("samples", "Samples"), ("plans", "Plan"), ("costs", "Cost"), ("orders", "Control"),
+    ("story", "Summary"),
 )  # fmt: skip
-
-LIVE = frozenset({"head", "notices", "versions"})
-"""Parts that change with events; the others change when the report is read again."""
 
 PUBLIC = frozenset({"head", "learned", "figures", "plots", "peers", "versions", "by-lag"})
 """Parts of a public page."""
@@ -40,11 +37,14 @@ PUBLIC = frozenset({"head", "learned", "figures", "plots", "peers", "versions", 
 
 def live_parts(live: LiveRun, report: SwarmReport | None) -> dict[str, Fragment]:
     """Return the parts that change with events."""
-    return {
+    found = {
         "head": learner_head.head(live, report),
         "notices": learner_head.notices(live),
         "versions": versions.part(live.view, report),
     }
+    if report is None:
+        found["learned"] = section("learned", "What was learned", tag("p", learner_head.READING))
+    return found
 
 
 def slow_parts(report: SwarmReport, *, is_public: bool) -> dict[str, Fragment]:
@@ -69,8 +69,3 @@ def numbers_of(report: SwarmReport, key: str) -> Fragment | None:
 def visible_keys(*, is_public: bool) -> list[str]:
     """Return the keys of the parts on a page, in order."""
     return [key for key in ORDER if not is_public or key in PUBLIC]
-
-
-def navigation(parts: Mapping[str, str], *, is_public: bool) -> list[tuple[str, str]]:
-    """Return the links at the top: keys and names of parts that have content."""
-    return [(key, name) for key, name in NAVIGATION if parts.get(key) and (not is_public or key in PUBLIC)]

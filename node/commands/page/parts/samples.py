@@ -1,16 +1,18 @@
 """Make the part of a page with samples: prompts, completions and rewards of one version, the best and the worst.
 
-`Samples` reads them from the learner's files; `part` is pure.
+Both `part` and `NewestSamples` read the learner's files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.commands.samples.command import samples_of
 from node.commands.samples.view import Shown, ShownCompletion, ShownGroup
+from node.learner_role.metrics.sample_store import FILE
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.components import section
 from node.runtime import formatting as words
@@ -34,6 +36,26 @@ class Wanted:
     best: int = BEST
     worst: int = WORST
     find: str = ""
+
+
+@dataclass(eq=False)
+class NewestSamples:
+    """The samples of the newest version, which are read again only when there are others."""
+
+    state: Path
+    _seen: tuple[int, int] | None = None
+
+    def part(self) -> Fragment | None:
+        """Return the section; None if it is as before."""
+        now = (0, 0)
+        with suppress(OSError):
+            # A row that is written lands in the write-ahead log, if there is one.
+            files = [path.stat() for path in self.state.glob(f"{FILE}*")]
+            now = (sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0))
+        if now == self._seen:
+            return None
+        self._seen = now
+        return part(self.state, Wanted())
 
 
 def part(state: Path, wanted: Wanted) -> Fragment:

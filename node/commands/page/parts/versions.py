@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from node.commands.page.parts.learner_head import READING
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Fragment, tag
 from node.reports.html.components import section
@@ -11,13 +12,14 @@ from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 from node.ui.live_view import ViewState
 
-VERSIONS_LISTED = 20
+VERSIONS_LISTED = 12
 
 
 def part(view: ViewState, report: SwarmReport | None) -> Fragment:
     """Return the newest versions: when each was published, what had to be sent, and how many nodes generate with it."""
-    versions = () if report is None else report.versions[-VERSIONS_LISTED:]
-    if report is None or not versions:
+    if report is None:
+        return section("versions", "Versions", tag("p", READING))
+    if not (versions := report.versions[-VERSIONS_LISTED:]):
         return section("versions", "Versions", tag("p", "No version is published yet."))
     installed = Counter(peer.installed for peer in view.present if peer.installed)
     rows = [

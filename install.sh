@@ -16,6 +16,7 @@
 #
 # Variables: VOLERY_FROM    a wheel, as a path or an address, instead of the package index; `.` is a checkout
 #            VOLERY_INDEX   a package index that is searched before the usual one
+#            VOLERY_PINS    file or address of the versions that were tested together; empty: the newest that fit
 #            VOLERY_TORCH   backend of torch as uv names it (cpu, auto, cu128); empty: torch of the usual index
 #            VOLERY_UV      address of uv's installer
 #            VOLERY_PYTHON  Python for the environment, as uv takes it
@@ -25,6 +26,10 @@ set -eu
 # VOLERY_FROM means the distribution `volery` of the package index.
 VOLERY_FROM=${VOLERY_FROM:-}
 VOLERY_INDEX=${VOLERY_INDEX:-}
+case $VOLERY_FROM in
+    */ | . | ..) VOLERY_PINS=${VOLERY_PINS-$VOLERY_FROM/constraints.txt} ;;
+    *) VOLERY_PINS=${VOLERY_PINS-https://example.invalid/volery/constraints.txt} ;;
+esac
 VOLERY_UV=${VOLERY_UV:-https://astral.sh/uv/install.sh}
 VOLERY_AGAIN=${VOLERY_AGAIN:-curl -LsSf https://example.invalid/volery/install.sh | sh}
 
@@ -127,10 +132,22 @@ requirement() { # requirement EXTRAS: what uv is asked for, by name or from a wh
     esac
 }
 
+get_pins() { # writes $work/pins.txt, without the library whose version is overridden
+    case $VOLERY_PINS in
+        '') : >"$work/all-pins.txt" ;;
+        *://*) download "$VOLERY_PINS" "$work/all-pins.txt" ;;
+        *) cp "$VOLERY_PINS" "$work/all-pins.txt" ;;
+    esac || fail "the tested versions cannot be read from $VOLERY_PINS. Check the network, or take the newest ones:" \
+        "export VOLERY_PINS=" "and then run this again: $VOLERY_AGAIN"
+    grep -v '^fastecdsa==' "$work/all-pins.txt" >"$work/pins.txt" || true
+}
+
 install_volery() { # install_volery EXTRA...
     printf '%s\n' "$OVERRIDES" >"$work/overrides.txt"
+    get_pins
     wanted=$(requirement "$@")
-    set -- tool install --upgrade --python "$VOLERY_PYTHON" --overrides "$work/overrides.txt"
+    set -- tool install --upgrade --python "$VOLERY_PYTHON" --overrides "$work/overrides.txt" \
+        --constraints "$work/pins.txt"
     [ -z "$VOLERY_TORCH" ] || set -- "$@" --torch-backend "$VOLERY_TORCH"
     [ -z "$VOLERY_INDEX" ] || set -- "$@" --index "$VOLERY_INDEX"
     say "installing $wanted into $("$UV" tool dir)/volery, an environment of its own"

@@ -67,7 +67,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     search = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"  # uv is one of the developers' packages
     environment = {**kept, "HOME": str(home), "PATH": search, "COLUMNS": "500", "UV_PYTHON_DOWNLOADS": "never"}
     environment |= {"UV_TOOL_DIR": str(home / "tools"), "UV_TOOL_BIN_DIR": str(home / "bin")}
-    environment |= {"VOLERY_PYTHON": sys.executable}
+    environment |= {"VOLERY_PYTHON": sys.executable, "VOLERY_PINS": str(ROOT / "constraints.txt")}
     with index_of(place / "wheels") as index, (ROOT / "install.sh").open() as script:
         done = subprocess.run(
             ["sh", "-s", "--", "base"],

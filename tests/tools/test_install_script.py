@@ -24,7 +24,10 @@ case "$*" in
     "tool dir") echo "$STUB/tools" ;;
     "tool install"*)
         echo "$*" >"$STUB/asked"
-        while [ $# -gt 1 ]; do [ "$1" != --overrides ] || cp "$2" "$STUB/overrides"; shift; done
+        while [ $# -gt 1 ]; do
+            case $1 in --overrides | --constraints) cp "$2" "$STUB/$(echo "$1" | tr -d -)" ;; esac
+            shift
+        done
         [ -z "${UV_SAYS:-}" ] || { echo "$UV_SAYS"; exit 2; } ;;
 esac
 """
@@ -38,8 +41,10 @@ case "$1" in
 esac
 """
 
-TOOLS = ("sh", "basename", "cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "kill", "mkdir", "mktemp", "rm")
-MORE_TOOLS = ("sleep", "tail", "tr", "uname")
+TOOLS = (
+    "sh", "basename", "cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "mkdir", "mktemp", "rm", "sleep", "tail",
+    "tr", "uname",
+)  # fmt: skip
 
 
 def program(path: Path, text: str) -> None:
@@ -51,21 +56,22 @@ def program(path: Path, text: str) -> None:
 @pytest.fixture
 def stub(tmp_path: Path) -> Path:
     """A home directory, and a PATH with few programs: a uv that notes what it is asked, a volery, no NVIDIA driver."""
-    for name in (*TOOLS, *MORE_TOOLS):
+    (tmp_path / "bin").mkdir()
+    for name in TOOLS:
         found = shutil.which(name)
-        assert found or name == "kill", name
-        if found:
-            (tmp_path / "bin").mkdir(exist_ok=True)
-            (tmp_path / "bin" / name).symlink_to(found)
+        assert found, name
+        (tmp_path / "bin" / name).symlink_to(found)
     program(tmp_path / "bin" / "uv", UV)
     program(tmp_path / "bin" / "volery", VOLERY)
     (tmp_path / "home").mkdir()
     return tmp_path
 
 
-def run(stub: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(stub: Path, *arguments: str, pins: str | None = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """As people do it: the script comes through a pipe."""
     environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub), "TMPDIR": str(stub)}
+    if pins is not None:
+        environment["VOLERY_PINS"] = pins
     with SCRIPT.open() as script:
         return subprocess.run(
             ["sh", "-s", "--", *arguments],
@@ -143,6 +149,23 @@ def test_a_wheel_and_an_index_may_be_named(stub: Path) -> None:
     assert "--torch-backend" not in asked(stub)
     run(stub, VOLERY_FROM="https://example.invalid/volery.whl")
     assert asked(stub).endswith("volery[transformers] @ https://example.invalid/volery.whl")
+
+
+def test_a_checkout_brings_its_own_pins(stub: Path) -> None:
+    checkout = stub / "a checkout"
+    checkout.mkdir()
+    (checkout / "constraints.txt").write_text("fastecdsa==2.3.2\ntorch==2.13.0\n")
+    done = run(stub, pins=None, VOLERY_FROM=f"{checkout}/")
+    assert done.returncode == 0, done.stderr
+    assert (stub / "constraints").read_text() == "torch==2.13.0\n"
+    assert asked(stub).endswith(f"volery[transformers] @ file://{checkout}")
+
+
+def test_pins_that_cannot_be_read_are_told(stub: Path) -> None:
+    done = run(stub, pins="file:///nowhere/constraints.txt")
+    assert done.returncode == 1
+    assert "the tested versions cannot be read from file:///nowhere/constraints.txt" in done.stderr
+    assert "    export VOLERY_PINS=\n" in done.stderr
 
 
 @pytest.mark.parametrize(

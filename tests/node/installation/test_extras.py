@@ -94,6 +94,18 @@ def test_a_learner_is_told_at_its_start_of_what_it_would_miss_later(tmp_path: Pa
     assert "`volery learn` needs the extra 'learner', which is not installed (scipy is missing)" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["join", "volery1broken"], ["learn", "absent.toml"]], ids=" ".join)
+def test_a_start_warns_of_another_owner_of_our_names(arguments: list[str], tmp_path: Path) -> None:
+    info = tmp_path / "other_swarm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-swarm\nVersion: 1.0\n")
+    (info / "RECORD").write_text("swarm/__init__.py,,\n")
+    told = volery(arguments, tmp_path, []).stderr.splitlines()
+    assert told[0].startswith("volery: warning: another distribution in this environment has a package")
+    assert "swarm (of other-swarm)" in told[0]
+    assert told[1].startswith("volery: usage:")
+
+
 def test_a_commands_help_needs_no_extra(tmp_path: Path) -> None:
     done = volery(["demo", "--help"], tmp_path, ["scipy"])
     assert (done.returncode, done.stderr) == (0, "")

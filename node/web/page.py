@@ -98,6 +98,12 @@ def serve_nothing(page: Page) -> None:
     """Serve no page: what stands for the server before it is there."""
 
 
+def local_url(state: Path) -> str:
+    """Return the address of the page that the run in `state` last had on this machine; "" if it had none."""
+    port, token = _before(state)
+    return f"http://127.0.0.1:{port}/#token={token}" if port and token else ""
+
+
 @asynccontextmanager
 async def page_server() -> AsyncIterator[ServePage]:
     """Yield a function that serves a page until the block ends. Exceptions of the block keep their types."""

@@ -46,12 +46,14 @@ from node.tasks.registry import open_task
 from node.ui.live_view import ViewState
 from node.ui.terminal import Terminal, open_terminal, run_shown
 from node.ui.view_updates import apply
+from node.web.page import local_url
 
 CONFIG_FILE = "swarm.toml"
 
 LEARNER_RESTARTS = 5
 FIRST_SIGN_S = 120.0
 """Seconds until the learner must show a sign of life. Its imports take 2 s on an idle machine."""
+LOOPBACK = "127.0.0.1"
 LEAVE_S = 15.0
 """Seconds that nodes may take to leave once the learner has finished."""
 SAMPLE_S = 1.0
@@ -72,6 +74,9 @@ kind = "{engine}"
 threads = 1
 batch_rollouts = {batch}
 
+[web]
+listen = ""
+
 [price]
 per_hour = {price}
 {testing}"""
@@ -86,7 +91,7 @@ peers that sample as asked, and no reward shows the cheat."""
 class Site:
     """Where a process of the demo runs. It listens at `host`; `wrap` turns a command line into one that runs there."""
 
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     wrap: Callable[[Sequence[str]], Sequence[str]] = list
 
 
@@ -266,6 +271,8 @@ class Demo:
             # The nodes load their engines while the learner loads its own: they wait for its first version, but it does
             # not wait for them.
             await self._wait_until_there(learner)
+            if (url := local_url(self.out / "learner")) and self.sites.learner.host == LOOPBACK:
+                console.say(f"Watch it in a browser: {url}")
             for node in nodes:
                 node.arguments = ["join", invite, *node.arguments]
                 with self._writing():

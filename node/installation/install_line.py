@@ -138,7 +138,7 @@ def line_for(extra: str, made: Installation) -> str:
     pick = PICK_TORCH if extra in BRING_TORCH and sys.platform == "linux" else ""
     match made.way:
         case Way.INSTALLER:
-            return f"curl -LsSf {made.installer} | sh -s -- {' '.join(sorted(everything))}"
+            return _line_of_installer(made, " ".join(sorted(everything)))
         case Way.UV_TOOL:
             return f"uv tool install {pick}{shlex.quote(requirement(everything, made.source))}"
         case Way.UVX:
@@ -146,9 +146,21 @@ def line_for(extra: str, made: Installation) -> str:
         case Way.PIPX:
             return f"pipx runpip {NAME} install {quoted}"
         case Way.CHECKOUT:
-            script = Path(unquote(urlsplit(made.source).path)) / "tools" / "bootstrap.sh"
+            script = _directory(made.source) / "tools" / "bootstrap.sh"
             return f"sh {shlex.quote(str(script))} {shlex.quote(str(made.prefix))} {extra}"
         case Way.UV:
             return f"uv pip install {pick}--python {python} {quoted}"
         case Way.PIP:
             return f"{python} -m pip install {quoted}"
+
+
+def _line_of_installer(made: Installation, extras: str) -> str:
+    checkout = _directory(made.source)
+    if made.source and (checkout / "install.sh").is_file():
+        return f"VOLERY_FROM={shlex.quote(f'{checkout}/')} sh {shlex.quote(f'{checkout}/install.sh')} {extras}"
+    source = f"VOLERY_FROM={shlex.quote(made.source)} " if made.source else ""
+    return f"curl -LsSf {made.installer} | {source}sh -s -- {extras}"
+
+
+def _directory(address: str) -> Path:
+    return Path(unquote(urlsplit(address).path))

@@ -58,6 +58,18 @@ def test_the_installer_is_known_by_what_it_overrides(site: Path, tmp_path: Path)
     assert line_for("learner", made(tmp_path)) == line
 
 
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_the_installer_is_given_the_same_source_again(site: Path, tmp_path: Path, is_checkout: bool) -> None:
+    receipt(tmp_path, '{ name = "volery" }', 'overrides = [{ name = "fastecdsa", specifier = ">=3,<4" }]')
+    (site / "direct_url.json").write_text(json.dumps({"url": f"file://{tmp_path}", "dir_info": {}}))
+    if is_checkout:
+        (tmp_path / "install.sh").touch()
+        line = f"VOLERY_FROM={tmp_path}/ sh {tmp_path}/install.sh tasks"
+    else:
+        line = f"curl -LsSf https://example.invalid/volery/install.sh | VOLERY_FROM=file://{tmp_path} sh -s -- tasks"
+    assert line_for("tasks", made(tmp_path)) == line
+
+
 def test_a_damaged_receipt_is_still_one_of_uv(site: Path, tmp_path: Path) -> None:
     (tmp_path / "uv-receipt.toml").write_text("[tool")
     assert line_for("tasks", made(tmp_path)) == "uv tool install 'volery[tasks]'"

@@ -72,7 +72,7 @@ def explain_validation(message: str, kind: type[Any], raw: Mapping[str, Any] = M
         write = f" {write}"
     plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
     if plain.startswith("Invalid enum value"):
-        choices = choices_of(types_of(_section(kind, section) or kind).get(key or section))
+        choices = choices_of(types_of(_section(kind, section) or kind).get((key or section).partition("[")[0]))
         plain = f"{plain}; choose one of {', '.join(map(repr, choices))}"
     return f"{_place(kind, section, key)}{lower(plain)}.{write}"
 

@@ -31,7 +31,7 @@ from learner.ledger.sqlite.database import is_blank
 from learner.trainer_api.presets import PRESETS
 from learner.trust.audit_history import NEWCOMER_GROUPS
 from node.config.reference import to_toml
-from node.config.swarm_config import SwarmConfig
+from node.config.swarm_config import LearnerNotifySection, SwarmConfig
 from node.doctor.announced import WAIT_S, Asked, ask_members, describe_addresses
 from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at
@@ -172,7 +172,7 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: S
         "",
         *_line(footprint, config),
         "",
-        *_notices(config, start.path),
+        *describe_notices(config.notify, start.path),
         *(["", *outside] if outside else []),
     ]
     parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
@@ -285,14 +285,15 @@ def _data(config: SwarmConfig, suite: TaskSuite) -> Iterator[str]:
         yield "Audits: none. The records of peers are trusted."
 
 
-def _notices(config: SwarmConfig, path: Path) -> Iterator[str]:
-    to = destination_of(config.notify)
+def describe_notices(notify: LearnerNotifySection, path: Path) -> Iterator[str]:
+    """Yield where notices of the run with the configuration at `path` go."""
+    to = destination_of(notify)
     if to is None:
         yield "Notices: none, because [notify] names no url."
         return
-    kinds = ", ".join(config.notify.events) or "none, since events is empty"
+    kinds = ", ".join(notify.events) or "none, since events is empty"
     yield f"Notices ({kinds}) are posted to {to.description}. Try it: volery notify {shlex.quote(str(path))}"
-    if config.notify.url:
+    if notify.url:
         yield "That URL is a secret, and is not shown whole: if you save this, write it in again."
 
 

@@ -40,11 +40,11 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "ledger_restored": Sentence("trouble", "the ledger is an older copy", "{text}", True),
     "trouble": Sentence("trouble", "trouble", "{text}"),
-    "stopping": Sentence("end", "stops", "Somebody stops the learner after step {step}."),
     "finished": Sentence("end", "finished", "All {steps} training steps are done."),
+    "stopped": Sentence("end", "stopped", "Somebody stopped the learner. It continues when it is started again."),
     "failed": Sentence("end", "ended with an error", "{text}", True),
 }
-"""The notice of each event. `failed` is no event of the log: the program emits it to notices alone."""
+"""The notice of each event. `stopped` and `failed` are no events of the log: `notifying` has them."""
 
 
 @dataclass(kw_only=True)

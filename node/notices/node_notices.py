@@ -37,7 +37,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "ended": Sentence("end", "the node has ended", "{text}"),
     "failed": Sentence("end", "the node ended with an error", "{text}", True),
 }
-"""The notice of each event. `ended` and `failed` are no events of the log: the program emits them to notices alone."""
+"""The notice of each event. `ended` and `failed` are no events of the log: `notifying` has them."""
 
 
 @dataclass(kw_only=True)

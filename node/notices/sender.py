@@ -85,7 +85,7 @@ class Client:
         except trio.TooSlowError:
             return Failed(detail=f"no answer within {TIMEOUT_S:g} s")
         except Exception as error:  # a third-party library may raise anything, and the run must go on
-            return Failed(detail=self._plain(str(error) or type(error).__name__))
+            return Failed(detail=self._plain(f"no connection ({str(error) or type(error).__name__})"))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -204,8 +204,8 @@ async def notifying(
 ) -> AsyncIterator[Callable[[str, str], None]]:
     """Post notices of all events while inside.
 
-    Yields a function that queues a notice which is no event of the log: `ended`, with a text. An error that leaves the
-    block is the notice `failed`. At the end, waiting notices are posted for a moment.
+    Yields a function that queues a notice which is no event of the log: `ended`, with a text. Leaving the block by an
+    error is the notice `failed`, and by a cancellation `stopped`. Then waiting notices are posted for a moment.
     """
     if to is None:
         yield lambda event, text: None
@@ -219,6 +219,9 @@ async def notifying(
             try:
                 yield lambda event, text: sender.note(event, {"text": text})
                 limit_s = CLOSE_S
+            except trio.Cancelled:
+                sender.note("stopped", {})
+                raise
             except Exception as error:
                 limit_s = CLOSE_S
                 sender.note("failed", {"text": str(error) or type(error).__name__})

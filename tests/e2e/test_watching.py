@@ -14,23 +14,30 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from node.learner_role.metrics.sqlite import FILE
 from tests.e2e.programs import Program, Swarm, free_port, wait_done, wait_event
 from tests.support.metrics_file import read_metric
+from tests.support.reward_servers import Reply, Server, serving
 
 STEPS = 8
 ENDS_S = 10.0
 
 
-def configure(swarm: Swarm, scraped: int) -> None:
+def configure(swarm: Swarm, scraped: int, posted: str) -> None:
     swarm.configure(steps=STEPS, port=free_port(), held_out=4)
     wandb = 'wandb = "volery-tests"\nwandb_offline = true\n' if find_spec("wandb") else ""
     metrics = f'\n[metrics]\nprometheus = "127.0.0.1:{scraped}"\ntensorboard = true\n{wandb}'
+    metrics += f'\n[notify]\nurl = "{posted}/hook/secret-token"\n'
     with swarm.config.open("a", encoding="utf-8") as file:
         file.write(metrics)
 
 
 @pytest.mark.slow
 def test_a_watched_run_goes_on_with_its_series(swarm: Swarm) -> None:
+    with serving(lambda number, heard: Reply(value={})) as phone:
+        watch_a_run(swarm, phone)
+
+
+def watch_a_run(swarm: Swarm, phone: Server) -> None:
     scraped = free_port()
-    configure(swarm, scraped)
+    configure(swarm, scraped, phone.url)
     learner, node = swarm.learn(), swarm.join("node")
     swarm.wait_steps(3, learner, node)
     with urlopen(f"http://127.0.0.1:{scraped}/metrics", timeout=10) as answer:
@@ -44,7 +51,9 @@ def test_a_watched_run_goes_on_with_its_series(swarm: Swarm) -> None:
     learner = swarm.learn()
     wait_event(learner, "incarnation_began", incarnation=2)
     wait_done(learner, node)
-    assert learner.events("metrics_failed") == []
+    assert learner.events("metrics_failed") == learner.events("notices_failed") == []
+    ends = [heard.value["title"] for heard in phone.heard if heard.value["kind"] == "end"]
+    assert [title.partition(": ")[2] for title in ends] == ["stopped", "finished"]
     steps = [step for step, _, _ in read_metric(swarm.state / FILE, "reward")]
     assert steps == list(range(1, STEPS + 1))
     assert [step for step, _, _ in read_metric(swarm.state / FILE, "greedy")][-1] == STEPS

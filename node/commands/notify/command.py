@@ -67,5 +67,5 @@ def _read(path: Path) -> SwarmConfig | NodeConfig:
     try:
         is_swarm = "swarm" in parse_toml(read_file(path))
     except (OSError, NotText, ValueError):
-        is_swarm = True  # its reader says what is wrong with the file
+        is_swarm = path.name != "node.toml"  # its reader says what is wrong with the file
     return read_swarm_config(path) if is_swarm else read_node_config(path)

@@ -468,6 +468,7 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
             '[engine] quantization = "int8" would do nothing: kind = "fake" has no model',
         ),
         ('[network]\nlisten = []\nannounce = ["/ip4/1.2.3.4/tcp/1"]\n', "[network] announce = ["),
+        ('[notify]\nshape = "slack"\n', '[notify] shape = "slack" would do nothing: without url nothing is posted.'),
     ],
 )
 def test_a_key_of_a_volunteer_that_would_do_nothing(tmp_path: Path, text: str, says: str) -> None:
@@ -561,7 +562,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         (
             'nmae = "x"',
             "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price, "
-            "energy, teacher, testing.",
+            "energy, teacher, web, notify, testing.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         (
@@ -578,6 +579,10 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         ("[network]\nupload_mbit = nan", "[network] upload_mbit: expected `float` >= 0.1."),
         ("[network]\ndownload_mbit = inf", "[network] download_mbit: expected `float` <= 100000.0."),
         ('[network]\ndownload_mbit = "40"', "[network] download_mbit: expected `float`, got `str`."),
+        (
+            '[notify]\nevents = ["bans"]',
+            "[notify] events[0]: invalid enum value 'bans'; choose one of 'trouble', 'end'.",
+        ),
         ("[store]\nquota_gb = 0", "[store] quota_gb: expected `float` > 0.0."),
         ("[engine]\nhours = 19", "[engine] hours: expected `str`, got `int`."),
         ('[engine]\nhours = "12:00-13:00, 19:00-25:00"', "[engine] hours: '19:00-25:00': 25:00 is not a time of day."),

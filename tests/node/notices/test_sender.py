@@ -206,11 +206,11 @@ async def test_a_run_that_is_stopped_still_posts_what_waits() -> None:
         run = Run(server.url + PATH)
         with trio.CancelScope() as scope:
             async with run.notifying():
-                run.events.emit("stopping", step=3, durable=3)
+                run.events.emit("alarm_raised", **ALARM)
                 scope.cancel()
                 await trio.sleep_forever()
         assert scope.cancelled_caught
-    assert titles(server) == ["words: stops"]
+    assert titles(server) == ["words: ALARM clipped", "words: stopped"]
 
 
 async def test_a_stopped_run_leaves_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ async def test_a_stopped_run_leaves_a_server_that_does_not_answer(monkeypatch: p
             run = Run(server.url + PATH)
             with trio.CancelScope() as scope:
                 async with run.notifying():
-                    run.events.emit("stopping", step=3, durable=3)
+                    run.events.emit("alarm_raised", **ALARM)
                     await wait_heard(server, 1)
                     scope.cancel()
                     await trio.sleep_forever()

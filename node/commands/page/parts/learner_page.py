@@ -50,7 +50,7 @@ def live_parts(live: LiveRun, report: SwarmReport | None) -> dict[str, Fragment]
 def slow_parts(report: SwarmReport, *, is_public: bool) -> dict[str, Fragment]:
     """Return the parts that are made of the report."""
     found = report_parts(report, pages=(), with_numbers=False)
-    del found["time"]  # the head has it
+    found.pop("time", None)  # the head has it
     found["peers"] = peers.part(report, is_public=is_public)
     return found
 

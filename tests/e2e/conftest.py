@@ -42,6 +42,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
         yield machine
     finally:
         machine.clear()
+    blamed = [(program.name, event) for program in machine.programs for event in program.events("peer_fault")]
+    assert blamed == [], "our own programs keep to the protocol, whatever happens to them"
 
 
 @pytest.fixture

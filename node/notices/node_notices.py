@@ -55,8 +55,9 @@ class NodeNotices:
         said = SENTENCES.get(event)
         if said is None or not self._is_news(event, now_ms) or said.kind not in self.kinds:
             return None
-        minutes = 0 if self._away_ms is None else (now_ms - self._away_ms) // 60_000
-        return make_notice(said, event, {**fields, "minutes": minutes}, source=self.source, at_ms=now_ms)
+        if self._away_ms is not None:
+            fields = {**fields, "minutes": (now_ms - self._away_ms) // 60_000}
+        return make_notice(said, event, fields, source=self.source, at_ms=now_ms)
 
     def _is_news(self, event: str, now_ms: int) -> bool:
         match event:

@@ -50,6 +50,7 @@ def test_how_a_node_ends() -> None:
         "Drained: all is delivered.",
         False,
     )
+    assert ended.fields == {"text": "Drained: all is delivered."}
     assert (failed.title, failed.is_urgent) == ("attic in words: the node ended with an error", True)
 
 

@@ -20,6 +20,9 @@ BEGIN_BYTES = 8 << 20
 """Bytes of the log before its end that the first reading begins with: hours of most runs, read in a fifth of a
 second."""
 
+LATEST_S = 1e11
+"""Seconds since 1970 up to which a time has a date."""
+
 PIECE_BYTES = 1 << 20
 """Bytes that one call of `read` takes at most, and more than the longest line."""
 
@@ -102,6 +105,7 @@ class EventTail:
 
 def _parsed(lines: list[bytes]) -> Iterator[Logged]:
     for line in lines:
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
-            told = json.loads(line)
-            yield Logged(at=float(told.pop("at")), event=str(told.pop("event")), fields=told)
+        with suppress(ValueError, RecursionError):
+            match told := json.loads(line):
+                case {"at": int() | float() as at, "event": str() as event} if 0 <= at < LATEST_S:
+                    yield Logged(at=at, event=event, fields={key: told[key] for key in told.keys() - {"at", "event"}})

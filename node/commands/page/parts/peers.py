@@ -76,7 +76,7 @@ def rows(report: SwarmReport, question: Question, *, is_public: bool) -> Rows:
         known.sort(key=lambda one: (-one[0] if question.is_descending else one[0], one[1].peer))
         unknown = [peer for peer in peers if by.number(peer) is None]
         peers = [peer for _, peer in known] + unknown
-    window = peers[max(0, question.first) :][: min(question.count, MOST_ROWS)]
+    window = peers[max(0, question.first) :][: max(0, min(question.count, MOST_ROWS))]
     return Rows(total=len(peers), html=[_row(peer, report, shown, is_public=is_public).text for peer in window])
 
 

@@ -66,6 +66,11 @@ def part(state: Path, wanted: Wanted) -> Fragment:
         )
     except NodeError as error:
         return section("samples", "Samples", _form(wanted), tag("p", f"{error}"))
+    return part_of(shown, wanted)
+
+
+def part_of(shown: Shown, wanted: Wanted) -> Fragment:
+    """Return the section with these samples. Pure."""
     return section("samples", "Samples", _form(wanted), tag("p", _said(shown)), list(_groups(shown)))
 
 
@@ -110,5 +115,15 @@ def _completion(one: ShownCompletion) -> Fragment:
     kept = one.kept
     advantage = "" if kept.advantage is None else f", advantage {kept.advantage:+.3f}"
     verdict = "" if one.verdict == "admitted" else f", {one.verdict}"
-    text = "".join(part.text for part in one.parts)[:MAX_TEXT_CHARS]
-    return tag("li", tag("p", f"reward {kept.reward:.3f}{advantage}{verdict}"), tag("pre", text, tabindex=0))
+    said = tag("p", f"reward {kept.reward:.3f}{advantage}{verdict}")
+    return tag("li", said, tag("pre", list(_text(one)), tabindex=0))
+
+
+def _text(one: ShownCompletion) -> Iterator[Fragment]:
+    """Yield the completion's text; what an environment said, and not the policy, is marked."""
+    left = MAX_TEXT_CHARS
+    for piece in one.parts:
+        yield tag("span", piece.text[:left]) if piece.is_policys else tag("q", piece.text[:left], class_="environment")
+        left -= len(piece.text)
+        if left <= 0:
+            return

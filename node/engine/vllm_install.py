@@ -128,7 +128,7 @@ def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEn
 def _build(directory: Path, python: Path, build: Build, say: Callable[[str], None]) -> None:
     log = directory / LOG
     say(f"Building {directory}: vLLM {VLLM_VERSION} for {build.upper()}, about {ROOM_GB[build]:g} GB, some minutes.")
-    _run([sys.executable, "-m", "venv", str(directory)], log)
+    _run(environment_command(directory), log)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     if build == "cpu":
         # Alone, so that exactly one look-up goes to that index. If it cannot be reached, the next command takes torch
@@ -142,6 +142,20 @@ def _build(directory: Path, python: Path, build: Build, say: Callable[[str], Non
     say("Starting vLLM once, as a test.")
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     _run([str(python), "-I", "-c", "from vllm.v1.engine.async_llm import AsyncLLM"], log, env=offline)
+
+
+def environment_command(directory: Path, *, has_ensurepip: bool | None = None) -> list[str]:
+    """Return the command that makes a virtual environment with pip.
+
+    Debian's Python has no `ensurepip` without the package python3-venv. uv, which `install.sh` leaves behind, does
+    without.
+    """
+    if has_ensurepip is None:
+        has_ensurepip = importlib.util.find_spec("ensurepip") is not None
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path.home() / ".local" / "bin"))
+    if has_ensurepip or uv is None:
+        return [sys.executable, "-m", "venv", str(directory)]
+    return [uv, "venv", "--seed", "--allow-existing", "--python", sys.executable, str(directory)]
 
 
 def _run(command: Sequence[str], log: Path, *, may_fail: bool = False, env: Mapping[str, str] | None = None) -> None:

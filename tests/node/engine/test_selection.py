@@ -14,7 +14,16 @@ import pytest
 from node.config.loader import read_node_config
 from node.config.node_config import EngineSection
 from node.engine.selection import Here, as_values, choose_engine, look, table
-from node.engine.vllm_install import Build, VllmEnvironment, has_gpu, has_vllm, install, read_installed, record_path
+from node.engine.vllm_install import (
+    Build,
+    VllmEnvironment,
+    environment_command,
+    has_gpu,
+    has_vllm,
+    install,
+    read_installed,
+    record_path,
+)
 from node.runtime.errors import RunError, UsageError
 
 PYTHON = Path("somewhere/bin/python")
@@ -142,6 +151,18 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     sets(100.0)
     return sets
+
+
+def test_without_ensurepip_uv_makes_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    plain = [sys.executable, "-m", "venv", "place"]
+    assert environment_command(Path("place"), has_ensurepip=False) == plain  # it says which package is missing
+    uv = tmp_path / ".local" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.touch(0o755)
+    assert environment_command(Path("place"), has_ensurepip=False)[:2] == [str(uv), "venv"]
+    assert environment_command(Path("place"), has_ensurepip=True) == plain
 
 
 def interrupt(said: str) -> None:

@@ -8,12 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from node.installation.extras import EXTRA_OF
@@ -92,6 +95,17 @@ def test_wheel_holds_what_modules_read_beside_them(wheel: list[str]) -> None:
     assert {"node/reports/html/page.css", "node/reports/html/page.js"} <= set(wheel)
     templates = (ROOT / "node" / "commands" / "new" / "template").iterdir()
     assert {path.relative_to(ROOT).as_posix() for path in templates} <= set(wheel)
+
+
+def test_wheel_and_sdist_hold_the_examples(wheel: list[str], tmp_path: Path) -> None:
+    """A link leads to them, so each builder could miss them in its own way."""
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*.*")}
+    assert len(there) > 10
+    assert {f"node/commands/init/{name}" for name in there} <= set(wheel)
+    with tarfile.open(next(iter(SdistBuilder(str(ROOT)).build(directory=str(tmp_path))))) as archive:
+        held = [name.partition("/")[2] for name in archive.getnames()]
+    assert {*there, *(f"node/commands/init/{name}" for name in there)} <= set(held)
+    assert len(held) == len(set(held))
 
 
 def test_constraints_pin_every_direct_dependency() -> None:

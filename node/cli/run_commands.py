@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from node.cli.options import ConfigFile, Json, Plain, State, as_json_text, run_program, whole_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import say
+
+if TYPE_CHECKING:
+    from node.commands.init.named_model import NamedModel
 
 NodeConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A node.toml with limits, engine, addresses and price.")
@@ -21,28 +24,102 @@ def init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory for swarm.toml; it is made if it does not exist.")
     ] = Path("swarm"),
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            callback=whole_text,
+            help="A model's directory, or its name on Hugging Face: Qwen/Qwen3-0.6B. Default: DIR/model, if it exists.",
+        ),
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Problems to train on (.jsonl, .csv, .tsv, .parquet): finds the columns, and how to compare answers.",
+        ),
+    ] = None,
+    example: Annotated[
+        Literal["reverse", "gsm8k", "math", "code", "lora"] | None,
+        typer.Option(help="Write a whole example: configuration, page, and what makes its data."),
+    ] = None,
+    minimal: Annotated[bool, typer.Option("--minimal", help="Write only the keys that must be set.")] = False,
     name: Annotated[str, typer.Option(help="Name of the swarm. Default: the name of the directory.")] = "",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="TCP port for the learner to listen on. Default: a free one.")
     ] = 0,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The model to begin with. Default: DIR/model, if it exists.")
-    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="If there is a swarm.toml, keep it as swarm.toml.old and write a new one.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented swarm.toml for a new swarm, with values that suit its model."""
-    from node.commands.init.command import model_beside, write_swarm_config
+    """Write a commented swarm.toml for a new swarm, with values that suit its model and its data."""
+    from node.commands.init.named_model import named_model
 
-    model = model or model_beside(directory)
-    path = write_swarm_config(directory, name=name, port=port, model=model)
-    start = f"volery learn {shlex.quote(str(path))}"
-    missing = ["[task] spec", "[model] directory" if model is None else "[learn] steps"]
-    if as_json:
-        say(as_json_text({"config": path, "model": model, "set": missing, "next": start}))
-    elif model is None:
-        say(f"Wrote {path}.\nSet [model] directory and [task] spec in it, then: {start}")
-    else:
-        say(f"Wrote {path}, for the model in {model}.\nSet [task] spec and [learn] steps in it, then: {start}")
+    named = named_model(model, directory)
+    if example is not None:
+        if data is not None or minimal or force:
+            raise UsageError("--example writes a whole directory. Leave out --data, --minimal and --force.")
+        _write_example(example, directory, name, port, named if model else None, as_json=as_json)
+        return
+    from node.commands.init.command import name_aside, write_swarm_config
+    from node.commands.init.data_spec import propose_spec
+    from node.commands.init.summary import Summary
+
+    proposal = None if data is None else propose_spec(data, directory)
+    aside = name_aside(directory / "swarm.toml") if force else None
+    config = write_swarm_config(
+        directory, name=name, port=port, model=named, data=proposal, minimal=minimal, aside=aside
+    )
+    options = {"--model": model, "--data": data, "--name": name, "--port": port or ""}
+    typed = [part for option, value in options.items() if value for part in (option, str(value))]
+    again = shlex.join(["volery", "init", str(directory), *typed, *(["--minimal"] if minimal else []), "--force"])
+    done = Summary(config=config, model=named, data=proposal, aside=aside, again=again)
+    say(as_json_text(done.values) if as_json else done.text)
+
+
+def _write_example(
+    example: Literal["reverse", "gsm8k", "math", "code", "lora"],
+    directory: Path,
+    name: str,
+    port: int,
+    model: NamedModel | None,
+    *,
+    as_json: bool,
+) -> None:
+    from node.commands.init.command import free_port, swarm_name
+    from node.commands.init.example_files import commands_of, files_of, require_absent, write_all
+
+    files = files_of(
+        example,
+        directory,
+        swarm=swarm_name(name, directory),
+        port=port or free_port(directory),
+        model=model,
+    )
+    require_absent(files)
+    steps = commands_of(files[directory / "README.md"])
+
+    def finish(about_model: str = "") -> None:
+        write_all(files)
+        if as_json:
+            say(as_json_text({"files": list(files), "next": steps}))
+            return
+        wrote = f"Wrote {', '.join(path.name for path in files)} to {directory}. README.md says what it takes."
+        say("\n".join([*([about_model] if about_model else []), wrote, "Next:", *(f"  {step}" for step in steps)]))
+
+    if example != "reverse" or model is not None:
+        finish()
+        return
+    from node.commands.init.small_model import make_small_model
+
+    async def program() -> int:
+        if not as_json:
+            say("Making a small model, and teaching it a little (under a minute)...")
+        finish(await make_small_model(directory))
+        return 0
+
+    run_program(program)
 
 
 def learn(

@@ -54,7 +54,7 @@ COMMANDS = (
         {0: "This machine can take part.", 1: "It cannot take part, or something failed."},
     ),
     Command("join", START, "Lend this machine to a swarm until you stop it.", "run_commands", "join"),
-    Command("init", START, "Write a commented swarm.toml for a new swarm.", "run_commands", "init"),
+    Command("init", START, "Write a swarm.toml for a new swarm, or a whole example.", "run_commands", "init"),
     Command(
         "warmup", START, "Teach a model the form of answers, before reinforcement learning.", "warmup_command", "warmup"
     ),

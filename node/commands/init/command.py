@@ -15,13 +15,15 @@ import secrets
 import shlex
 import socket
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from node.config.reference import to_toml
+from node.commands.init.data_spec import DataSpec
+from node.commands.init.named_model import MODEL, NamedModel, model_path
+from node.config.reference import to_toml, toml_value
 from node.config.renamed_keys import Key
 from node.config.swarm_config import LearnSection, SwarmConfig
 from node.runtime.errors import RunError, UsageError
@@ -35,30 +37,49 @@ PORTS = range(4001, 5001)
 HEADER = """\
 # A Volery swarm. Start it:   volery learn {path}
 # It prints an invite. Everybody who runs   volery join INVITE   lends a machine to it.
-# Every value below is the default, except for the port and for lines marked (set this) or (of the model).
+# Every value below is the default, but for the port and lines marked (set this), (of the model) or (of the data).
 
 """
 
-MODEL = "model"
-"""Directory in which a model is looked for, beside swarm.toml, and which the template names."""
+MINIMAL_HEADER = """\
+# A Volery swarm. Start it:   volery learn {path}
+# Only what must be set. All keys, with their meanings and defaults: volery learn {path} --dry-run
+"""
+
+Values = dict[Key, Any]
+Notes = dict[Key, str]
 
 MAX_NEW_TOKENS = LearnSection(steps=1).max_new_tokens
 """The default. It suits models with twice as many positions, because a prompt needs room, too."""
 
 
-def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | None = None) -> Path:
-    """Write `directory`/swarm.toml and return its path. With `model`, the file has the values that suit that model.
+def write_swarm_config(
+    directory: Path,
+    *,
+    name: str,
+    port: int,
+    model: NamedModel | None = None,
+    data: DataSpec | None = None,
+    minimal: bool = False,
+    aside: Path | None = None,
+) -> Path:
+    """Write `directory`/swarm.toml and return its path.
 
-    Raises UsageError if the file exists or there is no model, RunError if the file cannot be written.
+    Args:
+        name: name of the swarm; "" for that of the directory.
+        port: the port to listen on; 0 for a free one.
+        model: its values are filled in, as far as it is here.
+        data: the task to train on.
+        minimal: whether to write only what must be set.
+        aside: where a file that is there is moved to; None: it is an error.
+
+    Raises UsageError if the file exists or the model cannot be used, RunError if the file cannot be written.
     """
     path = directory / "swarm.toml"
-    name = name or real_path(directory).name
-    if '"' in name or "\\" in name or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
-        raise UsageError(
-            f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
-        )
+    name = swarm_name(name, directory)
     shown = shlex.quote(str(path)) if str(path).isprintable() else path.name
-    text = HEADER.format(path=shown) + template(name, port or free_port(directory), model, directory)
+    make, header = (minimal_template, MINIMAL_HEADER) if minimal else (template, HEADER)
+    text = header.format(path=shown) + make(name, port or free_port(directory), model, directory, data)
     draft = directory / f".swarm.toml.{secrets.token_hex(8)}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -66,9 +87,14 @@ def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | N
         raise RunError(f"{directory} cannot be made: {error.strerror}. Choose another directory.") from None
     try:
         draft.write_text(text, encoding="utf-8")
+        if aside is not None:
+            path.rename(aside)
         os.link(draft, path)  # fails if the file exists
     except FileExistsError:
-        raise UsageError(f"{path} already exists, and was not changed. Edit it, or choose another directory.") from None
+        raise UsageError(
+            f"{path} already exists, and was not changed. Edit it, choose another directory, or write a new one with "
+            "--force, which keeps the old one under another name."
+        ) from None
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Choose a directory you may write to.") from None
     finally:
@@ -76,15 +102,62 @@ def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | N
     return path
 
 
-def model_beside(directory: Path) -> Path | None:
-    """Return the model in the directory that the template names; None if there is none (yet)."""
-    model = directory / MODEL
-    return model if (model / "config.json").is_file() else None
+def swarm_name(name: str, directory: Path) -> str:
+    """Return the name of the swarm, by default that of the directory. Raises UsageError if it cannot be one."""
+    name = name or real_path(directory).name
+    if '"' in name or "\\" in name or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise UsageError(
+            f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
+        )
+    return name
 
 
-def template(name: str, port: int, model: Path | None = None, directory: Path = Path()) -> str:
-    """Return the file below its header. Raises UsageError, which names what is wrong with the model."""
-    values: dict[Key, Any] = {
+def name_aside(path: Path) -> Path | None:
+    """Return a free name for a file that makes room for a new one; None if there is no file."""
+    if not path.exists():
+        return None
+    names = (path.with_name(f"{path.name}.old{number or ''}") for number in count())
+    return next(name for name in names if not name.exists())
+
+
+def template(
+    name: str,
+    port: int,
+    model: NamedModel | None = None,
+    directory: Path = Path(),
+    data: DataSpec | None = None,
+) -> str:
+    """Return the file below its header, with every key. Raises UsageError, which names what is wrong with the model."""
+    values, notes = _values(name, port, model, directory, data)
+    raw: dict[str, dict[str, Any]] = {}
+    for (section, key), value in values.items():
+        raw.setdefault(section, {})[key] = value
+    return to_toml(msgspec.convert(raw, SwarmConfig), notes)
+
+
+def minimal_template(
+    name: str,
+    port: int,
+    model: NamedModel | None = None,
+    directory: Path = Path(),
+    data: DataSpec | None = None,
+) -> str:
+    """Return the same with no key that has its default. Raises UsageError like `template`."""
+    values, notes = _values(name, port, model, directory, data)
+    lines: list[str] = []
+    for section in dict.fromkeys(section for section, _ in values):
+        lines.append(f"[{section}]")
+        for (_, key), value in ((place, value) for place, value in values.items() if place[0] == section):
+            note = notes.get((section, key), "")
+            lines.append(f"{key} = {toml_value(value)}" + (f"  # {note}" if note else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _values(
+    name: str, port: int, model: NamedModel | None, directory: Path, data: DataSpec | None
+) -> tuple[Values, Notes]:
+    """Return the values that are not defaults, and a note for each that a person should look at. Raises UsageError."""
+    values: Values = {
         ("swarm", "name"): name,
         ("network", "listen"): [f"/ip4/0.0.0.0/tcp/{port}", f"/ip6/::/tcp/{port}"],
         ("model", "directory"): MODEL,
@@ -95,23 +168,27 @@ def template(name: str, port: int, model: Path | None = None, directory: Path = 
     if model is not None:
         for key, value, note in _fitting(model, directory):
             values[key], notes[key] = value, note
-    raw: dict[str, dict[str, Any]] = {}
-    for (section, name), value in values.items():
-        raw.setdefault(section, {})[name] = value
-    return to_toml(msgspec.convert(raw, SwarmConfig), notes)
+    if data is not None:
+        values["task", "spec"], notes["task", "spec"] = data.spec, f"(of the data: {data.why})"
+    return values, notes
 
 
-def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
-    """Yield the values that suit the model, each with a note. Raises UsageError, which names what is wrong with it."""
+def _fitting(named: NamedModel, directory: Path) -> Iterator[tuple[Key, Any, str]]:
+    """Yield the values that suit the model, each with a note. Raises UsageError, which names what is wrong with it.
+
+    If the model is not here yet, its path is all that is known.
+    """
     from node.config.preflight import require_model
     from node.learner_role.training.footprint import read_facts
     from node.learner_role.training.learning_rates import USUAL, rates_of
     from node.tasks.tokenizer import positions_of
 
+    model = named.directory
+    yield ("model", "directory"), model_path(named, directory), ""
+    if not named.is_here:
+        return
     require_model(model, "--model")
     tokens, parameters = fitting_tokens(model), read_facts(model).parameters
-    path = str(model) if model.is_absolute() else os.path.relpath(real_path(model), real_path(directory))
-    yield ("model", "directory"), path, ""
     if tokens != MAX_NEW_TOKENS:
         note = f"(of the model: half of its {positions_of(model)} positions)"
         yield ("learn", "max_new_tokens"), tokens, note

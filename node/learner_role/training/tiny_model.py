@@ -57,6 +57,7 @@ class StartingModel:
         terms: the target of the warm start.
         write_tokenizer: writes its tokenizer into a directory.
         max_turns: most turns of an episode.
+        option: words after which its directory was named, for messages.
     """
 
     task: str
@@ -67,15 +68,16 @@ class StartingModel:
     terms: WarmStartTerms = WarmStartTerms()  # noqa: RUF009  (it is frozen)
     write_tokenizer: Callable[[Path], None] = write_character_tokenizer
     max_turns: int = 1
+    option: str = "--out"
 
     async def make(self, out: Path, events: EventLog) -> Scores:
         """Make the model in `out`/model, and return its scores. Raises RunError if it cannot be made or taught."""
         try:
-            with writing(out, "--out", named="directory"), first_cause():
+            with writing(out, self.option, named="directory"), first_cause():
                 return await self._make(out, events)
         except (ChildError, EngineError) as error:
             said = f"The small model cannot be made in {out}: {str(error).rstrip('.')}"
-            raise RunError(f"{said}. Name another directory after --out.") from None
+            raise RunError(f"{said}. Name another directory after {self.option}.") from None
 
     async def _make(self, out: Path, events: EventLog) -> Scores:
         spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.training.server"))

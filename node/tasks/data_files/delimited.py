@@ -59,7 +59,7 @@ class Delimited(DataFile):
         if twice := sorted(name for name in asked if names.count(name) > 1):
             fix = "Rename one of the two"
             raise self.reject(1, BadRow(f"has two columns `{twice[0]}`", fix))
-        if names and not asked & {*names}:
+        if names and asked and not asked & {*names}:  # without `asked`, only the names are wanted
             raise self.reject(1, self._no_header(names))
         return names
 

@@ -38,7 +38,10 @@ MAX_NAME_TOLD = 40
 
 USUAL_NAMES = {
     "prompt": ("question", "problem", "query", "instruction", "input"),
-    "answer": ("final_answer", "ground_truth", "reward_model.ground_truth", "gold", "target", "solution", "output"),
+    "answer": (
+        *("final_answer", "expected_answer", "ground_truth", "reward_model.ground_truth"),
+        *("result", "gold", "target", "label", "solution", "output"),
+    ),
 }
 """Names that data sets usually give to the field of an option, as a hint if no similar name is found."""
 

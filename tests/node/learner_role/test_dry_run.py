@@ -33,7 +33,7 @@ from tests.e2e.programs import Machine
 from tests.support.dry_runs import show_dry_run
 from tests.support.paths import ROOT
 
-EXAMPLE = ROOT / "docs" / "examples" / "qwen3-4b-math.toml"
+EXAMPLE = ROOT / "examples" / "math" / "swarm.toml"
 
 QWEN3_4B = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728,
@@ -87,9 +87,9 @@ def operator(tmp_path: Path) -> Path:
         write_hollow(model / name, part)
     index = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    (tmp_path / "math").mkdir()
+    (tmp_path / "data").mkdir()
     problems = [{"prompt": f"what is {n} plus {n}?", "answer": str(2 * n)} for n in range(100)]
-    (tmp_path / "math" / "train.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     path = tmp_path / EXAMPLE.name
     path.write_text(EXAMPLE.read_text())
     return path
@@ -283,9 +283,9 @@ SPOILED = {
     "no weights": (lambda root: (root / "Qwen3-4B" / "model-00002-of-00002.safetensors").unlink(), "lacks model-00002"),
     "half a file": (lambda root: spoil_header(root / "Qwen3-4B"), "model-00001-of-00002.safetensors: .*Copy the model"),
     "no tokenizer": (lambda root: (root / "Qwen3-4B" / "tokenizer.json").unlink(), "no tokenizer.json"),
-    "no problems": (lambda root: (root / "math" / "train.jsonl").unlink(), "train.jsonl"),
+    "no problems": (lambda root: (root / "data" / "train.jsonl").unlink(), "train.jsonl"),
     "no numbers": (
-        lambda root: (root / "math" / "train.jsonl").write_text('{"prompt": "a", "answer": "b"}\n'),
+        lambda root: (root / "data" / "train.jsonl").write_text('{"prompt": "a", "answer": "b"}\n'),
         "number",
     ),
     "a file for a model": (
@@ -340,7 +340,7 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     assert f"The run begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
     with pytest.raises(UsageError, match=r"no such checkpoint\. It has checkpoints of steps: 7"):
         show_dry_run(operator, fork_from=f"{other}@8")
-    append(operator.parent / "math" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
+    append(operator.parent / "data" / "train.jsonl", '{"prompt": "one more", "answer": "1"}\n')
     with pytest.raises(UsageError, match=f"^--fork-from {other}: the task is not the one"):
         show_dry_run(operator, fork_from=str(other))
     with pytest.raises(UsageError, match="choose one"):
@@ -381,9 +381,9 @@ def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
 
 def test_a_file_of_parquet_is_told_with_its_problems(operator: Path) -> None:
     rows = [{"question": f"what is {n} plus {n}?", "answer": f"so\n#### {2 * n}"} for n in range(50)]
-    pq.write_table(pa.Table.from_pylist(rows), operator.parent / "math" / "train.parquet")
-    plain = 'spec = "jsonl:math/train.jsonl:match=numeric"'
-    operator.write_text(operator.read_text().replace(plain, 'spec = "parquet:math/train.parquet:match=numeric"'))
+    pq.write_table(pa.Table.from_pylist(rows), operator.parent / "data" / "train.parquet")
+    plain = 'spec = "jsonl:data/train.jsonl:match=numeric"'
+    operator.write_text(operator.read_text().replace(plain, 'spec = "parquet:data/train.parquet:match=numeric"'))
     with pytest.raises(
         UsageError, match=r"\[task\] spec: .*train\.parquet, row 1: has no field `prompt` \(did you mean"
     ):
@@ -411,7 +411,7 @@ def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> Non
     lines = [{"prompt": f"{n}+{n}", "answer": 2 * n, "date": f"202{n}-01-01"} for n in range(6)]
     (operator.parent / "dated.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = operator.read_text().replace(
-        'spec = "jsonl:math/train.jsonl:match=numeric"\nheld_out = 64\n',
+        'spec = "jsonl:data/train.jsonl:match=numeric"\nheld_out = 64\n',
         'held_out = 2\n[[task.mixture]]\nspec = "jsonl:dated.jsonl:before=2024-01-01,held_out_from=2025-01-01"\n'
         'weight = 3\n[[task.mixture]]\nspec = "sort"\n[offline]\npath = "logs.jsonl"\nshare = 0.25\n',
     )
@@ -430,5 +430,5 @@ def test_what_is_trained_on_is_told_with_what_is_left_out(operator: Path) -> Non
 
 def test_the_example_is_in_step_with_its_page() -> None:
     page = (ROOT / "docs" / "operate" / "scaling.md").read_text()
-    assert EXAMPLE.name in page
+    assert str(EXAMPLE.relative_to(ROOT)) in page
     assert f"{PARAMETERS:,}" in page

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.commands.init.command import PORTS, free_port, model_beside, template, write_swarm_config
+from node.commands.init.command import PORTS, free_port, minimal_template, name_aside, template, write_swarm_config
+from node.commands.init.data_spec import DataSpec
+from node.commands.init.named_model import NamedModel
 from node.config.common import Section
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import NetworkSection, SwarmConfig
@@ -113,7 +115,7 @@ def test_answers_are_as_long_as_the_model_takes_with_a_prompt(
     tmp_path: Path, positions: int | None, tokens: int
 ) -> None:
     model = a_model(tmp_path / "model", positions=positions)
-    config = read_swarm_config(write_swarm_config(tmp_path, name="n", port=1, model=model))
+    config = read_swarm_config(write_swarm_config(tmp_path, name="n", port=1, model=NamedModel(directory=model)))
     assert config.learn.max_new_tokens == tokens
     assert config.trainer.learning_rate == 3e-4, "so small a model moves little at the default"
 
@@ -121,7 +123,7 @@ def test_answers_are_as_long_as_the_model_takes_with_a_prompt(
 def test_a_models_own_figures_are_marked_and_all_else_is_as_without_it(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     model = a_model(tmp_path / "models" / 'my "Qwen"')
-    with_model = write_swarm_config(tmp_path / "a", name="n", port=1, model=model).read_text()
+    with_model = write_swarm_config(tmp_path / "a", name="n", port=1, model=NamedModel(directory=model)).read_text()
     without = write_swarm_config(tmp_path / "b", name="n", port=1).read_text()
     changed = [(old, new) for old, new in zip(without.splitlines(), with_model.splitlines(), strict=True) if old != new]
     assert [new.partition(" = ")[0] for _, new in changed[1:]] == ["directory", "max_new_tokens", "learning_rate"]
@@ -132,10 +134,9 @@ def test_a_models_own_figures_are_marked_and_all_else_is_as_without_it(tmp_path:
 def test_the_model_is_found_from_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a_model(Path("runs/demo/model"))
-    config = read_swarm_config(write_swarm_config(Path("deep/swarm"), name="n", port=1, model=Path("runs/demo/model")))
+    model = NamedModel(directory=Path("runs/demo/model"))
+    config = read_swarm_config(write_swarm_config(Path("deep/swarm"), name="n", port=1, model=model))
     assert Path(config.model.directory).resolve() == (tmp_path / "runs/demo/model").resolve()
-    assert model_beside(Path("runs/demo")) == Path("runs/demo/model")
-    assert model_beside(Path("deep/swarm")) is None
 
 
 @pytest.mark.parametrize("broken", ["nowhere", "no config", "no weights"])
@@ -145,7 +146,7 @@ def test_a_model_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path, 
         a_model(model)
         (model / ("config.json" if broken == "no config" else "model.safetensors")).unlink()
     with pytest.raises(UsageError, match=r"^--model: "):
-        write_swarm_config(tmp_path / "swarm", name="n", port=1, model=model)
+        write_swarm_config(tmp_path / "swarm", name="n", port=1, model=NamedModel(directory=model))
     assert not (tmp_path / "swarm").exists()
 
 
@@ -172,6 +173,55 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"swarm\.toml already exists, and was not changed"):
         write_swarm_config(tmp_path, name="n", port=1)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("swarm.toml", "mine")]
+
+
+def test_a_file_that_makes_room_is_kept_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "swarm.toml"
+    assert name_aside(path) is None
+    for text, kept in (("mine", "swarm.toml.old"), ("mine too", "swarm.toml.old1")):
+        path.write_text(text)
+        aside = name_aside(path)
+        assert aside == tmp_path / kept
+        write_swarm_config(tmp_path, name="n", port=1, aside=aside)
+        assert aside.read_text() == text
+        assert read_swarm_config(path).swarm.name == "n"
+
+
+def test_a_file_stays_in_its_place_if_no_new_one_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "swarm.toml"
+    path.write_text("mine")
+    model = NamedModel(directory=tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="--model"):
+        write_swarm_config(tmp_path, name="n", port=1, model=model, aside=name_aside(path))
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("swarm.toml", "mine")]
+
+
+def test_the_path_of_a_model_that_is_not_here_is_written(tmp_path: Path) -> None:
+    model = NamedModel(directory=tmp_path / "swarm" / "Qwen3-0.6B", fetched_from="Qwen/Qwen3-0.6B")
+    config = read_swarm_config(write_swarm_config(tmp_path / "swarm", name="n", port=1, model=model))
+    assert config.model.directory == str(tmp_path / "swarm" / "Qwen3-0.6B")
+    assert config.learn.max_new_tokens == 512
+
+
+def test_the_task_of_a_data_file_is_marked(tmp_path: Path) -> None:
+    data = DataSpec(spec='jsonl:a "b".jsonl:match=numeric', why="all 3 answers in `answer` are numbers")
+    path = write_swarm_config(tmp_path, name="n", port=1, data=data)
+    assert read_swarm_config(path).task.spec == data.spec
+    assert f"(of the data: {data.why})" in path.read_text()
+
+
+def test_a_minimal_file_has_ten_lines_and_says_where_the_other_keys_are(tmp_path: Path) -> None:
+    data = DataSpec(spec="jsonl:a.jsonl:match=numeric", why="all 3 answers in `answer` are numbers")
+    model = NamedModel(directory=a_model(tmp_path / "model"))
+    small, whole = (
+        write_swarm_config(tmp_path / name, name="n", port=1, model=model, data=data, minimal=name == "small")
+        for name in ("small", "whole")
+    )
+    assert read_swarm_config(small).learn == read_swarm_config(whole).learn
+    assert read_swarm_config(small).trainer == read_swarm_config(whole).trainer
+    head, *lines = minimal_template("n", 1).splitlines()
+    assert (head, len(lines)) == ("[swarm]", 9)
+    assert "All keys" in small.read_text()
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -146,6 +146,13 @@ def test_every_library_outside_the_base_has_its_extra() -> None:
     assert outside <= EXTRA_OF.keys() | FOREIGN
 
 
+@pytest.mark.parametrize("file", ["install.sh", "README.md", "docs/start/join.md"])
+def test_the_installer_has_one_address(file: str) -> None:
+    """`volery` prints the address of pyproject.toml; whoever publishes changes it there and in these files."""
+    typed = re.findall(r"curl -LsSf (\S+/install\.sh) \|", (ROOT / file).read_text(encoding="utf-8"))
+    assert set(typed) == {PROJECT["urls"]["Installer"]}
+
+
 def test_what_trains_has_an_upper_bound_that_was_tested() -> None:
     engine = {requirement_name(one): one for one in PROJECT["optional-dependencies"]["transformers"]}
     assert "<" in engine["torch"]

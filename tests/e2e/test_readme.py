@@ -34,7 +34,7 @@ def called(name: str) -> list[str]:
 
 def test_every_line_is_tried_here() -> None:
     assert [command[0] for command in COMMANDS] == [
-        "init", "learn", "join", "status", "report", "export", "doctor",
+        "doctor", "init", "learn", "join", "status", "report", "export",
     ]  # fmt: skip
 
 

@@ -291,12 +291,12 @@ class PageApp:
         if request.scope["right"] is not Right.CHANGE:
             return _refuse(NO_TOKEN)
         body = b""
-        with trio.move_on_after(BODY_S) as patience, suppress(ClientDisconnect):
+        with trio.move_on_after(BODY_S) as time_limit, suppress(ClientDisconnect):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_ORDER_BYTES:
                     return _refuse(Refusal(status=413, text="The order is too long."))
-        if patience.cancelled_caught:
+        if time_limit.cancelled_caught:
             return _refuse(Refusal(status=408, text=f"The order did not come within {BODY_S:.0f} s."))
         try:
             told = await trio.to_thread.run_sync(obey, body, self.feed.place)

@@ -14,7 +14,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -83,6 +83,21 @@ State = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
+
+
+LogForm = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", help="Form of the log. json: one JSON object a line, on stdout or in --log-file."),
+]
+
+LogPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-file",
+        metavar="FILE",
+        help="Also write a log to FILE; it is rotated at 16 MiB, and 4 older ones are kept.",
+    ),
+]
 
 
 Given = Mapping[str, Any]

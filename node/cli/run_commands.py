@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from node.cli.options import ConfigFile, Json, Plain, State, as_json_text, run_program, whole_text
+from node.cli.options import ConfigFile, Json, LogForm, LogPath, Plain, State, as_json_text, run_program, whole_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import say
 
@@ -125,6 +125,8 @@ def _write_example(
 def learn(
     config: ConfigFile,
     plain: Plain = False,
+    log_format: LogForm = "text",
+    log_file: LogPath = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Fail instead of starting at step 0 if there is no checkpoint.")
     ] = False,
@@ -158,9 +160,12 @@ def learn(
 
         run_program(look, config, resume=resume, fork_from=fork_from, quick=quick, as_json=as_json)
     from node.learner_role.command import learn as program
+    from node.ui.log_lines import LogFormat
+    from node.ui.terminal import LogChoice
 
     _warn_of_clashes()
-    run_program(program, config, plain=plain, resume=resume, fork_from=fork_from)
+    log = LogChoice(form=LogFormat(log_format), file=log_file)
+    run_program(program, config, plain=plain, resume=resume, fork_from=fork_from, log=log)
 
 
 def join(
@@ -201,6 +206,8 @@ def join(
         typer.Option(metavar="DIR", help="Score completions with the model in this directory instead of generating."),
     ] = None,
     plain: Plain = False,
+    log_format: LogForm = "text",
+    log_file: LogPath = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show who the operator is, and what would run and be sent; do not join."),
@@ -210,6 +217,8 @@ def join(
     """Lend this machine to a swarm: generate rollouts with its newest policy until you stop it (Ctrl-C)."""
     from node.rollout_role.command import Overrides
     from node.rollout_role.command import join as program
+    from node.ui.log_lines import LogFormat
+    from node.ui.terminal import LogChoice
 
     if as_json and not dry_run:
         raise UsageError("--json is the form of --dry-run. Add that; a node writes events.jsonl in its state.")
@@ -224,7 +233,7 @@ def join(
         teacher=teacher,
     )
     typed = " ".join(invite)  # the invite may be pasted with what stood around it, and with broken lines
-    look = {"dry_run": dry_run, "as_json": as_json}
+    look = {"dry_run": dry_run, "as_json": as_json, "log": LogChoice(form=LogFormat(log_format), file=log_file)}
     _warn_of_clashes()
     run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, **look)
 

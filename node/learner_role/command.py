@@ -18,8 +18,9 @@ from node.reports.model.report import Role
 from node.runtime import formatting as words
 from node.runtime.errors import NodeError, about_keys_of
 from node.runtime.events import Clock, EventLog
+from node.ui.endings import done_of_learner
 from node.ui.live_view import ViewState
-from node.ui.terminal import go_on, open_terminal, run_session
+from node.ui.terminal import NO_LOG, LogChoice, go_on, open_terminal, run_session
 from node.ui.view_updates import follow
 from node.web.address import PATIENCE_S
 from node.web.page import open_page, page_server
@@ -37,6 +38,7 @@ async def learn(
     fork_from: str = "",
     trainer: Sequence[str] = TRAINER,
     trial: bool = True,
+    log: LogChoice = NO_LOG,
 ) -> int:
     """Run `volery learn`, and return the exit code.
 
@@ -69,7 +71,8 @@ async def learn(
             patience_s=PATIENCE_S,
         )
     notices = LearnerNotices(source=config.swarm.name, kinds=config.notify.events)
-    with open_terminal(state, plain=plain) as terminal:
+    with open_terminal(state, plain=plain, log=log, events=events) as terminal:
+        terminal.tell_report(f"volery report {shlex.quote(str(path))}")
         if page.text:
             terminal.say(page.text)
         running: LearnerServices | None = None
@@ -99,12 +102,14 @@ async def learn(
             if fork_from and (running is None or not running.state.opened.is_set()):
                 unfork(state_directory)
             raise
+    done = done_of_learner(state)
     told = f"Since this start: {state.sum}. Who did what: volery report {shlex.quote(str(path))}"
     if outcome is None:
         again = go_on(f"volery learn {shlex.quote(str(path))}")
         if running is None:
             return terminal.say_stopped(again)
-        return terminal.say_stopped(f"{stopped_after(state, running.training.saving.saved)}{told}", again)
+        return terminal.say_stopped(done, f"{stopped_after(state, running.training.saving.saved)}{told}", again)
+    terminal.say(done)
     terminal.say(f"Finished after {words.counted(outcome.steps, 'step')}; raise [learn] steps to train on. {told}")
     return 0
 

@@ -28,10 +28,11 @@ from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock, EventLog
 from node.runtime.stdout import say
-from node.state.owner_orders import owner_signals
+from node.state.owner_orders import OwnerRequests, owner_signals
 from node.state.rollout_state import RolloutStateDir
+from node.ui.endings import done_of_node
 from node.ui.live_view import ViewState
-from node.ui.terminal import open_terminal, run_session
+from node.ui.terminal import NO_LOG, LogChoice, open_terminal, run_session
 from node.ui.view_updates import follow
 from node.web.address import read_listen
 from node.web.page import ServePage, open_page, page_server, serve_nothing
@@ -67,6 +68,7 @@ async def join(
     plain: bool,
     dry_run: bool = False,
     as_json: bool = False,
+    log: LogChoice = NO_LOG,
 ) -> int:
     """Run `volery join`. With `dry_run`, only print what joining would mean."""
     require_clock(Clock.now_ms())
@@ -85,7 +87,7 @@ async def join(
     )
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)
-    with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
+    with owner_signals() as signals, open_terminal(view, plain=plain, log=log, events=events) as terminal:
         node: NodeWorker | None = None
         root = Path()
         serve: ServePage = serve_nothing
@@ -93,6 +95,8 @@ async def join(
         def ready(home: RolloutStateDir, role: NodeWorker) -> None:
             nonlocal node, root
             node, root = role, home.root
+            terminal.orders = OwnerRequests(root)
+            terminal.tell_report(f"volery report {shlex.quote(str(root))}")
             terminal.say(joined_text(word.name, home))
             page = open_page(settings.web, kind="rollout", title=word.name, state=home.root, events=events)
             if page.text:
@@ -116,7 +120,8 @@ async def join(
         outcome = await run_session(terminal, events, run, leave)
     if outcome is None:
         done = "" if node is None else work_of(node.counts, view.admitted_before, root, teaches=teaches)
-        return terminal.say_stopped(done, STOPPED)
+        return terminal.say_stopped("" if node is None else done_of_node(view), done, STOPPED)
+    terminal.say(done_of_node(view))
     terminal.say(f"{outcome.reason} {work_of(outcome.counts, view.admitted_before, outcome.state, teaches=teaches)}")
     return 0
 

@@ -10,14 +10,23 @@ import trio
 from node.energy.monitor import EnergyWatch
 from node.network.swarm_peer import SwarmPeer
 from node.network.traffic_growth import has_grown
+from node.reports.readers.receipts_report import worked_s
 from node.runtime.events import Clock, EventLog
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts
-from protocol.accounting.claims import Price
+from protocol.accounting.claims import MICROS, Price
 from swarm.transport.interface import Traffic, Transport
 
 SESSION_S = 2.0
 """Seconds between two records of a session. A killed node loses at most this much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Before:
+    """What the node did in all sessions before this one."""
+
+    worked_s: float = 0.0
+    trained: int = 0
 
 
 @dataclass(kw_only=True)
@@ -35,10 +44,15 @@ class SessionRecords:
     """Bytes that circuits through this node carried between others since its start."""
     _noted: set[PeerTraffic] = field(default_factory=set)
     _told: Traffic = field(default_factory=Traffic)
+    _before: _Before = field(default_factory=_Before)
 
     async def run(self) -> None:
         """Record the session regularly until cancelled, and a last time then."""
-        session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
+        session = await trio.to_thread.run_sync(self._begin)
+        self.events.emit(
+            "session_began", worked_s=round(self._before.worked_s, 1), trained=self._before.trained,
+            per_hour=self.price.micros_per_hour / MICROS, currency=self.price.currency,
+        )  # fmt: skip
         try:
             while True:
                 await trio.sleep(SESSION_S)
@@ -46,6 +60,12 @@ class SessionRecords:
         finally:
             with trio.CancelScope(shield=True):
                 await self._note(session)
+
+    def _begin(self) -> int:
+        """Begin a session in the receipts, and sum up those before it."""
+        receipts = self.receipts
+        self._before = _Before(worked_s=worked_s(receipts.sessions()), trained=receipts.num_trained())
+        return receipts.session_began(self.price, Clock.now_ms())
 
     async def _note(self, session: int) -> None:
         """Record the session, and the traffic by peer that has changed since the last time."""

@@ -20,7 +20,7 @@ LEARNER_EVENTS: Mapping[str, str] = {
     ),
     "step": (
         "`step`, `reward` (mean), `rollouts`, `train_s` (seconds of training), `waited_s` (seconds of waiting for "
-        "the batch), `utilisation` and `blocked` (fractions of [the learner's "
+        "the batch), `utilisation`, `waiting` and `blocked` (fractions of [the learner's "
         "time](../operate/report.md#the-learners-time) so far), `max_lag`, `dropped` (groups that were stale when "
         "the batch formed, uninformative or void), `uninformative` (rollouts dropped since the step before, because "
         "all rewards of their group are equal), `buffered` (rollouts that wait in the buffer), `entropy`, "
@@ -322,6 +322,10 @@ NODE_EVENTS: Mapping[str, str] = {
     "weights_format": '`format`, `why`: what `quantization = "auto"` came to.',
     "receipts_opened": (
         "`admitted`, `rejected`: what the learner had judged before this start, rollouts or a teacher's groups."
+    ),
+    "session_began": (
+        "`worked_s` (seconds before this start), `trained` (records with a proof that they were trained on), "
+        "`per_hour` (the owner's price), `currency`: the node counts its work from now on."
     ),
     "swarm_found": "`name`, `swarm` (its id): a learner answered for the invite's swarm.",
     "joined": (

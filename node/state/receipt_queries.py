@@ -206,6 +206,11 @@ class ReceiptQueries(SqliteFile):
                 )
             after = page[-1][1:4]
 
+    def num_trained(self) -> int:
+        """Return how many records have a proof that they were trained on."""
+        rows = self.query("SELECT count(DISTINCT record) FROM proofs", of="proofs")
+        return int(rows[0][0]) if rows else 0
+
     def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
         """Return up to `limit` records whose ids begin with `prefix`, in hex, with their verdicts. Each record stands
         once, as admitted if it ever was, no matter how often it was delivered again."""

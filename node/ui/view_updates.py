@@ -6,8 +6,8 @@ people should notice become sentences.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from string import Formatter
 from typing import Any
 
@@ -124,8 +124,13 @@ class _Words(Formatter):
 
 
 def follow(state: ViewState, events: EventLog) -> None:
-    """Change `state` with every event from now on."""
-    events.listen(partial(apply, state))
+    """Change `state` with every event from now on, at the time since the program began."""
+
+    def take(event: str, fields: Fields) -> None:
+        state.now_s = max(state.now_s, time.monotonic() - state.began_s)
+        apply(state, event, fields)
+
+    events.listen(take)
 
 
 def apply(state: ViewState, event: str, fields: Fields) -> None:
@@ -137,15 +142,22 @@ def apply(state: ViewState, event: str, fields: Fields) -> None:
         state.activity = event.replace("_", " ")
     elif event in NEWS_OF_WORK or (state.role is Role.LEARNER and state.activity != "finished"):
         state.activity = _activity(state)
-    if sentence := _sentence(event, fields):
-        known: Fields = {}
-        if "{called}" in sentence and "peer" in fields:
-            peer = state.peer(fields["peer"])
-            known = {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}
-        state.note(_Words().vformat(sentence, (), {**fields, **known}))
+    if sentence := sentence_of(state, event, fields):
+        state.note(sentence)
     if event == "child_died":
         for line in fields.get("said", "").splitlines():
             state.note(f"{fields.get('child')}: {line}")
+
+
+def sentence_of(state: ViewState, event: str, fields: Fields) -> str:
+    """Return what people read of an event, which `state` has taken; "" if they do not hear of it."""
+    if not (sentence := _sentence(event, fields)):
+        return ""
+    known: Fields = {}
+    if "{called}" in sentence and "peer" in fields:
+        peer = state.peer(fields["peer"])
+        known = {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}
+    return _Words().vformat(sentence, (), {**fields, **known})
 
 
 def _follow_peers(state: ViewState, event: str, fields: Fields) -> None:
@@ -176,7 +188,9 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
     match event, fields:
         case "step", {"step": step, "buffered": buffered, "reward": reward}:
             state.step, state.buffered = step, buffered
+            state.pace.take(state.now_s, step)
             state.utilisation, state.blocked = fields.get("utilisation"), fields.get("blocked")
+            state.waiting = fields.get("waiting")
             state.rewards.append(reward)
             state.figures = {name: fields[name] for name in FIGURES if name in fields}
             if (entropy := state.figures.get("entropy")) is not None:
@@ -194,6 +208,8 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             state.start_phase = f"starting: {doing}"
         case "incarnation_began", {"step": step}:
             state.step = step
+            state.first_step = step if state.first_step is None else state.first_step
+            state.pace.begin_again()
             state.alarms.clear()  # the learner repeats those that are not cleared
         case "alarm_raised", {"alarm": alarm, "step": step}:
             state.alarms[alarm] = step
@@ -207,6 +223,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
             state.newest, state.fetching = version, None
             state.is_open = event == "version_published"
         case "trainer_restarted", _:
+            state.pace.begin_again()
             state.is_open, state.start_phase = False, "loading the model again"
 
 
@@ -235,8 +252,20 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
             state.tokens += tokens
         case "receipts_opened", {"admitted": admitted}:
             state.admitted_before = admitted
-        case "joined", {"newest": str(newest)}:
-            state.newest = newest
+        case "session_began", {"worked_s": worked_s, "trained": trained, "per_hour": per_hour, "currency": currency}:
+            state.worked_before_s, state.working_since_s, state.trained = worked_s, state.now_s, trained
+            state.per_hour, state.currency = per_hour, currency
+        case "proofs_kept", {"records": records} if state.trained is not None:
+            state.trained += records
+        case "reputation_told", {"band": band, "score": score}:
+            state.band, state.score = band, score
+        case "engine_chosen", {"engine": engine, "why": why}:
+            state.engine = f"{engine}: {why}"
+        case "speed_measured", {"tokens_per_s": speed}:
+            state.engine_tokens_per_s = speed
+        case "joined", {**told}:
+            state.newest = told.get("newest") or state.newest
+            state.staleness = told.get("staleness", state.staleness)
         case "hours_ended", {"again_at": again_at}:
             state.resting = f"resting until {again_at}"
         case "paused", {"why": why}:

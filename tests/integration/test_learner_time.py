@@ -19,11 +19,12 @@ from node.commands.simulate.recorded_swarm import read_replay
 from node.learner_role.metrics.board import Series
 from node.reports import as_html, as_json, as_text, swarm_report
 from node.reports.model.report import Role, SwarmReport
-from node.reports.model.time_words import OLDER, as_values, kinds, trained
+from node.reports.model.time_words import OLDER, as_values, kinds, parts, trained
 from node.reports.plots.run_plot import _subtitle
 from node.reports.summary import summary
 from node.runtime import formatting as words
-from node.ui.live_view import ViewState, _busy
+from node.ui.facts import SHADES, learner_time
+from node.ui.live_view import ViewState
 from node.ui.view_updates import apply
 from tests.support import recorded_runs
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, open_learner
@@ -97,7 +98,13 @@ async def test_all_that_show_it_agree(tmp_path: Path, mock_clock: MockClock) -> 
         with_steps = summed(row.time for row in ledger.training.learner_time() if row.step <= STEPS)
     assert state.utilisation == pytest.approx(with_steps.utilisation, abs=1e-4)
     assert state.blocked == pytest.approx(with_steps.blocked, abs=1e-4)
-    assert words.share(state.utilisation) in _busy(state)
+    assert state.waiting == pytest.approx(with_steps.share(TimeKind.WAITING), abs=1e-4)
+    assert learner_time(state, 80).plain.endswith(
+        ", ".join(
+            f"{mark} {name} {words.share(share)}"
+            for mark, (_, name, share) in zip(SHADES, parts(with_steps), strict=True)
+        )
+    )
 
 
 def told_run(path: Path) -> list[Recorded]:

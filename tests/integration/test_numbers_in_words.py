@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import Candidate
@@ -20,7 +18,10 @@ from node.reports.explain.why import why_in_ledger, why_in_receipts
 from node.reports.model.report import Role
 from node.state.keys import load_or_create_key
 from node.state.receipts import Receipts
-from node.ui.live_view import ViewState, render, status_line
+from node.ui.live_view import ViewState
+from node.ui.look import Look
+from node.ui.picture import picture
+from node.ui.plain_lines import status_line
 from node.ui.view_updates import apply
 from protocol.core.ids import PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
@@ -92,10 +93,9 @@ def nodes(n: int) -> ViewState:
 
 
 def shown(state: ViewState) -> str:
-    out = io.StringIO()
-    Console(file=out, width=200, color_system=None, legacy_windows=False).print(render(state))
+    screen = ";\n".join(line.plain for line in picture(state, Look(), 200, 60).lines)
     notices = "\n".join(notice.text for notice in state.notices)
-    return f"{out.getvalue()}\n{status_line(state)}\n{notices}"
+    return f"{screen}\n{status_line(state)}\n{notices}"
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Follow a run through its events: what it does now, how fast its steps come, and how long it still takes.
+"""Follow a run through its events: what it does now, and what a terminal would show of it.
 
 A pure core: it is fed events and the time.
 
@@ -11,21 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
-from statistics import median
 
 from node.commands.page.event_tail import Logged
 from node.reports.model.report import Role
-from node.ui.live_view import Rate, ViewState
+from node.ui.live_view import ViewState
 from node.ui.view_updates import apply
-
-MOMENTS = 33
-"""Training steps whose times give the pace: enough for a median that a publication or an evaluation does not move."""
-
 
 MOST_PEERS = 4096
 """Peers that are remembered. With more, those that have left are forgotten."""
@@ -54,11 +47,8 @@ class LiveRun:
     """Whether the program has ended."""
     last_at: float = 0.0
     """When the newest event was logged, in seconds since 1970."""
-    tokens: Rate = field(default_factory=Rate)
-    """How fast admitted tokens come."""
     _first_at: float | None = None
     _has_begun: bool = False
-    _moments: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
 
     def take(self, logged: Iterable[Logged]) -> None:
         """Take the next events."""
@@ -70,15 +60,8 @@ class LiveRun:
             self.last_at = max(self.last_at, one.at)
             self.view.now_s = max(0.0, one.at - self._first_at)
             apply(self.view, one.event, one.fields)
-            match one.event, one.fields:
-                case "step", {"step": int(step)}:
-                    if self._moments and step <= self._moments[-1][1]:
-                        self._moments.clear()  # a restart took steps back
-                    self._moments.append((one.at, step))
-                case "incarnation_began" | "trainer_restarted", _:
-                    self._moments.clear()
-                case "peer_joined", _ if len(self.view.peers) > MOST_PEERS:
-                    self.view.peers = {peer.peer: peer for peer in self.view.present}
+            if one.event == "peer_joined" and len(self.view.peers) > MOST_PEERS:
+                self.view.peers = {peer.peer: peer for peer in self.view.present}
 
     def tick(self, now: float) -> None:
         """Move the clock, for rates. `now` is in seconds since 1970."""
@@ -86,14 +69,11 @@ class LiveRun:
             self._begin()
         if self._first_at is not None:
             self.view.tick(max(self.view.now_s, now - self._first_at))
-            self.tokens.sample(self.view.now_s, self.view.tokens)
 
     def _begin(self) -> None:
         """Forget what holds for one start alone."""
         before = self.view
         self._has_begun = True
-        self.tokens = Rate()
-        self._moments.clear()
         self.view = ViewState(
             role=before.role,
             title=before.title,
@@ -130,16 +110,3 @@ class LiveRun:
         if not view.is_open:
             return State.STARTING
         return State.WAITING if view.activity == "waiting for nodes" else State.RUNNING
-
-    @property
-    def step_s(self) -> float | None:
-        """Return the median seconds from one training step to the next; None before the second."""
-        gaps = [(later - earlier) / (to - since) for (earlier, since), (later, to) in pairwise(self._moments)]
-        return median(gaps) if gaps else None
-
-    @property
-    def left_s(self) -> float | None:
-        """Return the seconds that the rest of the run takes at this pace; None if that is not known."""
-        if self.step_s is None or not self.view.steps:
-            return None
-        return self.step_s * max(0, self.view.steps - self.view.step)

@@ -627,5 +627,10 @@ class TrainingLoop(Service):
 
 def _busy(time: LearnerTime) -> dict[str, float]:
     """Return how busy the learner has been, for the event of a step; empty if that is not known."""
-    shares = {"utilisation": time.utilisation, "blocked": time.blocked}
+    is_known = time.blocked is not None
+    shares = {
+        "utilisation": time.utilisation,
+        "waiting": time.share(TimeKind.WAITING) if is_known else None,
+        "blocked": time.blocked,
+    }
     return {name: round(share, 4) for name, share in shares.items() if share is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from learner.provisioning.estimation.learner_time import OTHER, LearnerTime, TimeKind
+from learner.provisioning.estimation.learner_time import BLOCKED, OTHER, LearnerTime, TimeKind
 from node.runtime import formatting as words
 
 NAMES = {
@@ -21,6 +21,13 @@ NAMES = {
     TimeKind.UNTOLD: "not recorded",
 }
 """The kinds as people read them."""
+
+PARTS = (
+    ("training", "training", (TimeKind.TRAINING, TimeKind.UNDIVIDED)),
+    ("waiting", "waiting for rollouts", (TimeKind.WAITING,)),
+    ("publishing", "publishing and checkpoints", BLOCKED),
+)
+"""The kinds in few parts, for a bar: key, name, kinds. The rest is "other"."""
 
 OLDER = "not known: the program that recorded this run did not measure its training time"
 
@@ -49,6 +56,21 @@ def kinds(time: LearnerTime) -> str:
     if others:
         told.append(f"other {words.share(time.share(*OTHER))} ({', '.join(others)})")
     return ", ".join(told)
+
+
+def parts(time: LearnerTime) -> Iterator[tuple[str, str, float]]:
+    """Yield (key, name, fraction of the wall time) of each part; together they are all of it."""
+    left = 1.0
+    for key, name, of in PARTS:
+        share = time.share(*of) or 0.0
+        left -= share
+        yield key, name, share
+    yield "other", "other", max(0.0, left)
+
+
+def part_names() -> list[str]:
+    """Return the names of the parts, in order."""
+    return [*(name for _, name, _ in PARTS), "other"]
 
 
 def time_rows(time: LearnerTime) -> Iterator[tuple[str, float, float | None]]:

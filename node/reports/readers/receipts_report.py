@@ -13,7 +13,7 @@ from dataclasses import replace
 from learner.ledger.queries.peers import PeerPresence
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
-from node.reports.model.presences import presences_of
+from node.reports.model.presences import Presence, presences_of
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RejectedRecord, Role, Scored
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
@@ -80,7 +80,7 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
     dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
     late = receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
-    presences = presences_of((_presence(session, peer) for session in sessions), min(dates, default=0))
+    presences = _presences(sessions, peer, min(dates, default=0))
     return PeerReport(
         peer=peer, name="", role=Role.ROLLOUT, engine="", machine="", price=price,
         leases=LeaseCounts(issued=sums.receipts, delivered=sums.receipts, late=late),
@@ -92,6 +92,15 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
         if sums.groups_scored + sums.groups_rejected
         else None,
     )  # fmt: skip
+
+
+def worked_s(sessions: Sequence[Session]) -> float:
+    """Return how many seconds a node worked in these sessions: what its report counts for the cost."""
+    return sum(presence.active_s for presence in _presences(sessions, PeerId(""), 0))
+
+
+def _presences(sessions: Sequence[Session], peer: PeerId, started_ms: int) -> tuple[Presence, ...]:
+    return presences_of((_presence(session, peer) for session in sessions), started_ms)
 
 
 def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:

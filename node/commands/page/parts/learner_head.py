@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from learner.provisioning.estimation.learner_time import BLOCKED, LearnerTime, TimeKind
 from node.commands.page.live_run import LiveRun, State
 from node.reports.html.charts.markup import Child, Fragment, num, strangers, tag
 from node.reports.html.components import section
 from node.reports.model.report import SwarmReport
+from node.reports.model.time_words import parts
 from node.runtime import formatting as words
 from node.ui.live_view import Notice
 
@@ -22,13 +22,6 @@ OLDER_SHOWN = 40
 
 SPARK = (220, 44)
 """Size of the line of rewards, in pixels."""
-
-KINDS = (
-    ("training", "training", (TimeKind.TRAINING, TimeKind.UNDIVIDED)),
-    ("waiting", "waiting for rollouts", (TimeKind.WAITING,)),
-    ("publishing", "publishing and checkpoints", BLOCKED),
-)
-"""The learner's time by kind in the bar: class of the segment, name, kinds. The rest is "other"."""
 
 
 def badge(state: State) -> Fragment:
@@ -57,10 +50,10 @@ def progress(live: LiveRun) -> str:
     said = [f"Step {view.step:,}{of}"]
     if view.steps and view.step >= view.steps:
         return f"{said[0]}: the run has taken its last step."
-    if (left := live.left_s) is not None:
+    if (left := view.left_s) is not None:
         said.append(f"about {words.duration(left)} left")
-    if live.step_s is not None:
-        said.append(f"{words.seconds(live.step_s)} a step")
+    if (step_s := view.pace.step_s) is not None:
+        said.append(f"{words.seconds(step_s)} a step")
     said.append(f"version {view.newest or words.NOTHING} is published")
     return f"{', '.join(said)}."
 
@@ -116,7 +109,7 @@ def _time(report: SwarmReport | None) -> Child:
     """Return the learner's time by kind, as a bar with its figures."""
     if report is None or not report.learner_time.wall_s:
         return None
-    shares = list(_shares(report.learner_time))
+    shares = list(parts(report.learner_time))
     at, segments = 0.0, []
     for key, _, share in shares:
         segments.append(tag("rect", x=100 * at, y=0.0, width=100 * share, height=10.0, class_=key))
@@ -129,15 +122,6 @@ def _time(report: SwarmReport | None) -> Child:
         tag("li", tag("span", class_=f"key {key}"), f"{name} {words.share(share)}") for key, name, share in shares
     ]
     return tag("div", tag("p", "The learner's time", class_="soft"), drawing, tag("ul", legend), class_="time")
-
-
-def _shares(time: LearnerTime) -> Iterator[tuple[str, str, float]]:
-    left = 1.0
-    for key, name, kinds in KINDS:
-        share = time.share(*kinds) or 0.0
-        left -= share
-        yield key, name, share
-    yield "other", "other", max(0.0, left)
 
 
 def notices(live: LiveRun) -> Fragment:

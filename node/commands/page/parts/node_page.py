@@ -82,7 +82,7 @@ def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:
 def _figures(live: LiveRun, load: Load) -> Iterator[Tile]:
     view = live.view
     yield Tile(name="rollouts a second", value=words.rate(view.rate.per_s), more=f"{view.pending:,} leased, not judged")
-    yield Tile(name="tokens a second", value=words.rate(live.tokens.per_s), more="admitted, over 30 s")
+    yield Tile(name="tokens a second", value=words.rate(live.view.token_rate.per_s), more="admitted, over 30 s")
     yield Tile(name="processor", value=words.share(load.cpu), more=f"of {words.counted(load.cores, 'core')}")
     yield Tile(name="memory", value=words.size(load.memory_bytes), more=f"of {words.size(load.all_memory_bytes)}")
     for gpu in load.gpus:

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Answer:
 
     status: int
     text: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Message
 
     @property
     def json(self) -> Any:
@@ -59,7 +60,7 @@ class LivePage:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body=body, headers=named)
             answer = connection.getresponse()
-            return Answer(answer.status, answer.read().decode(), dict(answer.getheaders()))
+            return Answer(answer.status, answer.read().decode(), answer.headers)
         finally:
             connection.close()
 
@@ -114,9 +115,9 @@ class Watcher:
 
 @contextmanager
 def serving(
-    state: Path, *, kind: Kind = "learner", port: int | None = None, before: str = "", **terms: Any
+    state: Path, *, kind: Kind = "learner", port: int = 0, before: str = "", **terms: Any
 ) -> Iterator[LivePage]:
-    """Serve the page of `state` until the block ends. `before`: Python that the server runs first."""
+    """Serve the page of `state` until the block ends. `before`: Python that runs first. `port`: 0 for any."""
     log = state / "page.log"
     with open_listener(Listen(host="127.0.0.1", port=port)) as listener, log.open("wb") as output:
         told = PageTerms(

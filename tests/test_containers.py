@@ -80,7 +80,8 @@ def test_the_wheel_is_built_from_the_packages_alone() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert "*" in lines
     sent = {line[1:] for line in lines if line.startswith("!")}
-    assert sent == {*packages["wheel"]["packages"], "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    texts = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert sent == {*packages["wheel"]["packages"], "examples", *texts}, "the packages have a link to the examples"
 
 
 @pytest.mark.parametrize(("doing", "code"), [("at work", 0), ("not running", 1), ("", 1)])

@@ -11,10 +11,10 @@ from tools.prose import Sentence, excesses_of, sentences_in, totals_of
 
 SETS = {
     "packages": ("node", "learner", "swarm", "protocol", "volery"),
-    "documents": ("docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+    "documents": ("docs", "examples", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
     "tests and benchmarks": ("tests", "benchmarks", "tools"),
 }
-BEGINNERS = ("README.md", "docs/start")
+BEGINNERS = ("README.md", "docs/start", "examples")
 """Pages that people read first have no such sentence at all."""
 
 

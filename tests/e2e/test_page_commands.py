@@ -7,6 +7,7 @@ A command that cannot be typed here is in ELSEWHERE with the reason, or with the
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -34,6 +35,7 @@ SERVICE = "needs a systemd of the user; tests/e2e/test_service.py"
 NEW_TASK = "in the directory of `volery new task`; tests/e2e/test_new_task.py"
 
 ELSEWHERE = {
+    "volery init my-swarm --example reverse": "makes a model; tests/e2e/test_example.py",
     "volery engines install vllm": "downloads 3.5 GB; `make test-vllm` types it",
     "volery drill": "attacks for three minutes; tests/e2e/test_drill.py",
     "volery drill my-swarm --cheats 0.3 --attack greedy --attack 4bit": "tests/e2e/test_drill.py",
@@ -131,6 +133,10 @@ class World:
         shutil.copy(ROOT / "docs" / "examples" / "pool.toml", self.root / "machines.toml")
         rows = {"question": ["say 12.", "say 7."], "answer": ["12", "7"]}
         pq.write_table(pa.table(rows), self.root / "gsm8k.parquet")
+        (self.root / "data").mkdir()
+        (self.root / "data" / "train.jsonl").write_text(
+            "".join(json.dumps({"prompt": f"say {number}.", "answer": number}) + "\n" for number in range(9))
+        )
         (self.root / "serve.key").write_text("a-key-of-some-length\n", encoding="ascii")
         (self.root / "serve.key").chmod(0o600)
 
@@ -182,7 +188,7 @@ class World:
         """Run a command in a directory of its own that has the same models: it makes what is there already."""
         at = self.root / f"elsewhere-{len(self.done)}"
         at.mkdir()
-        for name in ("runs", "Qwen3-0.6B", "MODEL_DIRECTORY", "warm-model"):
+        for name in ("runs", "data", "gsm8k.parquet", "Qwen3-0.6B", "MODEL_DIRECTORY", "warm-model"):
             (at / name).symlink_to(self.root / name)
         self.type(command, at=at)
 

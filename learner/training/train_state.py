@@ -211,8 +211,9 @@ class Training:
 
     @contextmanager
     def _as_exported(self, dtype: ExportDtype | None) -> Iterator[None]:
-        """Round the weights inside the block as an export in `dtype` does; afterwards they are as before, to the bit.
-        Inside it takes 4 bytes a parameter, at a time without gradients."""
+        """Round the weights for the duration of the `with` block as an export in `dtype` does, then restore them to the
+        bit. Meanwhile a copy takes 4 bytes a parameter. There are no gradients at that time, which take as much.
+        """
         if dtype is None or dtype == "float32":
             yield
             return

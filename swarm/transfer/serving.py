@@ -43,9 +43,9 @@ MAX_GAINED = 4096
 """Chunks named in one Gained, its limit on the wire."""
 
 MEMBER_QUESTIONS = Rate(per_s=100.0, burst=500.0)
-"""Questions, and Wants of holdings, of one member. An honest one asks about four when a version comes, or 16 for a
-manifest of 64 MiB in 16 pieces, and otherwise one every few seconds. The smallest models have ten versions a second. A
-member that asks more often is answered no faster."""
+"""Rate of one member's questions, and of its requests to hear which chunks we hold (Want). An honest member asks about
+four for a version, or 16 if the manifest has 64 MiB, and otherwise one every few seconds. The smallest models publish
+ten versions a second, which needs 40. Answers to a member that asks more often are delayed to this rate."""
 
 STRANGER_QUESTIONS = Rate(per_s=5.0, burst=50.0)
 """The same for one stranger. Joining takes three, and nobody guesses an invite's token at five tries a second."""

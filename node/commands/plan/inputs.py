@@ -29,7 +29,7 @@ MAX_DELAY_STEPS = 1000
 BYTES_PER_MB = 1e6
 
 MANY = 1e9
-"""A larger number of steps is shown with two digits only."""
+"""Training steps above which a number of steps is shown with two significant digits."""
 
 _HOUR = 3600.0
 _BROADCAST = ("broadcast_s", "weights_mb")

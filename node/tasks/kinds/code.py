@@ -206,7 +206,12 @@ CODE = TaskKind(
         Option(key="total_s", default=20.0, help="seconds for all tests of a completion", minimum=0.1, maximum=3600),
         Option(key="memory_mb", default=512, help="memory of each process of a program", minimum=64, maximum=65_536),
         Option(key="processes", default=8, help="processes and threads of a program", minimum=1, maximum=256),
-        Option(key="bare", default="no", help="take a completion without a block whole", choices=("no", "yes")),
+        Option(
+            key="bare",
+            default="no",
+            help="yes: a completion without a code block is a program as a whole",
+            choices=("no", "yes"),
+        ),
         Option(key="python", default="", help="the interpreter; default: /usr/bin/python3"),
         *FILE_OPTIONS,
     ),

@@ -141,7 +141,10 @@ class Pacing:
         self._at = max(now, self._at)
 
     def _take_turn(self, flow: Flow, size: int) -> int:
-        """Return when it is the turn of `flow`: after what it had before, in bytes of a connection that always asks."""
+        """Return the turn of `flow`, in virtual time: the bytes that a connection which never pauses has had by then.
+
+        Each turn comes after the bytes that the flow itself has had.
+        """
         turn = max(self._turn, self._had.get(flow, 0))
         if len(self._had) >= MAX_FLOWS:
             self._had.clear()

@@ -163,7 +163,8 @@ def next_steps(directory: str) -> str:
     return (
         f"Test it:   cd {directory} && python -m pytest\n"
         "Look:      volery tasks show\n"
-        "Train:     volery learn .  When it has printed the invite, in another terminal: volery join state/invite --config node.toml"
+        "Train:     volery learn .  When it has printed the invite, in another terminal: "
+        "volery join state/invite --config node.toml"
     )
 
 

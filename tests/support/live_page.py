@@ -74,7 +74,7 @@ class LivePage:
         finally:
             connection.close()
 
-    def wait_for(self, text: str, path: str = "/", **headers: str) -> str:
+    def wait_for(self, text: str, path: str = "/", **headers: Any) -> str:
         """Return the first answer that holds `text`."""
         ends = time.monotonic() + WAIT_S
         while time.monotonic() < ends:

@@ -82,7 +82,7 @@ def document(title: str, links: Sequence[Link], parts: Iterable[str], *, revisio
 def piece(title: str, text: str) -> str:
     """Return a document with one piece of the page, for a browser that opens it alone. `text`: its markup."""
     back = tag("nav", tag("a", "The whole page", href="./"), aria_label="Back")
-    return _whole(title, tag("body", back, tag("main", Fragment(text), id="main")))
+    return _whole(title, tag("body", back, tag("main", tag("h1", title, class_="unseen"), Fragment(text), id="main")))
 
 
 def _whole(title: str, body: Fragment, *more: Fragment) -> str:

@@ -186,7 +186,7 @@
   };
 
   // Peers: a window of rows over all of them.
-  const ROW = 33;
+  let rowHeight = 33; // until the first row is there
   const STEP = 50;
   let peers = null;
   const headings = (table) => [...table.querySelectorAll("th[data-key]")].map((one) => one.dataset.key).join();
@@ -223,7 +223,7 @@
       });
     }
     scroll.addEventListener("scroll", () => {
-      const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 15);
+      const first = Math.max(0, Math.floor(scroll.scrollTop / rowHeight) - 15);
       if (Math.abs(first - peers.first) >= 10) { peers.first = first; load(false); }
     }, { passive: true });
     load(false);
@@ -231,7 +231,7 @@
   const spacer = (rows) => {
     const row = document.createElement("tr");
     row.setAttribute("aria-hidden", "true");
-    row.style.height = `${rows * ROW}px`;
+    row.style.height = `${rows * rowHeight}px`;
     return row;
   };
   const load = async (isNew) => {
@@ -252,6 +252,7 @@
       ...(total > first + found.length ? [spacer(total - first - found.length)] : []),
     );
     peers.table.setAttribute("aria-rowcount", total + 1);
+    if (found.length) rowHeight = found[0].getBoundingClientRect().height || rowHeight;
     if (focused) {
       const link = peers.body.querySelector(`tr[data-peer="${CSS.escape(focused)}"] a`);
       if (link) link.focus({ preventScroll: true });
@@ -294,8 +295,7 @@
     details.dataset.filled = "1";
     const answer = await ask(`numbers?plot=${encodeURIComponent(details.dataset.plot)}`);
     if (!answer.ok) { delete details.dataset.filled; return; }
-    const table = element(await answer.text()).querySelector(".scroll");
-    if (table) details.replaceChildren(details.querySelector("summary"), table);
+    details.replaceChildren(details.querySelector("summary"), element(await answer.text()));
   };
 
   // Orders.

@@ -13,7 +13,7 @@ from node.commands.page.parts import learner_head, peers, versions
 from node.reports.charts.cost_curve import costs_of
 from node.reports.charts.learning_curve import lead
 from node.reports.charts.run_curves import plots
-from node.reports.html.charts.data_table import numbers
+from node.reports.html.charts.data_table import values
 from node.reports.html.charts.markup import Fragment, tag
 from node.reports.html.components import section
 from node.reports.html.run_page import parts as report_parts
@@ -63,7 +63,7 @@ def empty(key: str) -> Fragment:
 def numbers_of(report: SwarmReport, key: str) -> Fragment | None:
     """Return the table of a plot's values; None if there is no such plot."""
     drawn = {plot.key: plot for plot in (lead(report), *plots(report, costs_of(report)))}
-    return numbers(drawn[key]) if key in drawn else None
+    return values(drawn[key]) if key in drawn else None
 
 
 def visible_keys(*, is_public: bool) -> list[str]:

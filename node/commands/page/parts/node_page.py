@@ -8,7 +8,7 @@ from node.commands.page.live_run import LiveRun
 from node.commands.page.machine_load import Load
 from node.commands.page.parts.learner_head import badge, notices
 from node.reports.charts.run_curves import timeline
-from node.reports.html.charts.data_table import numbers
+from node.reports.html.charts.data_table import values
 from node.reports.html.charts.markup import Fragment, strangers, tag
 from node.reports.html.components import Tile, section, tiles
 from node.reports.html.own_page import parts as own_parts
@@ -58,7 +58,7 @@ def numbers_of(report: OwnReport, key: str) -> Fragment | None:
         return None
     history = report.history or PeerHistory()
     wall_s = (report.peer.last_seen_ms - report.peer.first_seen_ms) / 1000
-    return numbers(timeline("timeline", history.judged, (), wall_s))
+    return values(timeline("timeline", history.judged, (), wall_s))
 
 
 def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:

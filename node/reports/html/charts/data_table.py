@@ -29,13 +29,13 @@ def time_title(unit: TimeUnit) -> str:
 
 def numbers(plot: Plot) -> Fragment:
     """Return everything that the plot shows as numbers, behind a disclosure; the script also reads values there."""
+    return tag("details", tag("summary", f"{plot.title}, in numbers"), values(plot), class_="numbers")
+
+
+def values(plot: Plot) -> Fragment:
+    """Return the same without the disclosure."""
     title = f"{plot.title}, in numbers"
-    return tag(
-        "details",
-        tag("summary", title),
-        scrolling(title, _values(plot, title), _stretches(plot)),
-        class_="numbers",
-    )
+    return scrolling(title, _values(plot, title), _stretches(plot))
 
 
 def numbers_elsewhere(plot: Plot) -> Fragment:

@@ -133,12 +133,13 @@ class LogLines:
         if self.form is LogFormat.TEXT and self.state.now_s >= self._next_s:
             self._next_s = self.state.now_s + STATUS_S
             self._put(Level.INFO, status_line(self.state))
+        lines = list(self._waiting)
+        self._waiting.clear()
         if self._dropped:
-            dropped, self._dropped = self._dropped, 0
-            self._put(Level.WARNING, f"{counted(dropped, 'line')} too many came at once, and {dropped} were left out")
-        if self._waiting:
-            lines = list(self._waiting)
-            self._waiting.clear()
+            dropped, self._dropped = counted(self._dropped, "line"), 0
+            self._put(Level.WARNING, f"{dropped} of this log left out here: too many came at once")
+            lines.insert(0, self._waiting.pop())
+        if lines:
             self.sink.write(lines)
 
     def _put(self, level: Level, text: str, event: str = "", fields: Fields | None = None) -> None:

@@ -333,6 +333,16 @@ class Machine:
         With `hangup_ignored` it starts as after `trap '' HUP` in a shell, which is what `nohup` does. The program does
         not watch its stdin: a test run that is killed closes the terminal.
         """
+        words = tuple(map(str, arguments))
+        return self._in_terminal(name, [sys.executable, "-m", module, *words], state, hangup_ignored)
+
+    def start_shell(self, *command: str) -> tuple[Program, Terminal]:
+        """Start an interactive shell in a terminal of its own: `bash`, without anybody's settings."""
+        return self._in_terminal("shell", [*command, "--norc", "--noprofile", "-i"], None, hangup_ignored=False)
+
+    def _in_terminal(
+        self, name: str, command: Sequence[str], state: Path | None, hangup_ignored: bool
+    ) -> tuple[Program, Terminal]:
         number = len(self.programs)
         shown = self.root / f"{number}-{name}.screen"
         environment = {**self.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
@@ -346,7 +356,7 @@ class Machine:
 
         with open(terminal.slave, "rb+", buffering=0) as slave:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, arguments)],
+                command,
                 cwd=self.root,
                 env=environment,
                 stdin=slave,
@@ -355,8 +365,7 @@ class Machine:
                 start_new_session=True,
                 preexec_fn=take_terminal,
             )
-        words = tuple(map(str, arguments))
-        program = Program(name=name, arguments=words, process=process, out=shown, err=shown, state=state)
+        program = Program(name=name, arguments=tuple(command), process=process, out=shown, err=shown, state=state)
         self.programs.append(program)
         return program, terminal
 
@@ -471,7 +480,7 @@ class Swarm:
         """Start a rollout node with a state directory of its own beside the swarm. `token_s`: seconds that the fake
         engine takes for a token. A slow engine leaves more of the processors to the rest while a test only waits.
         """
-        words = self._to_join(name, options, engine, token_s)
+        words = self.to_join(name, options, engine, token_s)
         return self.machine.start(name, *words, state=self.directory / name, out_to=out_to)
 
     def join_all(self, learner: Program, *each: Sequence[object], engine: str = "fake") -> list[Program]:
@@ -488,10 +497,13 @@ class Swarm:
         self, name: str, *options: object, engine: str = "fake", hangup_ignored: bool = False
     ) -> tuple[Program, Terminal]:
         """Start a node in the same way, in a terminal of its own."""
-        words, state = self._to_join(name, options, engine), self.directory / name
+        words, state = self.to_join(name, options, engine), self.directory / name
         return self.machine.start_in_terminal(name, *words, state=state, hangup_ignored=hangup_ignored)
 
-    def _to_join(self, name: str, options: Sequence[object], engine: str, token_s: float = 0.0) -> tuple[object, ...]:
+    def to_join(
+        self, name: str, options: Sequence[object] = (), engine: str = "fake", token_s: float = 0.0
+    ) -> tuple[object, ...]:
+        """Return the words of the command that joins, after `volery`."""
         config = self.directory / f"{engine}{token_s or ''}.toml"
         config.write_text(NODE_TOML.format(engine=engine, token_s=token_s), encoding="utf-8")
         return ("join", self.invite, "--config", config, "--name", name, "--state", self.directory / name, *options)

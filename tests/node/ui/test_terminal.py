@@ -1,18 +1,29 @@
-"""Run a program on a screen: its outcome, its failure, and a request to stop."""
+"""Run a program on a screen: its outcome, its failure, a request to stop, orders by key, and what a log gets."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import pty
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
 
 from node.reports.model.report import Role
-from node.runtime.errors import RunError
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
+from node.runtime.safe_console import HarmlessConsole
 from node.runtime.shutdown import Stopped
+from node.state.owner_orders import OwnerRequests
 from node.ui.live_view import ViewState
-from node.ui.terminal import open_terminal, run_shown
+from node.ui.log_lines import LogFormat
+from node.ui.look import Order
+from node.ui.terminal import ALREADY, CANNOT_PAUSE, NOT_JOINED, LogChoice, open_terminal, run_shown, shows_pictures
+from node.ui.view_updates import follow
 
 
 async def run(program: object, **options: object) -> object:
@@ -83,3 +94,109 @@ def test_asked_in_its_first_moment_it_leaves_and_stops() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert left == ["in order"]
+
+
+# Orders by key
+
+
+def notes_of(state: ViewState) -> list[str]:
+    return [notice.text for notice in state.notices]
+
+
+def test_a_node_is_paused_resumed_and_drained_by_key(tmp_path: Path) -> None:
+    orders = OwnerRequests(tmp_path)
+    with open_terminal(ViewState(role=Role.ROLLOUT), plain=True) as terminal:
+        terminal.obey(Order.PAUSE)
+        assert notes_of(terminal.state) == [NOT_JOINED]
+        terminal.orders = orders
+        terminal.obey(Order.PAUSE)
+        assert orders.paused_by == "the key p"
+        terminal.obey(Order.PAUSE)
+        assert orders.paused_by == ""
+        terminal.obey(Order.DRAIN)
+        assert orders.drained is not None
+        terminal.obey(Order.DRAIN)
+        assert notes_of(terminal.state)[-1] == "this node drains already"
+
+
+def test_an_order_that_cannot_be_left_is_told(tmp_path: Path) -> None:
+    with open_terminal(ViewState(role=Role.ROLLOUT), plain=True) as terminal:
+        terminal.orders = OwnerRequests(tmp_path / "gone")
+        terminal.obey(Order.PAUSE)
+        assert "cannot be written: No such file or directory" in notes_of(terminal.state)[-1]
+
+
+def test_a_learner_says_what_it_cannot_do() -> None:
+    with open_terminal(ViewState(role=Role.LEARNER), plain=True) as terminal:
+        terminal.obey(Order.PAUSE)
+        terminal.obey(Order.DRAIN)
+        assert notes_of(terminal.state) == [CANNOT_PAUSE, CANNOT_PAUSE]
+
+
+def test_the_key_to_stop_is_ctrl_c_once() -> None:
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: told.append(number))
+    try:
+        with open_terminal(ViewState(role=Role.LEARNER), plain=True) as terminal:
+            terminal.obey(Order.STOP)
+            terminal.obey(Order.STOP)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [signal.SIGINT]
+    assert notes_of(terminal.state) == [ALREADY]
+
+
+# Where a screen is drawn
+
+
+@pytest.mark.parametrize(
+    ("term", "encoding", "is_drawn"), [("xterm", "utf-8", True), ("dumb", "utf-8", False), ("xterm", "latin-1", False)]
+)
+def test_a_screen_needs_a_terminal_that_shows_it(term: str, encoding: str, is_drawn: bool) -> None:
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding=encoding) as file:
+        assert shows_pictures(HarmlessConsole(file=file, _environ={"TERM": term})) is is_drawn
+    os.close(master)
+
+
+def test_a_file_or_a_pipe_gets_no_screen() -> None:
+    assert not shows_pictures(HarmlessConsole(file=io.StringIO()))
+
+
+# Logs
+
+
+def test_json_on_standard_output_is_all_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    state, events = ViewState(role=Role.ROLLOUT), EventLog()
+    follow(state, events)
+    with open_terminal(state, plain=False, log=LogChoice(form=LogFormat.JSON), events=events) as terminal:
+        terminal.say("Joined.")
+        events.emit("resumed")
+    terminal.say_stopped("A sum.", "Stopped.")
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one.get("event"), one["text"]) for one in told] == [
+        (None, "Joined."), ("resumed", "at work again"), (None, "A sum.\nStopped.")
+    ]  # fmt: skip
+
+
+def test_a_log_file_stands_beside_the_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state, events, path = ViewState(role=Role.ROLLOUT), EventLog(), tmp_path / "node.log"
+    follow(state, events)
+    with open_terminal(state, plain=True, log=LogChoice(file=path), events=events) as terminal:
+        terminal.say("Joined.")
+        events.emit("resumed")
+    terminal.say_stopped("Stopped.")
+    assert [line.split(maxsplit=2)[2] for line in path.read_text().splitlines()] == [
+        "Joined.", "at work again", "Stopped."
+    ]  # fmt: skip
+    out = capsys.readouterr().out
+    assert "00:00 at work again" in out
+    assert "Stopped." in out
+
+
+def test_a_log_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="--log-file"),
+        open_terminal(ViewState(role=Role.ROLLOUT), plain=True, log=LogChoice(file=tmp_path), events=EventLog()),
+    ):
+        pass

@@ -87,7 +87,7 @@ class Feed:
 
     async def run(self) -> None:
         """Keep the parts up to date until cancelled."""
-        self._catch_up()
+        self.catch_up()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._read_again)
@@ -97,11 +97,12 @@ class Feed:
     def end(self) -> None:
         """Show that the run's program has ended."""
         self.live.is_over = True
-        self._catch_up()
+        self.catch_up()
 
     # Events
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Take what the log has, and render the parts that change with events."""
         while (logged := self._tail.read()) is not None:
             self.live.take(logged)
         self.live.tick(time.time())
@@ -110,7 +111,7 @@ class Feed:
     async def _follow(self) -> None:
         while True:
             await trio.sleep(LOOK_S)
-            self._catch_up()
+            self.catch_up()
 
     def _live_parts(self) -> dict[str, Fragment]:
         if not self.place.is_learner:

@@ -1,0 +1,63 @@
+"""The load of a machine: of the node and its children, whatever the machine lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from node.commands.page.machine_load import GpuLoad, LoadMeter
+
+
+def test_this_process_uses_memory_and_the_processor() -> None:
+    meter = LoadMeter(os.getpid())
+    meter.measure()
+    sum(number * number for number in range(3_000_000))
+    load = meter.measure()
+    assert 0 < load.cpu <= 1.5
+    assert load.cores >= 1
+    assert 1 << 20 < load.memory_bytes < load.all_memory_bytes
+
+
+def test_a_process_that_is_gone_uses_nothing() -> None:
+    load = LoadMeter(2**31 - 1).measure()
+    assert (load.cpu, load.memory_bytes) == (0.0, 0)
+
+
+class Driver:
+    """NVIDIA's library, of which each call in `refused` is refused."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.refused:
+            raise self.NVMLError(name)
+        told: dict[str, Any] = {
+            "nvmlDeviceGetCount": 2,
+            "nvmlDeviceGetHandleByIndex": None,
+            "nvmlDeviceGetName": "a GPU",
+            "nvmlDeviceGetUtilizationRates": type("Rates", (), {"gpu": 40}),
+            "nvmlDeviceGetMemoryInfo": type("Memory", (), {"used": 1 << 30}),
+            "nvmlDeviceGetTemperature": 61,
+        }
+        return lambda *_: told[name]
+
+
+def gpus(*refused: str) -> Iterator[GpuLoad]:
+    meter = LoadMeter(os.getpid())
+    meter._nvml = Driver(*refused)
+    yield from meter.measure().gpus
+
+
+def test_gpus_tell_what_their_driver_tells() -> None:
+    assert list(gpus()) == [GpuLoad(name="a GPU", busy=0.4, used_bytes=1 << 30, celsius=61)] * 2
+    assert list(gpus("nvmlDeviceGetTemperature")) == [GpuLoad(name="a GPU", busy=0.4, used_bytes=1 << 30)] * 2
+    assert list(gpus("nvmlDeviceGetUtilizationRates")) == [GpuLoad(name="a GPU", used_bytes=1 << 30, celsius=61)] * 2
+    for call in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"):
+        assert list(gpus(call)) == []

@@ -9,7 +9,7 @@ import pytest
 
 from node.commands.page import live_run as module
 from node.commands.page.event_tail import Logged
-from node.commands.page.live_run import MOMENTS, LiveRun, State
+from node.commands.page.live_run import LiveRun, State
 from node.reports.model.report import Role
 from node.ui.live_view import ViewState
 
@@ -78,17 +78,17 @@ def test_a_node_rests_and_works() -> None:
 def test_the_pace_is_the_median_and_the_time_left_follows() -> None:
     run = run_of(steps=100)
     run.take([*OPEN, *steps(10)])
-    assert run.step_s is None
-    assert run.left_s is None
+    assert run.view.pace.step_s is None
+    assert run.view.left_s is None
     run.take(steps(12, 14, 94, 96, first=2))  # an evaluation held up one step
-    assert run.step_s == 2
-    assert run.left_s == 2 * 95
+    assert run.view.pace.step_s == 2
+    assert run.view.left_s == 2 * 95
 
 
 def test_without_a_last_step_nothing_is_left_to_tell() -> None:
     run = run_of()
     run.take([*OPEN, *steps(10, 12, 14)])
-    assert run.left_s is None
+    assert run.view.left_s is None
 
 
 def test_steps_that_are_taken_again_do_not_spoil_the_pace() -> None:
@@ -96,11 +96,11 @@ def test_steps_that_are_taken_again_do_not_spoil_the_pace() -> None:
     run.take([*OPEN, *steps(10, 12, 14)])
     run.take([at(500, "incarnation_began", incarnation=2, step=1)])
     run.take(steps(502, first=2))
-    assert run.step_s is None
+    assert run.view.pace.step_s is None
     run.take(steps(503, first=3))
-    assert run.step_s == 1
+    assert run.view.pace.step_s == 1
     run.take(steps(600, 603, first=2))
-    assert run.step_s == 3, "also if the restart is not told"
+    assert run.view.pace.step_s == 3, "also if the restart is not told"
 
 
 def test_an_earlier_start_of_the_program_does_not_count() -> None:
@@ -119,7 +119,7 @@ def test_an_earlier_start_of_the_program_does_not_count() -> None:
     run.tick(BEGAN + 0.5)
     assert run.state is State.STARTING
     assert (run.view.admitted, run.view.present, run.view.alarms) == (0, [], {})
-    assert run.step_s is None
+    assert run.view.pace.step_s is None
     assert (run.view.step, run.view.steps, run.view.newest, run.view.greedy) == (2, 100, "1.0", 0.75)
     assert list(run.view.rewards) == [0.5, 0.5]
     assert any("finished after 2 steps" in notice.text for notice in run.view.notices)
@@ -148,7 +148,7 @@ def test_rates_are_those_of_the_last_half_minute() -> None:
     for second in range(60):
         run.take([at(second, "receipt", lease="x", admitted=2, refused=0, tokens=30, reason="", detail="")])
         run.tick(BEGAN + second)
-    assert run.tokens.per_s == pytest.approx(30, rel=0.05)
+    assert run.view.token_rate.per_s == pytest.approx(30, rel=0.05)
     assert run.view.rate.per_s == pytest.approx(2, rel=0.05)
 
 
@@ -166,7 +166,6 @@ def test_a_day_of_events_and_peers_that_come_and_go_stay_bounded(monkeypatch: py
     run.tick(BEGAN + 10**5)
     assert len(run.view.peers) <= 51
     assert [peer.peer for peer in run.view.present] == ["p0"], "who is here is remembered"
-    assert len(run._moments) == MOMENTS
     assert len(run.view.notices) == 200
     assert max(len(notice.text) for notice in run.view.notices) <= 1024
 

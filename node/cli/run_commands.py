@@ -63,10 +63,13 @@ def init(
         _write_example(example, directory, name, port, named if model else None, as_json=as_json)
         return
     from node.commands.init.command import name_aside, write_swarm_config
-    from node.commands.init.data_spec import propose_spec
     from node.commands.init.summary import Summary
 
-    proposal = None if data is None else propose_spec(data, directory)
+    proposal = None
+    if data is not None:
+        from node.commands.init.data_spec import propose_spec
+
+        proposal = propose_spec(data, directory)
     aside = name_aside(directory / "swarm.toml") if force else None
     config = write_swarm_config(
         directory, name=name, port=port, model=named, data=proposal, minimal=minimal, aside=aside

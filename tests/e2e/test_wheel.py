@@ -132,3 +132,13 @@ def test_a_command_of_the_learner_says_which_line_to_type(installed: dict[str, s
 def test_what_needs_no_extra_works(installed: dict[str, str]) -> None:
     for command in (["--help"], ["engines"], ["status"], ["report"], ["pause"], ["init", "swarm"]):
         assert volery(installed, *command).returncode in (0, 2), command
+
+
+def test_examples_come_with_the_program(installed: dict[str, str]) -> None:
+    """Without the learner's libraries, too: a machine that only writes a configuration needs none."""
+    done = volery(installed, "init", "ours", "--example", "gsm8k")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in Path(installed["HOME"], "ours").iterdir()} == {"README.md", "swarm.toml"}
+    done = volery(installed, "init", "named", "--model", "Qwen/Qwen3-0.6B", "--minimal")
+    assert done.returncode == 0, done.stderr
+    assert "hf download Qwen/Qwen3-0.6B --local-dir named/Qwen3-0.6B" in done.stdout

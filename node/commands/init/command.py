@@ -17,11 +17,10 @@ import socket
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from node.commands.init.data_spec import DataSpec
 from node.commands.init.named_model import MODEL, NamedModel, model_path
 from node.config.reference import to_toml, toml_value
 from node.config.renamed_keys import Key
@@ -30,6 +29,9 @@ from node.runtime.errors import RunError, UsageError
 from node.runtime.user_paths import real_path
 from protocol.core.digest import digest_of
 from protocol.core.limits import MAX_NAME_CHARS
+
+if TYPE_CHECKING:  # it opens tasks, which an installation for volunteers may not
+    from node.commands.init.data_spec import DataSpec
 
 PORTS = range(4001, 5001)
 """Ports to look for a free one: libp2p programs usually take 4001, and a thousand ports make a clash unlikely."""
@@ -178,15 +180,15 @@ def _fitting(named: NamedModel, directory: Path) -> Iterator[tuple[Key, Any, str
 
     If the model is not here yet, its path is all that is known.
     """
+    model = named.directory
+    yield ("model", "directory"), model_path(named, directory), ""
+    if not named.is_here:
+        return
     from node.config.preflight import require_model
     from node.learner_role.training.footprint import read_facts
     from node.learner_role.training.learning_rates import USUAL, rates_of
     from node.tasks.tokenizer import positions_of
 
-    model = named.directory
-    yield ("model", "directory"), model_path(named, directory), ""
-    if not named.is_here:
-        return
     require_model(model, "--model")
     tokens, parameters = fitting_tokens(model), read_facts(model).parameters
     if tokens != MAX_NEW_TOKENS:

@@ -69,7 +69,7 @@ def _with_key(config: str, key: str, value: str) -> str:
 
 
 def _shown(directory: Path) -> str:
-    return shlex.quote(str(directory))
+    return shlex.quote(str(directory)) if str(directory).isprintable() else "DIR"  # a line end would end a comment
 
 
 def commands_of(page: str) -> list[str]:

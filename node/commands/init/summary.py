@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from node.commands.init.data_spec import DataSpec
-from node.commands.init.named_model import NamedModel
+if TYPE_CHECKING:
+    from node.commands.init.data_spec import DataSpec
+    from node.commands.init.named_model import NamedModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,6 +141,11 @@ def test_the_commands_are_those_of_the_directory(name: ExampleName, tmp_path: Pa
     assert "](../" not in page, "a link that leads nowhere from another directory"
 
 
+def test_a_directory_with_a_strange_name_does_not_spoil_the_file(tmp_path: Path) -> None:
+    for name in ('a"b\nsteps = 1', "a\\b", "a'b"):
+        assert read_swarm_config(written("gsm8k", tmp_path / name)).learn.steps == 300
+
+
 def test_another_model_is_fetched_instead(tmp_path: Path) -> None:
     other = NamedModel(directory=tmp_path / "Qwen3-1.7B", fetched_from="Qwen/Qwen3-1.7B")
     config = read_swarm_config(written("math", tmp_path, other))

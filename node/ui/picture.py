@@ -30,7 +30,7 @@ LABEL_CELLS = 9
 NARROW = 40
 """On fewer columns, labels stand before their values instead of in a column."""
 
-CHART_LINES = 8
+CHART_LINES = 12
 """Most lines of the curve of rewards."""
 
 CHART_FROM = 14
@@ -86,7 +86,7 @@ def picture(state: ViewState, look: Look, width: int, height: int, footing: Foot
 def _main(state: ViewState, look: Look, width: int, room: int) -> tuple[list[Text], int, int]:
     facts = _fact_lines(state, width, max(1, room - room * 2 // 5))
     left = room - len(facts)
-    curve = _curve(state, width, min(CHART_LINES, left // 4)) if left >= CHART_FROM and width >= NARROW else []
+    curve = _curve(state, width, min(CHART_LINES, left // 3)) if left >= CHART_FROM and width >= NARROW else []
     if curve:
         facts = [line for line in facts if not line.plain.startswith(_label("reward"))]
     left = room - len(facts) - len(curve)
@@ -132,11 +132,11 @@ def _label(label: str) -> str:
 
 
 def _curve(state: ViewState, width: int, height: int) -> list[Text]:
-    """Return the curve of rewards with its scale; nothing before the second step."""
-    if state.role is not Role.LEARNER or len(state.rewards) < 2 or height < 3:
+    """Return the curve of rewards with its scale; nothing while they are all the same."""
+    if state.role is not Role.LEARNER or len(set(state.rewards)) < 2 or height < 3:
         return []
     axis = 8
-    values = list(state.rewards)[-max(2, width - LABEL_CELLS - axis - 3) :]
+    values = list(state.rewards)[-max(2, width - LABEL_CELLS - axis - 2) :]
     said = f"{values[-1]:.3f}"
     lines = [Text.assemble((_label("reward"), "dim"), said, (f"  {scale_of(values)}", "dim"))]
     rows = chart(values, height - 1)

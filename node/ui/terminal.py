@@ -76,12 +76,15 @@ class Terminal:
     is_stopping: bool = False
 
     def say(self, text: str) -> None:
-        """Print `text` as it is, on the first screen if the view fills the terminal.
+        """Print `text` as it is; if the view fills the terminal, on the first screen, and as a notice.
 
         Long lines stay whole, so that they can be copied.
         """
         for log in self.logs:
             log.say(text)
+        if self.screen is not None:
+            first, _, more = text.strip().partition("\n")
+            self.state.note(f"{first} (i shows all of it)" if more else first)
         if self.speaks:
             with self.screen.printing() if self.screen is not None else nullcontext():
                 self.console.print(text, highlight=False, markup=False, soft_wrap=True)

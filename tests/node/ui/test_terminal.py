@@ -96,6 +96,22 @@ def test_asked_in_its_first_moment_it_leaves_and_stops() -> None:
     assert left == ["in order"]
 
 
+@pytest.mark.parametrize("text", ["one line", "The invite.\n\n  volery join x\n"])
+def test_what_is_said_while_the_screen_is_drawn_is_a_notice_as_well(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        monkeypatch.setenv("TERM", "xterm")
+        with open_terminal(ViewState(role=Role.LEARNER), plain=False) as terminal:
+            terminal.say(text)
+            assert notes_of(terminal.state) == [text if text == "one line" else "The invite. (i shows all of it)"]
+        terminal.say("the end")
+        assert len(notes_of(terminal.state)) == 1
+    os.close(master)
+
+
 # Orders by key
 
 

@@ -22,6 +22,7 @@ from tests.node.reports.html.test_document import own
 from tests.support.ledgers import ALPHA
 from tests.support.live_page import TOKEN, WAIT_S, LivePage, serving
 from tests.support.page_stories import NAMES, crowd, rich_report
+from tests.support.statements import GENESIS
 
 NAMES_OF_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = (1280, 900), (390, 844)
@@ -254,10 +255,22 @@ def test_by_keyboard_one_reaches_the_content_a_peer_and_its_place_again(look: Op
     expect(opened).to_be_focused()
     expect(opened.locator("h2")).to_contain_text(name.split()[0])
     expect(opened).to_be_in_viewport()
+    top = "document.querySelector('body > nav').getBoundingClientRect().bottom"
+    assert opened.evaluate("(one) => one.getBoundingClientRect().top") >= page.evaluate(top) - 1, "nothing covers it"
     opened.get_by_role("button", name="Close").focus()
     page.keyboard.press("Enter")
     expect(opened).to_have_count(0)
     expect(page.locator("#live-peers tbody a").nth(1)).to_be_focused()
+
+
+def test_peers_that_an_opened_peer_names_open_in_its_place(look: Open, learner: LivePage) -> None:
+    page = ready(look(learner).page)
+    page.locator("#live-peers tbody a", has_text="atlas").click()
+    other = page.locator('#opened a[href^="#peer="]').first
+    name = other.inner_text().split()[0]
+    other.click()
+    expect(page.locator("#opened h2")).to_contain_text(name)
+    expect(page.locator("#opened h2")).not_to_contain_text("atlas")
 
 
 def test_numbers_of_a_plot_open_by_keyboard(look: Open, learner: LivePage) -> None:
@@ -477,3 +490,15 @@ def test_too_many_watchers_are_told_so(look: Open, learner: LivePage) -> None:
         expect(one.page.locator("#live-peers")).to_be_visible()
         one.said.clear()  # the browser logs the 503
     ready(one.page)
+
+
+def test_receipts_are_downloaded_with_the_token_that_a_link_cannot_carry(look: Open, node: LivePage) -> None:
+    with serving(node.log.parent, kind="rollout", before=FAST, is_local=False) as served:
+        served.wait_for("files-title", "/content", Authorization=f"Bearer {TOKEN}")
+        page = ready(look(served).page)
+        (node.log.parent / "store").mkdir(exist_ok=True)
+        (node.log.parent / "store" / "genesis").write_bytes(GENESIS)
+        with page.expect_download() as got:
+            page.get_by_role("link", name="Receipts", exact=True).last.click()
+        assert got.value.suggested_filename == "receipts.jsonl"
+        assert len(Path(got.value.path()).read_bytes().splitlines()) > 2

@@ -269,7 +269,8 @@
   };
   // A peer opens below the table: there it is as wide as the page, and stays when rows change.
   const open = async (link) => {
-    const answer = await ask(link.getAttribute("href"));
+    const address = link.getAttribute("href").replace(/^#peer=/, "peer?id="); // another peer, named by the one opened
+    const answer = await ask(address);
     const close = Object.assign(document.createElement("button"), { type: "button", textContent: "Close" });
     const opened = document.createElement("div");
     opened.id = "opened";
@@ -282,7 +283,7 @@
     peers.scroll.parentElement.after(opened);
     close.addEventListener("click", () => {
       opened.remove();
-      const again = peers.body.querySelector(`a[href="${CSS.escape(link.getAttribute("href"))}"]`);
+      const again = peers.body.querySelector(`a[href="${CSS.escape(address)}"]`);
       (again || peers.scroll).focus();
     });
     opened.focus({ preventScroll: true });
@@ -296,6 +297,15 @@
     const answer = await ask(`numbers?plot=${encodeURIComponent(details.dataset.plot)}`);
     if (!answer.ok) { delete details.dataset.filled; return; }
     details.replaceChildren(details.querySelector("summary"), element(await answer.text()));
+  };
+
+  // Files: a link cannot carry the token.
+  const download = async (link) => {
+    const answer = await ask(link.getAttribute("href"));
+    if (!answer.ok) { warn(await answer.text()); return; }
+    const address = URL.createObjectURL(await answer.blob());
+    Object.assign(document.createElement("a"), { href: address, download: link.download }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
   };
 
   // Orders.
@@ -325,8 +335,10 @@
   };
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("#live-peers tbody a");
-    if (link) { event.preventDefault(); open(link); return; }
+    const link = event.target.closest('#live-peers tbody a, #opened a[href^="#peer="]');
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); open(link); return; }
+    const file = event.target.closest("a[download]");
+    if (file && token) { event.preventDefault(); download(file); return; }
     const copy = event.target.closest("button[data-copy]");
     if (copy) {
       const text = document.getElementById(copy.dataset.copy).textContent;

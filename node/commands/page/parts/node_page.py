@@ -19,10 +19,10 @@ from node.state.status_file import NodeStatus
 
 ORDER = (
     "head",
+    "figures",
     "machine",
     "orders",
     "notices",
-    "figures",
     "plots",
     "story",
     "verdicts",

@@ -30,7 +30,8 @@ def main() -> None:
             tests = problem["test_list"]
             prompt = PROMPT.format(text=problem["text"].strip(), test=tests[0].strip())
             before = [problem["test_setup_code"]] if problem.get("test_setup_code") else []
-            row = {"prompt": prompt, "asserts": [*before, *tests], "answer": problem["code"]}
+            answer = "```python\n" + problem["code"].replace("\r\n", "\n").strip() + "\n```"
+            row = {"prompt": prompt, "asserts": [*before, *tests], "answer": answer}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
     print(f"Wrote {len(problems):,} problems to {DATA / 'train.jsonl'}.")
 

@@ -91,7 +91,7 @@ def make_data(name: ExampleName, directory: Path) -> None:
             (data / "deepscaler.json").write_text(json.dumps([*problems, *others, problems[0]]))
         case "code":
             row = {"task_id": 1, "test_setup_code": "", "test_list": ["assert f(1) == 1", "assert f(2) == 2"]}
-            rows = [{**row, "text": f"Write f, number {n}.", "code": "def f(x):\n    return x"} for n in range(20)]
+            rows = [{**row, "text": f"Write f, number {n}.", "code": "def f(x):\r\n    return x"} for n in range(20)]
             (data / "mbpp.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if (maker := directory / "make_data.py").exists():
         runpy.run_path(str(maker), run_name="__main__")

@@ -448,7 +448,12 @@ def test_an_invite_names_the_node_that_has_joined_its_swarm(machine: Machine) ->
 
 
 def test_an_invite_that_is_not_written_yet(machine: Machine) -> None:
-    check_refusal(machine.call("join", "my-swarm/state/invite"), USAGE, "there is no such file (yet)", "volery learn")
+    check_refusal(
+        machine.call("join", "my-swarm/state/invite"),
+        USAGE,
+        "there is no such file, and an invite begins",
+        "volery learn",
+    )
 
 
 def test_a_learner_that_is_not_there(machine: Machine) -> None:

@@ -263,7 +263,7 @@ def statuses(manager: ServiceManager) -> list[ServiceStatus]:
     ]
 
 
-NONE = "No service is installed for this user. To install one: volery service install --node INVITE"
+NONE = "No service is installed for this user. To install one: volery service install --node INVITE."
 
 
 def status_text(found: Sequence[ServiceStatus]) -> str:

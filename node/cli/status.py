@@ -30,7 +30,7 @@ LABELS = {
     "greedy_accuracy": "greedy held-out score",
     "sampled_accuracy": "sampled held-out score",
     "reward": "reward of last step",
-    "rollouts_admitted": "admitted in all",
+    "rollouts_admitted": "admitted in total",
     "rollouts_rejected": "rejected in all",
 }
 """Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy, and a node

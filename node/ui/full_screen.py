@@ -128,7 +128,7 @@ class FullScreen:
         """Show the first screen again, and give the terminal back."""
         self._down()
         if self.keyboard is not None:
-            self.keyboard.give_back()
+            self.keyboard.restore()
 
     def _show_printed(self) -> None:
         if not self.has_printed:

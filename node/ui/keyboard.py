@@ -80,7 +80,7 @@ class Keyboard:
                 self._before = termios.tcgetattr(self.descriptor)
             tty.setcbreak(self.descriptor, termios.TCSANOW)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore the terminal's settings, if it is still there. In the background the shell has done so."""
         before, self._before = self._before, None
         if before is not None and in_foreground(self.descriptor):

@@ -41,6 +41,10 @@ NOT_HERE = {
     "engines": "looks at this machine",
     "new environment": "writes files, and reads none of a run",
     "new task": "writes files, and reads none of a run",
+    "notify": "reads nothing of a run but its swarm.toml; `tests/node/commands/notify`",
+    "service install": "needs a service manager; `tests/e2e/test_service.py`",
+    "service status": "needs a service manager; `tests/e2e/test_service.py`",
+    "service uninstall": "needs a service manager; `tests/e2e/test_service.py`",
     "verifier": "becomes another program",
     "warmup": "reads nothing of a run but its swarm.toml; `tests/e2e/test_warmup.py`",
 }

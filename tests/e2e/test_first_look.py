@@ -24,7 +24,7 @@ def test_help_leads_to_every_command(machine: Machine) -> None:
     outcome = machine.call("--help")
     assert outcome.code == 0
     assert {"init", "learn", "join", "status", "report", "export", "identity", "demo"} <= set(COMMANDS)
-    assert {"tasks", "new", "receipts", "reputation"} == set(GROUPS)
+    assert {"tasks", "new", "receipts", "reputation", "service"} == set(GROUPS)
     for word in (*COMMANDS, *GROUPS, *PANELS, "-V, --version", "--install-completion"):
         assert word in outcome.out
     for words in ((), ("-h",)):  # no arguments print the help too

@@ -212,7 +212,7 @@ def free_port(directory: Path = Path()) -> int:
     The search begins at a port that depends on the directory, so that two swarms which are set up before either is
     started should not be given the same port.
     """
-    first = int.from_bytes(digest_of(str(real_path(directory)).encode())[:8], "big") % len(PORTS)
+    first = int.from_bytes(digest_of(os.fsencode(real_path(directory)))[:8], "big") % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):
         with socket.socket() as probe:
             try:

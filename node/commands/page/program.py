@@ -23,6 +23,7 @@ from node.commands.page.app import PageApp
 from node.commands.page.feed import Feed
 from node.config.loader import read_swarm_config
 from node.runtime.errors import NodeError
+from node.runtime.stdout import complain
 from node.state.locate import StateLocation
 from node.web.terms import MAX_TERMS_BYTES, PageTerms
 from swarm.transport.error_groups import first_cause
@@ -54,7 +55,7 @@ def _place(terms: PageTerms) -> StateLocation:
         try:
             config = read_swarm_config(Path(terms.config))
         except NodeError as error:  # it was edited since the start: the page does without it
-            print(error, file=sys.stderr)
+            complain(str(error))
     return StateLocation(state=Path(terms.state), is_learner=terms.kind == "learner", config=config)
 
 

@@ -347,7 +347,7 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
         show_dry_run(operator, fork_from=str(other), resume=True)
     with pytest.raises(
         UsageError,
-        match=r"^--fork-from /nope@3: /nope: no such file, directory or node on this machine\. Name a swarm\.toml",
+        match=r"^--fork-from /nope@3: /nope: no such file or directory, and no node here has that name\. Name a swarm",
     ):
         show_dry_run(operator, fork_from="/nope@3")
     assert not Path(config.swarm.state).exists()

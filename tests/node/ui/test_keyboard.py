@@ -60,9 +60,9 @@ def test_the_terminal_is_taken_and_given_back(terminal: tuple[int, int]) -> None
     keyboard.take()
     keyboard.take()  # again, after the program was stopped
     assert modes(slave) == (False, False, True)
-    keyboard.give_back()
+    keyboard.restore()
     assert termios.tcgetattr(slave) == before
-    keyboard.give_back()
+    keyboard.restore()
 
 
 def test_keys_come_at_once_and_end_with_the_terminal(terminal: tuple[int, int]) -> None:
@@ -83,7 +83,7 @@ def test_keys_come_at_once_and_end_with_the_terminal(terminal: tuple[int, int]) 
 
     os.write(master, b"r")
     assert trio.run(main) == ["r", "q"]
-    keyboard.give_back()  # nothing is there any more, which is no error
+    keyboard.restore()  # nothing is there any more, which is no error
 
 
 def test_what_is_no_terminal_of_ours_may_be_used(terminal: tuple[int, int]) -> None:

@@ -23,6 +23,7 @@ from learner.rollouts.environment import Answered, Ended, Reply, Said
 from learner.rollouts.reward_parts import RewardPart, total
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.interface import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
+from node.learner_role.shared.run_state import LiveSettings
 from node.learner_role.training.evaluation import (
     EVALUATION_SEED,
     SAMPLE_STRIDE,
@@ -84,8 +85,9 @@ class Parts:
         self.log: list[tuple[str, dict[str, Field]]] = []
         events = EventLog()
         events.listen(lambda name, fields: self.log.append((name, fields)))
+        state = SimpleNamespace(evaluating=Counter(), live=LiveSettings())
         self.evaluation = Evaluation(
-            context=context_of(ledger=ledger, store=store, events=events, state=SimpleNamespace(evaluating=Counter())),
+            context=context_of(ledger=ledger, store=store, events=events, state=state),
             engine=engine,
             prompts=PROMPTS,
             terms=terms(every),

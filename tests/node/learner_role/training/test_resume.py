@@ -125,7 +125,7 @@ def test_a_fork_is_a_swarm_of_its_own_that_begins_with_a_checkpoint(tmp_path: Pa
     ("at", "says"),
     [
         ("@6", r"no such checkpoint\. It has checkpoints of steps: 5, 4"),
-        ("/nowhere", "no such file, directory or node on this machine"),
+        ("/nowhere", "no such file or directory, and no node here has that name"),
     ],
 )
 def test_a_fork_of_what_is_not_there(tmp_path: Path, at: str, says: str) -> None:

@@ -31,7 +31,7 @@ LABELS = {
     "sampled_accuracy": "sampled held-out score",
     "reward": "reward of last step",
     "rollouts_admitted": "admitted in total",
-    "rollouts_rejected": "rejected in all",
+    "rollouts_rejected": "rejected in total",
 }
 """Labels of facts whose keys say less well what they are: with partial rewards a mean reward is no accuracy, and a node
 also counts what was admitted since its start."""

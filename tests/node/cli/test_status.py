@@ -58,8 +58,8 @@ def test_it_says_what_the_last_step_earned_and_each_fact_once(tmp_path: Path) ->
 
 def test_counts_are_labelled_as_those_of_all_starts(state: Path) -> None:
     told = json.loads(show_status(state, as_json=True))
-    assert lines(state)["admitted in all"] == str(told["rollouts_admitted"])
-    assert lines(state)["rejected in all"] == str(told["rollouts_rejected"])
+    assert lines(state)["admitted in total"] == str(told["rollouts_admitted"])
+    assert lines(state)["rejected in total"] == str(told["rollouts_rejected"])
 
 
 def test_it_says_whether_the_learner_runs(state: Path) -> None:

@@ -687,9 +687,7 @@ def _wire(
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)
-    planner = Planner(
-        Planning(rollouts=max(1, batch), staleness=settings.staleness, kappa=settings.publish_every, activate=False)
-    )
+    planner = Planner(Planning(rollouts=max(1, batch), staleness=settings.staleness, activate=False))
     operator = OperatorService(
         context=context,
         settings=RunSettings(context=context, planner=planner),

@@ -55,6 +55,7 @@ def ban(
     as_json: Json = False,
 ) -> None:
     """Ban a peer: nothing of its work is trained on from now on, and its key cannot join again."""
+    from node.reports.explain.meant_peer import REFUSED_LATER
     from node.runtime.errors import UsageError
     from node.state.operator_orders import Ban
     from protocol.core.limits import MAX_REASON_CHARS
@@ -72,11 +73,12 @@ def ban(
     else:
         say(f"The order to ban {meant.description} waits: {_nobody(meant)} {undo}")
     if not meant.has_joined:
-        say("No peer with that id has joined this swarm. It will be refused if it comes.")
+        say(REFUSED_LATER)
 
 
 def pardon(peer: Peer, target: OfLearner = None, as_json: Json = False) -> None:
     """Lift a ban: the peer may join again, as a newcomer whose first groups are all audited."""
+    from node.reports.explain.meant_peer import LIFTED
     from node.state.operator_orders import Pardon
 
     meant = _meant(peer, target)
@@ -89,7 +91,7 @@ def pardon(peer: Peer, target: OfLearner = None, as_json: Json = False) -> None:
     else:
         say(f"The order to pardon {meant.description} waits: {_nobody(meant)}")
     if not meant.has_joined:
-        say("No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one.")
+        say(LIFTED)
 
 
 def notify(

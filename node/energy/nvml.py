@@ -52,6 +52,25 @@ class Gpus:
             return float(self._nvml.nvmlDeviceGetPowerUsage(self._handles[index])) * MILLI
         return None
 
+    def busy(self, index: int) -> float | None:
+        """Return the fraction of the last moments in which the GPU computed; None if it does not report it."""
+        with suppress(self._nvml.NVMLError):
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handles[index]).gpu) / 100
+        return None
+
+    def celsius(self, index: int) -> int | None:
+        """Return the temperature; None if the GPU does not report it."""
+        with suppress(self._nvml.NVMLError):
+            sensor = self._nvml.NVML_TEMPERATURE_GPU
+            return int(self._nvml.nvmlDeviceGetTemperature(self._handles[index], sensor))
+        return None
+
+    def used_bytes(self, index: int) -> int | None:
+        """Return the memory in use, by all programs; None if the GPU does not report it."""
+        with suppress(self._nvml.NVMLError):
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handles[index]).used)
+        return None
+
     def memory_bytes(self, index: int) -> int | None:
         """Return the memory of the whole board; None if the GPU does not report it."""
         with suppress(self._nvml.NVMLError):

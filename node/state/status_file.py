@@ -85,19 +85,23 @@ class StatusFile:
 
 def standing_of(root: Path) -> NodeStatus | None:
     """Return the state of the node that runs in `root`; None if none does."""
-    with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
-        told: dict[str, Any] = parse_json(read_file(root / FILE))
-        if _is_alive(int(told["pid"]), float(told["born"])):
-            return msgspec.convert(told, NodeStatus)  # fields of a node of another version are ignored
+    told = _told(root)
+    with suppress(ValueError):
+        return None if told is None else msgspec.convert(told, NodeStatus)  # unknown fields are another version's
     return None
 
 
 def running_pid(root: Path) -> int | None:
     """Return the process id of the node that runs in `root`; None if none does."""
+    told = _told(root)
+    return None if told is None else int(told["pid"])
+
+
+def _told(root: Path) -> dict[str, Any] | None:
+    """Return what the node that runs in `root` tells of itself; None if none does, or its file is damaged."""
     with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
         told: dict[str, Any] = parse_json(read_file(root / FILE))
-        pid = int(told["pid"])
-        return pid if _is_alive(pid, float(told["born"])) else None
+        return told if _is_alive(int(told["pid"]), float(told["born"])) else None
     return None
 
 

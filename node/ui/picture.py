@@ -212,7 +212,12 @@ def _footer(state: ViewState, look: Look, width: int) -> Text:
     if look.page is not Page.MAIN:
         keys = ["Esc back", *keys]
     elif state.role is Role.ROLLOUT:
-        keys += ["p resume" if state.resting.startswith("paused") else "p pause", "d drain", "r report", "n notices"]
+        keys += [
+            "p resume" if state.resting.startswith("paused by ") else "p pause",
+            "d drain",
+            "r report",
+            "n notices",
+        ]
     else:
         keys += ["r peers", "n notices", "i invite"]
     keys += [f"{look.scrolled:,} of {look.most:,} scrolled"] if look.scrolled else []

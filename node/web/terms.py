@@ -1,6 +1,6 @@
-"""Define what a page server is told on its standard input, when it starts and while it runs.
+"""Define what a page server is told on its standard input at its start: one line of JSON, `PageTerms`.
 
-Every message is one line of JSON. The first is `PageTerms`. The end of the input says that the run's program has ended.
+Nothing follows it. The end of the input says that the run's program has ended.
 """
 
 from __future__ import annotations

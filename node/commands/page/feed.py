@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
@@ -22,12 +21,14 @@ from node.commands.page.board import Board
 from node.commands.page.event_tail import EventTail
 from node.commands.page.live_run import LiveRun
 from node.commands.page.machine_load import Load, LoadMeter
-from node.commands.page.parts import invite, learner_page, node_page, orders, samples
+from node.commands.page.parts import invite, learner_page, node_page, orders, peers, samples
+from node.config.invite_text import INVITE_FILE
 from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import OwnReport, Role, SwarmReport
 from node.reports.readers.place_report import read_report
 from node.runtime.errors import NodeError
 from node.state.locate import StateLocation
+from node.state.owner_orders import OwnerRequests
 from node.state.status_file import NodeStatus, standing_of
 from node.ui.live_view import ViewState
 from node.web.terms import PageTerms
@@ -70,7 +71,6 @@ class Feed:
         if config is not None:
             view.batch, view.steps, view.staleness = config.swarm_rollouts, config.learn.steps, config.learn.staleness
         self.live = LiveRun(view=view, began_at=self.terms.began)
-        self.meter = LoadMeter(self.terms.pid)
         self._samples = samples.NewestSamples(self.place.state)
         self._tail = EventTail(path=self.place.state / "events.jsonl")
         for board in self._boards:
@@ -115,11 +115,14 @@ class Feed:
 
     def _live_parts(self) -> dict[str, Fragment]:
         if not self.place.is_learner:
-            return node_page.live_parts(self.live, self.load, self.status)
+            status = self.status
+            is_paused = bool(OwnerRequests(self.place.state).paused_by)
+            parts = node_page.live_parts(self.live, self.load, status)
+            return {**parts, "orders": orders.node_orders(status, is_paused=is_paused)}
         report = self.report if isinstance(self.report, SwarmReport) else None
         parts = learner_page.live_parts(self.live, report)
         if report is not None:
-            parts["orders"] = orders.learner_orders(self.live.view, self.place.config, report)
+            parts["orders"] = orders.learner_orders(self.live.view, self.place.config)
         return parts
 
     @property
@@ -128,9 +131,9 @@ class Feed:
         return None if self.live.is_over else standing_of(self.place.state)
 
     async def _measure(self) -> None:
+        meter = await trio.to_thread.run_sync(LoadMeter, self.terms.pid)
         while True:
-            self.load = await trio.to_thread.run_sync(self.meter.measure)
-            self._put({"orders": orders.node_orders(self.status)})
+            self.load = await trio.to_thread.run_sync(meter.measure)
             await trio.sleep(LOAD_S)
 
     # The report
@@ -153,7 +156,10 @@ class Feed:
         with suppress(NodeError):  # no ledger yet, or one that is written just now
             report = read_report(self.place, with_history=True)
         if isinstance(report, SwarmReport):
-            parts = tuple(learner_page.slow_parts(report, is_public=board is self.public) for board in self._boards)
+            common = learner_page.slow_parts(report)
+            parts = tuple(
+                {**common, "peers": peers.part(report, is_public=board is self.public)} for board in self._boards
+            )
             parts[0].update(self._of_files())
         elif isinstance(report, OwnReport):
             parts = (node_page.slow_parts(report),) * len(self._boards)
@@ -166,7 +172,7 @@ class Feed:
 
     def _invite(self) -> str:
         with suppress(OSError, UnicodeDecodeError):
-            return (Path(self.place.state) / "invite").read_text("ascii").strip()
+            return (self.place.state / INVITE_FILE).read_text("ascii").strip()
         return ""
 
     def _put(self, parts: dict[str, Fragment], boards: tuple[Board, ...] = ()) -> None:

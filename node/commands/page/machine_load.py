@@ -5,12 +5,13 @@ Invariant: nothing here raises for what a machine lacks or a driver refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import psutil
+
+from node.energy.nvml import Gpus, find_gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +37,14 @@ class Load:
 
 @dataclass(eq=False)
 class LoadMeter:
-    """Measures the process `pid` with its children, from one call to the next."""
+    """Measures the process `pid` with its children, from one call to the next.
+
+    Make it on a thread, because it asks the driver.
+    """
 
     pid: int
     _before: dict[int, psutil.Process] = field(default_factory=dict)
-    _nvml: Any = None
-
-    def __post_init__(self) -> None:
-        with suppress(Exception):  # no driver, or none that answers: there are no GPUs
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
+    _gpus: Gpus | None = field(default_factory=find_gpus)
 
     def measure(self) -> Load:
         """Return the load since the last call. The driver may take its time: call it on a thread."""
@@ -68,30 +65,16 @@ class LoadMeter:
             cores=cores,
             memory_bytes=memory,
             all_memory_bytes=psutil.virtual_memory().total,
-            gpus=tuple(self._gpus()),
+            gpus=tuple(self._gpu_loads()),
         )
 
-    def _gpus(self) -> list[GpuLoad]:
-        found: list[GpuLoad] = []
-        if (nvml := self._nvml) is None:
-            return found
-        with suppress(nvml.NVMLError):
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                found.append(
-                    GpuLoad(
-                        name=str(nvml.nvmlDeviceGetName(handle)),
-                        busy=_asked(nvml, lambda h=handle: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100),
-                        used_bytes=_asked(nvml, lambda h=handle: int(nvml.nvmlDeviceGetMemoryInfo(h).used)),
-                        celsius=_asked(
-                            nvml, lambda h=handle: int(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))
-                        ),
-                    )
-                )
-        return found
-
-
-def _asked(nvml: Any, ask: Any) -> Any:
-    with suppress(nvml.NVMLError):
-        return ask()
-    return None
+    def _gpu_loads(self) -> Iterator[GpuLoad]:
+        if self._gpus is None:
+            return
+        for index, gpu in enumerate(self._gpus.gpus):
+            yield GpuLoad(
+                name=gpu.name,
+                busy=self._gpus.busy(index),
+                used_bytes=self._gpus.used_bytes(index),
+                celsius=self._gpus.celsius(index),
+            )

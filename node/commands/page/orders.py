@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from node.reports.explain.meant_peer import meant_peer
+from node.reports.explain.meant_peer import LIFTED, REFUSED_LATER, Meant, meant_peer
 from node.runtime.errors import UsageError
 from node.state.locate import StateLocation
 from node.state.operator_orders import Ban, Change, OperatorDecisions, Pardon, Stop
@@ -23,7 +23,6 @@ from protocol.core.limits import MAX_REASON_CHARS
 MAX_ORDER_BYTES = 16 * 1024
 
 BY_PAGE = "the live page"
-DECIDED = "the operator decided so"
 
 Peer = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -78,12 +77,12 @@ def obey(body: bytes, place: StateLocation) -> str:
     match order:
         case BanOrder(peer=named, reason=reason):
             meant = meant_peer(named, place.state)
-            OperatorDecisions(place.state).give(Ban(peer=meant.peer, reason=reason or DECIDED))
-            return f"Banned: {meant.description}. The learner obeys within a second."
+            OperatorDecisions(place.state).give(Ban(peer=meant.peer, reason=reason))
+            return f"Banned: {meant.description}. The learner obeys within a second.{_unknown(meant, REFUSED_LATER)}"
         case PardonOrder(peer=named):
             meant = meant_peer(named, place.state)
             OperatorDecisions(place.state).give(Pardon(peer=meant.peer))
-            return f"Pardoned: {meant.description}. It may join again in a second."
+            return f"Pardoned: {meant.description}. It may join again in a second.{_unknown(meant, LIFTED)}"
         case ChangeOrder(key=key, value=value):
             OperatorDecisions(place.state).give(Change(key=key, value=value, by=BY_PAGE))
             return f"The learner sets {key} to {value:g} within a second; the notices say so."
@@ -99,3 +98,8 @@ def obey(body: bytes, place: StateLocation) -> str:
         case DrainOrder():
             OwnerRequests(place.state).drain(Drain())
             return "The node takes no more work, delivers what it has, and ends."
+
+
+def _unknown(meant: Meant, what_then: str) -> str:
+    """Return the sentence about a peer that has not joined; "" if it has."""
+    return "" if meant.has_joined else f" {what_then}"

@@ -19,6 +19,10 @@ from protocol.core.identity import public_key_of
 
 ROLE = "rollout"
 
+REFUSED_LATER = "No peer with that id has joined this swarm. It will be refused if it comes."
+LIFTED = "No peer with that id has joined this swarm. The order lifts an earlier ban of the id, if there is one."
+"""What whoever gives the order is told if no such peer has joined: of a ban, and of a pardon."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Meant:

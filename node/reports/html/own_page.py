@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.reports.charts.plot import Look, Row
+from node.reports.charts.plot import Look, Plot, Row
 from node.reports.charts.run_curves import timeline
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
@@ -41,9 +41,7 @@ def parts(report: OwnReport, *, with_numbers: bool = True) -> dict[str, Fragment
 
     with_numbers: whether each plot holds its numbers, or a link to them (`figure`).
     """
-    peer, history = report.peer, report.history or PeerHistory()
-    wall_s = (peer.last_seen_ms - peer.first_seen_ms) / 1000
-    plot = timeline("timeline", history.judged, [Row(name="here", spans=report.spans, look=Look.BLUE)], wall_s)
+    plot = own_timeline(report)
     found = {
         "figures": tag("div", tiles(_figures(report)), id="figures"),
         "plots": section("plots", "What happened", figure(plot, wide=STRIP, with_numbers=with_numbers)),
@@ -53,6 +51,13 @@ def parts(report: OwnReport, *, with_numbers: bool = True) -> dict[str, Fragment
         "traffic": _traffic(report),
     }
     return {key: part for key, part in found.items() if part is not None}
+
+
+def own_timeline(report: OwnReport) -> Plot:
+    """Return the plot of when the node was in the swarm, and what it delivered."""
+    peer, history = report.peer, report.history or PeerHistory()
+    wall_s = (peer.last_seen_ms - peer.first_seen_ms) / 1000
+    return timeline("timeline", history.judged, [Row(name="here", spans=report.spans, look=Look.BLUE)], wall_s)
 
 
 def heading(report: OwnReport) -> tuple[str, str]:

@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from learner.ledger.reach import WAYS
 from node.config.swarm_config import regime
@@ -58,29 +58,31 @@ def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
     return tag("div", parts(report, pages).values(), id="overview")
 
 
-def parts(report: SwarmReport, pages: Collection[PeerId], *, with_numbers: bool = True) -> dict[str, Fragment]:
+def parts(
+    report: SwarmReport, pages: Collection[PeerId], *, with_numbers: bool = True, without: Collection[str] = ()
+) -> dict[str, Fragment]:
     """Return the parts of the overview by the ids of their elements, in order, without those that have no content.
 
-    with_numbers: whether each plot holds its numbers, or a link to them (`figure`).
+    with_numbers: whether each plot holds its numbers, or a link to them (`figure`). without: parts that are not made.
     """
     costs = costs_of(report)
-    drawn = [figure(plot, with_numbers=with_numbers) for plot in plots(report, costs)]
-    found = {
-        "figures": tag("div", tiles(_figures(report, costs)), id="figures"),
-        "learned": _learned(report, with_numbers=with_numbers),
-        "plots": section("plots", "What happened", tag("div", drawn, class_="grid")),
-        "story": section("story", "Summary", pairs(story(report))),
-        "time": _time(report),
-        "alarms": _alarms(report),
-        "peers": _peers(report, pages),
-        "bans": ban_section(report, pages),
-        "rejected": _rejected(report),
-        "by-lag": _by_lag(report),
-        "costs": cost_section(report),
-        "plans": _plans(report, costs, pages),
-        "reach": _reach(report, pages),
+    makers: Mapping[str, Callable[[], Fragment | None]] = {
+        "figures": lambda: tag("div", tiles(_figures(report, costs)), id="figures"),
+        "learned": lambda: _learned(report, with_numbers=with_numbers),
+        "plots": lambda: _plots(report, costs, with_numbers=with_numbers),
+        "story": lambda: section("story", "Summary", pairs(story(report))),
+        "time": lambda: _time(report),
+        "alarms": lambda: _alarms(report),
+        "peers": lambda: _peers(report, pages),
+        "bans": lambda: ban_section(report, pages),
+        "rejected": lambda: _rejected(report),
+        "by-lag": lambda: _by_lag(report),
+        "costs": lambda: cost_section(report),
+        "plans": lambda: _plans(report, costs, pages),
+        "reach": lambda: _reach(report, pages),
     }
-    return {key: part for key, part in found.items() if part is not None}
+    made = {key: make() for key, make in makers.items() if key not in without}
+    return {key: part for key, part in made.items() if part is not None}
 
 
 def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
@@ -106,6 +108,11 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     found = spells(report.alarms)
     standing = sum(spell.ended is None for spell in found)
     yield Tile(name="alarms", value=words.count(len(found)), more=f"{standing or 'none'} active")
+
+
+def _plots(report: SwarmReport, costs: Costs, *, with_numbers: bool) -> Fragment:
+    drawn = [figure(plot, with_numbers=with_numbers) for plot in plots(report, costs)]
+    return section("plots", "What happened", tag("div", drawn, class_="grid"))
 
 
 def _learned(report: SwarmReport, *, with_numbers: bool = True) -> Fragment:

@@ -136,6 +136,12 @@ def test_a_paused_node_is_offered_to_go_on() -> None:
     assert "p resume" in lines_of(state, 80, 24)[-1]
 
 
+def test_a_node_that_makes_room_for_a_program_can_be_paused() -> None:
+    state = busy_node()
+    apply(state, "paused", {"why": "paused while blender runs"})
+    assert "p pause" in lines_of(state, 80, 24)[-1]
+
+
 def test_the_page_of_a_node_has_the_line_of_its_report() -> None:
     assert FOOTING.report in "\n".join(lines_of(NODE, 80, 24, page=Page.PEERS))
 

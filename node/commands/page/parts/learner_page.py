@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from node.commands.page.live_run import LiveRun
-from node.commands.page.parts import learner_head, peers, versions
+from node.commands.page.parts import learner_head, versions
 from node.reports.charts.cost_curve import costs_of
 from node.reports.charts.learning_curve import lead
 from node.reports.charts.run_curves import plots
@@ -47,12 +47,9 @@ def live_parts(live: LiveRun, report: SwarmReport | None) -> dict[str, Fragment]
     return found
 
 
-def slow_parts(report: SwarmReport, *, is_public: bool) -> dict[str, Fragment]:
-    """Return the parts that are made of the report."""
-    found = report_parts(report, pages=(), with_numbers=False)
-    found.pop("time", None)  # the head has it
-    found["peers"] = peers.part(report, is_public=is_public)
-    return found
+def slow_parts(report: SwarmReport) -> dict[str, Fragment]:
+    """Return the parts that are made of the report, but for the peers. The head has the learner's time."""
+    return report_parts(report, pages=(), with_numbers=False, without=("time", "peers"))
 
 
 def empty(key: str) -> Fragment:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from node.commands.page.live_run import LiveRun
 from node.commands.page.machine_load import Load
 from node.commands.page.parts.learner_head import badge, notices
-from node.reports.charts.run_curves import timeline
 from node.reports.html.charts.data_table import values
 from node.reports.html.charts.markup import Fragment, strangers, tag
 from node.reports.html.components import Tile, section, tiles
+from node.reports.html.own_page import own_timeline
 from node.reports.html.own_page import parts as own_parts
-from node.reports.model.history import PeerHistory
 from node.reports.model.report import OwnReport
 from node.runtime import formatting as words
 from node.state.status_file import NodeStatus
@@ -54,11 +53,8 @@ def slow_parts(report: OwnReport) -> dict[str, Fragment]:
 
 def numbers_of(report: OwnReport, key: str) -> Fragment | None:
     """Return the table of a plot's values; None if there is no such plot."""
-    if key != "timeline":
-        return None
-    history = report.history or PeerHistory()
-    wall_s = (report.peer.last_seen_ms - report.peer.first_seen_ms) / 1000
-    return values(timeline("timeline", history.judged, (), wall_s))
+    plot = own_timeline(report)
+    return values(plot) if key == plot.key else None
 
 
 def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:

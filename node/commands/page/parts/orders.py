@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from node.config.swarm_config import SwarmConfig
 from node.reports.html.charts.markup import Child, Fragment, tag
 from node.reports.html.components import section
-from node.reports.model.report import SwarmReport
 from node.state.status_file import NodeStatus
 from node.ui.live_view import ViewState
 
@@ -20,7 +19,7 @@ LOCKED = (
 )
 
 
-def learner_orders(view: ViewState, config: SwarmConfig | None, report: SwarmReport) -> Fragment:
+def learner_orders(view: ViewState, config: SwarmConfig | None) -> Fragment:
     """Return the operator's controls."""
     settings = [] if config is None else list(_settings(view, config))
     forms = [
@@ -62,11 +61,10 @@ def _setting(key: str, label: str, value: float, *, step: str, least: float) -> 
     )
 
 
-def node_orders(status: NodeStatus | None) -> Fragment:
-    """Return the owner's controls."""
+def node_orders(status: NodeStatus | None, *, is_paused: bool) -> Fragment:
+    """Return the owner's controls. is_paused: whether the owner has paused the node, whatever else lets it rest."""
     if status is None:
         return _section("Control", [tag("p", "The node does not run.")])
-    is_paused = "paused" in status.doing
     forms = [
         form("resume" if is_paused else "pause", "Resume" if is_paused else "Pause"),
         form("drain", "Drain: deliver what is leased, then end"),

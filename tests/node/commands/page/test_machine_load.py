@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from node.commands.page.machine_load import GpuLoad, LoadMeter
+from node.energy.nvml import Gpus
 
 
 def test_this_process_uses_memory_and_the_processor() -> None:
@@ -42,6 +43,7 @@ class Driver:
             "nvmlDeviceGetCount": 2,
             "nvmlDeviceGetHandleByIndex": None,
             "nvmlDeviceGetName": "a GPU",
+            "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetUtilizationRates": type("Rates", (), {"gpu": 40}),
             "nvmlDeviceGetMemoryInfo": type("Memory", (), {"used": 1 << 30}),
             "nvmlDeviceGetTemperature": 61,
@@ -51,7 +53,7 @@ class Driver:
 
 def gpus(*refused: str) -> Iterator[GpuLoad]:
     meter = LoadMeter(os.getpid())
-    meter._nvml = Driver(*refused)
+    meter._gpus = Gpus(Driver(*refused))
     yield from meter.measure().gpus
 
 

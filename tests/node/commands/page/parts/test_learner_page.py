@@ -76,7 +76,9 @@ def live(role: Role, text: str) -> LiveRun:
 
 
 def learner_parts(report: SwarmReport | None, text: str, *, is_public: bool) -> dict[str, Fragment]:
-    slow = {} if report is None else learner_page.slow_parts(report, is_public=is_public)
+    slow = (
+        {} if report is None else {**learner_page.slow_parts(report), "peers": peers.part(report, is_public=is_public)}
+    )
     parts = {**slow, **learner_page.live_parts(live(Role.LEARNER, text), report)}
     return {key: part for key, part in parts.items() if key in learner_page.visible_keys(is_public=is_public)}
 
@@ -200,7 +202,7 @@ def test_before_the_ledger_is_read_the_page_says_so() -> None:
 
 def test_every_part_of_the_report_has_a_place(rich: Rich) -> None:
     report = rich("plain")
-    assert set(learner_page.slow_parts(report, is_public=False)) <= set(learner_page.ORDER)
+    assert set(learner_page.slow_parts(report)) <= set(learner_page.ORDER)
     assert {key for key, _ in learner_page.NAVIGATION} <= set(learner_page.ORDER)
     assert {key for key, _ in node_page.NAVIGATION} <= set(node_page.ORDER)
 
@@ -229,7 +231,7 @@ def test_the_time_bar_adds_up_and_the_spark_line_names_its_values(rich: Rich) ->
 
 def test_numbers_of_every_plot_are_there_and_of_no_other(rich: Rich, tmp_path: Path) -> None:
     report = rich("plain")
-    parts = learner_page.slow_parts(report, is_public=False)
+    parts = learner_page.slow_parts(report)
     keys = [
         str(attributes["data-plot"])
         for part in parts.values()

@@ -70,6 +70,8 @@ MAX_TASKS = MAX_TASKS_TOLD
 MAX_SAMPLES = 1024
 """Most samples of a held-out prompt in one evaluation: nobody reports more than pass@1024."""
 
+MAX_WINDOW = 1000
+"""Largest staleness window, in training steps: a run has rarely as many steps."""
 
 KEEP_DAYS = 7.0
 """Default of `keep_days`, in days."""
@@ -283,7 +285,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Training steps until the run ends. Raise it and start again to train on."""
     mode: Mode = "async"
     """Mode: "async" trains while peers generate; "sequential" takes turns: S = 0, kappa = 1."""
-    staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
+    staleness: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 3
     """S: maximum training steps that a rollout may lag behind the policy; async: 1 to 1000."""
     publish_every: Annotated[int, Meta(ge=0, le=1000)] = 1
     """kappa: training steps between published versions, at most S; 0: chosen by measurements."""

@@ -33,6 +33,7 @@ from node.runtime.events import Clock
 from node.state.learner_state import require_home, require_state
 from node.tasks.task_suite import TaskSuite, open_task_suite
 from node.verifiers.dispatch import require_here
+from node.web.address import read_listen
 
 
 def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
@@ -47,6 +48,7 @@ def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
         require_addresses(config.network.listen, config.network.announce)
         require_sinks(config.metrics)
         destination_of(config.notify)
+        read_listen(config.web.listen)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
         suite = open_task_suite(config, path.resolve().parent)

@@ -5,7 +5,7 @@
                                              {"order": "change", "key": "staleness", "value": 4, "by": "the live page"}
                                              {"order": "stop", "by": "the live page"}
 
-A file also reaches a learner that is not running.
+A ban or a pardon also reaches a learner that is not running. A change or a stop is for the run that it was given to.
 
 Invariants:
 
@@ -97,6 +97,12 @@ class OperatorDecisions:
             return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)[:MAX_WAITING]
         except FileNotFoundError:
             return []
+
+
+def given_ns(path: Path) -> int | None:
+    """Return when the order in a file was given, in nanoseconds since 1970; None if its name does not say."""
+    time_of, _, _ = path.name.partition("-")
+    return int(time_of) if time_of.isdecimal() and time_of.isascii() else None
 
 
 def read_order(path: Path) -> AnyOrder:

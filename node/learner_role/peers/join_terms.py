@@ -47,7 +47,7 @@ class LearnerTerms:
             tasks=tasks_of(self.config),
             step=self.context.state.capacity.chain.head.version,
             steps=learn.steps,
-            staleness=learn.staleness,
+            staleness=self.context.state.capacity.window,
             group_size=learn.group_size,
             max_new_tokens=learn.max_new_tokens,
             max_turns=self.max_turns,

@@ -16,11 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from learner.provisioning.planner.planner import Planner
+from node.config.swarm_config import MAX_WINDOW
 from node.learner_role.shared.context import Service
 from protocol.work import Window
-
-MAX_WINDOW = 1000
-"""The largest staleness window that a configuration may have."""
 
 STALENESS, LEARNING_RATE, EVALUATE, PUBLISH = "staleness", "learning_rate", "every_versions", "publish"
 """The names of the settings: those of the keys in swarm.toml, and whether versions are published."""
@@ -74,7 +72,9 @@ class RunSettings(Service):
         self.state.live.every_versions = every
 
     def _set_publication(self, value: float) -> None:
-        self.state.live.publishes = value != 0
+        if value not in (0, 1):
+            raise NoSetting("publish is 1 (versions are published) or 0 (they are not).")
+        self.state.live.publishes = value == 1
 
 
 def _whole(key: str, value: float) -> int:

@@ -1,6 +1,9 @@
 """Carry out the operator's orders, which are files in the state directory until they are done.
 
-Invariant: an order that cannot be carried out is reported, and removed.
+Invariants:
+
+- An order that cannot be carried out is reported, and removed.
+- A change or a stop that was given to an earlier run does nothing to this one.
 """
 
 from __future__ import annotations
@@ -12,13 +15,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import trio
 
 from learner.ledger.reputation import BAN
 from node.learner_role.scheduling.run_settings import NoSetting, RunSettings
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.bans import Bans
-from node.state.operator_orders import AnyOrder, Ban, Change, NoOrder, OperatorDecisions, Pardon, Stop, read_order
+from node.state.operator_orders import (
+    AnyOrder,
+    Ban,
+    Change,
+    NoOrder,
+    OperatorDecisions,
+    Pardon,
+    Stop,
+    given_ns,
+    read_order,
+)
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
@@ -33,13 +47,18 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def process_began_ns() -> int:
+    """Return when this process began, in nanoseconds since 1970."""
+    return round(psutil.Process().create_time() * 1e9)
+
+
 @dataclass(kw_only=True, eq=False)
 class OperatorService(Service):
     """Carries out the operator's decisions, and rejects records that were admitted of peers banned meanwhile.
 
     `orders`: the files of the decisions. `settings`: what may change. `bans` is None if nothing is leased. `forgive` is
     awaited before a pardon is written. It forgets all evidence against the peer besides its audits. `stop` ends the
-    program in order.
+    program in order. `began_ns`: when the run began, in nanoseconds since 1970.
     """
 
     settings: RunSettings
@@ -47,6 +66,7 @@ class OperatorService(Service):
     bans: Bans | None = None
     forgive: Callable[[PeerId], Awaitable[None]] | None = None
     stop: Callable[[], None] = interrupt
+    began_ns: int = field(default_factory=process_began_ns)
     _no_orders: set[Path] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -72,7 +92,11 @@ class OperatorService(Service):
                     self._no_orders.add(path)
                     self.events.trouble(str(error))
                 continue
-            await self._carry_out(order)
+            given = given_ns(path)
+            if isinstance(order, Change | Stop) and given is not None and given < self.began_ns:
+                self.events.trouble(f"An order was not carried out: {_named(order)} was for a run before this one.")
+            else:
+                await self._carry_out(order)
             with suppress(OSError):
                 path.unlink()
 
@@ -103,3 +127,7 @@ class OperatorService(Service):
         if self.forgive is not None:
             await self.forgive(peer)
         await bans.pardon(peer)
+
+
+def _named(order: Change | Stop) -> str:
+    return "stop" if isinstance(order, Stop) else f"{order.key} = {order.value:g}"

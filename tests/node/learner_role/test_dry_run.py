@@ -297,6 +297,10 @@ SPOILED = {
         lambda root: append(root / EXAMPLE.name, "\n[nothing]\nx = 1\n"),
         "there is no section \\[nothing\\]",
     ),
+    "a page nowhere": (
+        lambda root: append(root / EXAMPLE.name, '\n[web]\nlisten = "my laptop"\n'),
+        r'\[web\] listen = "my laptop" is no address',
+    ),
 }
 
 

@@ -63,7 +63,7 @@ TOKEN = "sesame"
 CONFIG = SwarmConfig(
     swarm=SwarmSection(name="test"),
     model=ModelSection(directory="/models/Tiny-1B"),
-    learn=LearnSection(steps=300, staleness=2, group_size=16, max_new_tokens=512, prompts_per_step=4),
+    learn=LearnSection(steps=300, staleness=3, group_size=16, max_new_tokens=512, prompts_per_step=4),
     task=TaskSection(
         mixture=[MixtureTask(spec="reverse:letters=3", weight=3.0), MixtureTask(spec="sort", name="numbers")]
     ),
@@ -79,6 +79,9 @@ NODE = NodeConfig(
 )
 
 
+WINDOW = 2
+"""The staleness window now. The operator changed it: the run began with that of CONFIG."""
+
 NOW_MS = Clock.now_ms()
 """What the learner's clock says, unless a test sets it."""
 
@@ -86,7 +89,9 @@ NOW_MS = Clock.now_ms()
 def terms_with(certificate: bytes = SWARM.certificate, now_ms: int = NOW_MS) -> LearnerTerms:
     context = context_of(
         ledger=cast(Ledger, None),
-        state=SimpleNamespace(capacity=SimpleNamespace(chain=Chain(bases=(0,), head=PolicyVersion(1, 7)))),
+        state=SimpleNamespace(
+            capacity=SimpleNamespace(chain=Chain(bases=(0,), head=PolicyVersion(1, 7)), window=WINDOW)
+        ),
         now_ms=lambda: now_ms,
     )
     context.identity.certificate = certificate

@@ -41,6 +41,8 @@ async def test_another_window_decides_what_is_trained_on_and_nodes_hear_of_it(tm
         ("learning_rate", 0, "A learning rate is a number above 0"),
         ("learning_rate", math.inf, "A learning rate is a number above 0"),
         ("every_versions", -1, "every_versions is 0"),
+        ("publish", 2, "publish is 1 (versions are published) or 0"),
+        ("publish", math.nan, "publish is 1 (versions are published) or 0"),
         ("group_size", 4, "'group_size' cannot be changed while the run goes on. These can: staleness, learning_rate"),
     ],
 )
@@ -54,6 +56,7 @@ async def test_what_a_run_cannot_take_is_refused_and_changes_nothing(
         assert learner.capacity.window == 3
         assert learner.run.live.learning_rate is None
         assert learner.run.live.every_versions is None
+        assert learner.run.live.publishes
 
 
 async def test_a_sequential_run_stays_one(tmp_path: Path) -> None:

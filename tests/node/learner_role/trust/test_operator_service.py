@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.state.operator_orders import Change, OperatorDecisions, Stop
+from node.state.operator_orders import Change, OperatorDecisions, Stop, given_ns
 from tests.support.learner_fixture import Settings, open_learner
 
 
@@ -55,6 +55,27 @@ async def test_an_order_to_stop_ends_the_program_in_order(tmp_path: Path, autoju
         await settle(orders)
         assert stopped == ["as Ctrl-C does"]
         assert ("stop_ordered", {"by": "the live page"}) in learner.log
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("order", [Stop(by="the live page"), Change(key="staleness", value=5)])
+async def test_an_order_for_an_earlier_run_does_nothing_to_this_one(
+    tmp_path: Path, autojump_clock: MockClock, order: Stop | Change
+) -> None:
+    async with open_learner(tmp_path, Settings(staleness=3)) as learner, trio.open_nursery() as nursery:
+        stopped: list[str] = []
+        learner.operator.stop = lambda: stopped.append("as Ctrl-C does")
+        orders = OperatorDecisions(learner.root)
+        orders.give(order)
+        [given] = orders.waiting()
+        learner.operator.began_ns = given_ns(given) + 1
+        nursery.start_soon(learner.operator.run)
+        await settle(orders)
+        [told] = [fields["text"] for name, fields in learner.log if name == "trouble"]
+        assert told.startswith("An order was not carried out: st")
+        assert told.endswith("was for a run before this one.")
+        assert not stopped
+        assert learner.capacity.window == 3
         nursery.cancel_scope.cancel()
 
 

@@ -27,12 +27,12 @@ from node.tasks.answers.extraction import answer_in
 from node.tasks.answers.math_equality import reference_of
 from node.tasks.answers.numbers import reference_number
 from node.tasks.api.interface import TaskError
-from node.tasks.data_files.delimited import TAB, Delimited
+from node.tasks.data_files.delimited import ENDINGS, TAB, open_delimited, usual_delimiter
 from node.tasks.data_files.formats import SAVED, advice
-from node.tasks.data_files.json_lines import JsonLines
-from node.tasks.data_files.parquet import Parquet
+from node.tasks.data_files.json_lines import open_json_lines
+from node.tasks.data_files.parquet import open_parquet
 from node.tasks.data_files.rows import MAX_NAME_TOLD, MISSING, USUAL_NAMES, DataFile, name_text, names_text
-from node.tasks.data_files.several_files import open_files
+from node.tasks.data_files.several_files import files_of
 from node.tasks.registry import open_task
 from protocol.core.visible import one_line
 
@@ -134,23 +134,23 @@ def _kind_of(file: Path) -> str:
     return kinds.pop()
 
 
-def _delimiter_of(file: Path) -> str:
-    """Return what divides the cells of a file, as its first line shows."""
-    if file.suffix == ".tsv" or not file.is_file():
-        return TAB if file.suffix == ".tsv" else ","
+def _delimiter_of(path: Path) -> str:
+    """Return what divides the cells, as the first line of the first file shows; "" for what its name says."""
+    file = next(iter(files_of(path, ENDINGS)), path)
+    usual = usual_delimiter(file)
     with open_file(file) as opened:
         header = opened.readline(MAX_HEADER_BYTES).decode(errors="replace")
-    return "," if "," in header else next((sign for sign in OTHER_DELIMITERS if sign in header), ",")
+    return "" if usual in header else next((sign for sign in OTHER_DELIMITERS if sign in header), "")
 
 
 def _open(kind: str, file: Path) -> DataFile:
     match kind:
         case "csv":
-            return open_files(file, (".csv", ".tsv"), lambda one: Delimited(one, _delimiter_of(one)))
+            return open_delimited(file, _delimiter_of(file))
         case "parquet":
-            return open_files(file, (".parquet",), Parquet)
+            return open_parquet(file)
         case _:
-            return open_files(file, (".jsonl", ".json"), JsonLines)
+            return open_json_lines(file)
 
 
 def _names_of(file: DataFile) -> list[str]:
@@ -185,7 +185,7 @@ def _of_answers(kind: str, file: Path, names: Sequence[str]) -> _Found:
     match, why = _match_of(answers, answer)
     is_long = match == "exact" and sorted(map(len, answers))[len(answers) // 2] > MAX_EXACT_CHARS
     options = {**prompt, "answer": answer, "match": match}
-    if kind == "csv" and file.suffix != ".tsv" and (delimiter := _delimiter_of(file)) != ",":
+    if kind == "csv" and (delimiter := _delimiter_of(file)):
         options["delimiter"] = "tab" if delimiter == TAB else delimiter
     return _Found(kind=kind, options=options, why=why, warning=LONG_ANSWERS.format(answer) if is_long else "")
 

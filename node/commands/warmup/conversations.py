@@ -31,13 +31,12 @@ from learner.artifacts.text_files import parse_json
 from node.learner_role.training.supervised import Passage
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, ChatMessage, Problem, TaskError, Tool, ToolCall
-from node.tasks.data_files.delimited import TAB, Delimited
+from node.tasks.data_files.delimited import open_delimited
 from node.tasks.data_files.formats import SAVED
-from node.tasks.data_files.json_lines import JsonLines
-from node.tasks.data_files.parquet import Parquet
+from node.tasks.data_files.json_lines import open_json_lines
+from node.tasks.data_files.parquet import open_parquet
 from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, names_text
 from node.tasks.data_files.saved_dataset import SavedDataset
-from node.tasks.data_files.several_files import open_files
 from node.tasks.tokenizer import TextCodec
 from node.tasks.tools.writing import write_calls
 
@@ -266,10 +265,8 @@ def open_data(path: Path, split: str = "") -> DataFile:
             "that save_to_disk of datasets wrote."
         )
     if suffix in (".jsonl", ".json"):
-        return open_files(path, (".jsonl", ".json"), JsonLines)
-    if suffix == ".parquet":
-        return open_files(path, (".parquet",), Parquet)
-    return open_files(path, (".csv", ".tsv"), lambda one: Delimited(one, TAB if one.suffix.lower() == ".tsv" else ","))
+        return open_json_lines(path)
+    return open_parquet(path) if suffix == ".parquet" else open_delimited(path)
 
 
 FORMATS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")

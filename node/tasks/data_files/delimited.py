@@ -23,8 +23,12 @@ from learner.artifacts.text_files import without_mark
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.formats import advice
 from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, name_text, names_text
+from node.tasks.data_files.several_files import open_files
 
 TAB = "\t"
+
+ENDINGS = (".csv", ".tsv")
+"""What the names of such files end with."""
 
 _OTHER_DELIMITERS = ";\t|"
 
@@ -134,3 +138,16 @@ def _ragged(cells: int, columns: int) -> BadRow:
         f"has {cells} {'cell' if cells == 1 else 'cells'}, but the first line names {columns}",
         "Put a cell with a delimiter or a line end inside it into quotes, or correct the row",
     )
+
+
+def open_delimited(path: Path, delimiter: str = "") -> DataFile:
+    """Return the file at `path`, or the files that it names. Raises TaskError.
+
+    delimiter: between cells; "": a tab in a .tsv, a comma in every other file.
+    """
+    return open_files(path, ENDINGS, lambda one: Delimited(one, delimiter or usual_delimiter(one)))
+
+
+def usual_delimiter(file: Path) -> str:
+    """Return what divides the cells of a file with this name."""
+    return TAB if file.suffix.lower() == ".tsv" else ","

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from learner.artifacts.text_files import parse_line, without_mark
 from node.tasks.api.interface import TaskError
 from node.tasks.data_files.formats import advice
 from node.tasks.data_files.rows import MAX_ROW_CHARACTERS, BadRow, DataFile, Row, heads, name_text
+from node.tasks.data_files.several_files import open_files
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
@@ -140,3 +142,8 @@ def _inner_doubled(value: Any) -> str:
             case list() as one:
                 left += one
     return ""
+
+
+def open_json_lines(path: Path) -> DataFile:
+    """Return the file at `path`, or the files that it names. Raises TaskError."""
+    return open_files(path, (".jsonl", ".json"), JsonLines)

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from learner.artifacts.regular_file import open_file
@@ -16,6 +17,7 @@ from node.tasks.api.interface import TaskError
 from node.tasks.data_files.arrow_tables import ROWS_AT_ONCE, ArrowRows, load_pyarrow, one_line_of
 from node.tasks.data_files.formats import advice, advice_of_name
 from node.tasks.data_files.rows import DataFile, Row
+from node.tasks.data_files.several_files import open_files
 
 PIECE_BYTES = 1 << 20
 """Bytes to read at once, for the digest and from each column."""
@@ -62,3 +64,8 @@ class Parquet(DataFile):
                 f"{self.path}: cannot be read as Parquet: {one_line_of(error)}. "
                 f"{what_next or 'Download or write the file again.'}"
             ) from error
+
+
+def open_parquet(path: Path) -> DataFile:
+    """Return the file at `path`, or the files that it names. Raises TaskError."""
+    return open_files(path, (".parquet",), Parquet)

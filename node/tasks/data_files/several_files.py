@@ -60,6 +60,12 @@ def open_files(path: Path, suffixes: Sequence[str], open_one: OpenFile) -> DataF
 
     Raises TaskError if a pattern matches none, or if there are too many.
     """
+    found = files_of(path, suffixes)
+    return SeveralFiles(path, [open_one(one) for one in found]) if found else open_one(path)
+
+
+def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files that a pattern or a directory names, in order; none if `path` is a file. Raises TaskError."""
     is_pattern = any(sign in path.name for sign in "*?") and not path.exists()
     if is_pattern:
         found = sorted(one for one in path.parent.glob(path.name) if one.is_file())
@@ -71,4 +77,4 @@ def open_files(path: Path, suffixes: Sequence[str], open_one: OpenFile) -> DataF
         found = []
     if len(found) > MAX_FILES:
         raise TaskError(f"{path}: names {len(found)} files; the maximum is {MAX_FILES}. Join some of them.")
-    return SeveralFiles(path, [open_one(one) for one in found]) if found else open_one(path)
+    return found

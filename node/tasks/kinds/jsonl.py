@@ -31,12 +31,11 @@ from node.tasks.answers.math_equality import (
 )
 from node.tasks.answers.numbers import last_number, reference_number
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
-from node.tasks.data_files.delimited import TAB, Delimited
-from node.tasks.data_files.json_lines import JsonLines
-from node.tasks.data_files.parquet import Parquet
+from node.tasks.data_files.delimited import TAB, open_delimited
+from node.tasks.data_files.json_lines import open_json_lines
+from node.tasks.data_files.parquet import open_parquet
 from node.tasks.data_files.rows import DataFile, Row
 from node.tasks.data_files.saved_dataset import SavedDataset
-from node.tasks.data_files.several_files import open_files
 from node.tasks.kinds.asked_elsewhere import ELSEWHERE, JudgedTask, RowProblem, ServedTask, judge_of, service_of
 from node.tasks.kinds.problem_files import (
     ANSWER,
@@ -211,11 +210,11 @@ def _kind(
 
 
 def _open_lines(arguments: TaskArguments, path: Path) -> DataFile:
-    return open_files(path, (".jsonl", ".json"), JsonLines)
+    return open_json_lines(path)
 
 
 def _open_parquet(arguments: TaskArguments, path: Path) -> DataFile:
-    return open_files(path, (".parquet",), Parquet)
+    return open_parquet(path)
 
 
 def _open_dataset(arguments: TaskArguments, path: Path) -> DataFile:
@@ -234,10 +233,10 @@ def _held_out_of_dataset(arguments: TaskArguments) -> DataFile | None:
 
 def _open_delimited(arguments: TaskArguments, path: Path) -> DataFile:
     given = arguments.text("delimiter")
-    delimiter = TAB if given == "tab" or (not given and path.suffix == ".tsv") else given or ","
-    if len(delimiter) != 1 or delimiter in '"\r\n':
+    delimiter = TAB if given == "tab" else given
+    if len(delimiter) > 1 or (delimiter and delimiter in '"\r\n'):
         raise TaskError(f"delimiter={given}: must be one character, or the word tab.")
-    return open_files(path, (".csv", ".tsv"), lambda one: Delimited(one, delimiter))
+    return open_delimited(path, delimiter)
 
 
 MATCH = Option(

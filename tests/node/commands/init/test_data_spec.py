@@ -137,6 +137,17 @@ def test_several_files(tmp_path: Path) -> None:
     assert propose_spec(pattern, tmp_path).spec == "csv:parts/train-*.csv:prompt=question,match=numeric"
 
 
+@pytest.mark.parametrize(("ending", "sign", "option"), [(".tsv", "\t", ""), (".csv", ";", ",delimiter=;")], ids=repr)
+def test_several_files_with_another_delimiter(tmp_path: Path, ending: str, sign: str, option: str) -> None:
+    (tmp_path / "parts").mkdir()
+    for number in range(2):
+        text = f"question{sign}answer\na{sign}1\nb{sign}2\n"
+        (tmp_path / "parts" / f"train-{number}{ending}").write_text(text)
+    for path in ("parts", f"parts/train-*{ending}"):
+        found = propose_spec(tmp_path / path, tmp_path)
+        assert found.spec == f"csv:{path}:prompt=question,match=numeric{option}"
+
+
 def test_the_path_begins_where_swarm_toml_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()

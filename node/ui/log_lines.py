@@ -143,18 +143,20 @@ class LogLines:
             self.sink.write(lines)
 
     def _put(self, level: Level, text: str, event: str = "", fields: Fields | None = None) -> None:
-        if len(self._waiting) == MOST_WAITING:
-            self._dropped += 1
         at = iso_time(self.now())
         if self.form is LogFormat.TEXT:
             if text:
-                self._waiting.append(f"{at} {level.value:<7} {visible(text)}")
+                self._append(f"{at} {level.value:<7} {visible(text)}")
             return
         told: dict[str, object] = {"time": at, "level": level.value}
         told |= {"event": event} if event else {}
         told |= {"text": text} if text else {}
         told |= {"fields": dict(fields)} if fields else {}
-        self._waiting.append(json.dumps(told, default=str))
+        self._append(json.dumps(told, default=str))
+
+    def _append(self, line: str) -> None:
+        self._dropped += len(self._waiting) == MOST_WAITING
+        self._waiting.append(line)
 
 
 def iso_time(at: float) -> str:

@@ -164,6 +164,7 @@ class FakeTrainer:
     apart: Callable[[Arrays], Arrays] = lambda arrays: {}
     calls: list[str] = field(default_factory=list)
     trained: list[Arrays] = field(default_factory=list)
+    rates: list[object] = field(default_factory=list)
     _pid: int = 1
     _weights: bytes | None = None
     _steps: int = 0
@@ -252,6 +253,7 @@ class FakeTrainer:
         assert 0 <= arrays["lags"].min() <= arrays["lags"].max() <= self._steps
         assert np.isfinite(arrays["behaviour_logprobs"]).all()
         self.trained.append(arrays)
+        self.rates.append(header.get("learning_rate"))
         self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
         self._steps, self._trains = self._steps + 1, True
         return {"steps": self._steps, "loss": 0.25, "updates": 1}
@@ -775,9 +777,8 @@ def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
     collect = training._collect
 
     async def collect_then(beside: trio.Nursery) -> Batch | None:
-        if publishing.is_due(training.capacity.chain.head.version, last=False) and publishing.has_room:
-            training._send_out(beside)
-            await training._until_sent()
+        training._send_due(beside)
+        await training._until_sent()
         return await collect(beside)
 
     publishing.begin, saving.begin = publish, save  # type: ignore[method-assign]

@@ -117,6 +117,8 @@ class TrainingLoop(Service):
     """The training step that is being written into the ledger, and an event that is set when it is."""
     _sending: Mapping[TimeKind, trio.Event] = field(default_factory=dict)
     """Snapshots that must come before the next training step. The event of each is set once that is certain."""
+    _held_back: int = 0
+    """The last training step whose version was due and held back."""
 
     def __post_init__(self) -> None:
         self._beginning = self.curriculum.state()
@@ -223,18 +225,38 @@ class TrainingLoop(Service):
             await self.publishing.drain()
         self.publishing.require_whole()
 
-    def _send_out(self, beside: trio.Nursery) -> None:
+    def _send_due(self, beside: trio.Nursery) -> None:
+        """Publish and save the state if that is due. While the operator holds versions back, save it alone."""
+        step = self.capacity.chain.head.version
+        if self._is_sending or not self.publishing.is_due(step, last=False):
+            return
+        if not self.state.live.publishes:
+            if step > self._held_back:
+                self._held_back = step
+                self._send_out(beside, publishes=False)
+        elif self.publishing.has_room:
+            self._send_out(beside)
+        else:
+            self.publishing.put_off(step)
+
+    def _send_out(self, beside: trio.Nursery, *, publishes: bool = True) -> None:
         """Let the trainer take snapshots before any request after `_until_sent`, for a version and a checkpoint.
 
         Both are made while it trains on, and while the loop waits for a batch.
         """
         self._sending = {kind: trio.Event() for kind in (TimeKind.PUBLICATION, TimeKind.CHECKPOINT)}
-        beside.start_soon(self._send, self._sending, self.capacity.chain.head, beside)
+        beside.start_soon(self._send, self._sending, self.capacity.chain.head, beside, publishes)
 
-    async def _send(self, sending: Mapping[TimeKind, trio.Event], head: PolicyVersion, beside: trio.Nursery) -> None:
-        """Begin a publication and a checkpoint. Raises RunError. If the trainer is lost, the next request says so."""
+    async def _send(
+        self, sending: Mapping[TimeKind, trio.Event], head: PolicyVersion, beside: trio.Nursery, publishes: bool
+    ) -> None:
+        """Begin a publication, if it `publishes`, and a checkpoint. Raises RunError.
+
+        If the trainer is lost, the next request says so.
+        """
         try:
-            await self.publishing.begin(beside)
+            if publishes:
+                await self.publishing.begin(beside)
             sending[TimeKind.PUBLICATION].set()
             await self.saving.begin(head, beside)
         finally:
@@ -591,12 +613,7 @@ class TrainingLoop(Service):
         run = self.state
         while not self._leaving and run.forgotten < run.capacity.chain.head.incarnation:
             self.publishing.require_whole()
-            step = run.capacity.chain.head.version
-            if not self._is_sending and run.live.publishes and self.publishing.is_due(step, last=False):
-                if self.publishing.has_room:
-                    self._send_out(beside)
-                else:
-                    self.publishing.put_off(step)
+            self._send_due(beside)
             waiting = len(run.capacity.buffer)
             if (batch := run.capacity.buffer.take(run.capacity.batch, run.capacity.chain)) is not None:
                 return batch

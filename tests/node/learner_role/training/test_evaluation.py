@@ -281,6 +281,15 @@ async def test_which_versions_are_due(tmp_path: Path, every: int, due: list[int]
         assert [number for number in range(7) if parts.evaluation.is_due(PolicyVersion(1, number))] == due
 
 
+async def test_another_period_counts_from_the_next_version(tmp_path: Path) -> None:
+    async with opened(tmp_path, every=1) as parts:
+        assert [number for number in range(3) if parts.evaluation.is_due(PolicyVersion(1, number))] == [0, 1, 2]
+        parts.evaluation.state.live.every_versions = 3
+        assert [number for number in range(3, 10) if parts.evaluation.is_due(PolicyVersion(1, number))] == [3, 6, 9]
+        parts.evaluation.state.live.every_versions = 0
+        assert not parts.evaluation.is_due(PolicyVersion(1, 10))
+
+
 async def test_a_version_published_while_one_is_evaluated_is_skipped(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, NotingEngine(seconds_per_token=1.0)) as parts, trio.open_nursery() as nursery:
         first, last = parts.publish(1), parts.publish(2)

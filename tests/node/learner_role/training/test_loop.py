@@ -945,6 +945,45 @@ async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_p
     assert again.recorder.observatory.kept < 0.9
 
 
+# Settings that change while the run goes on
+
+
+async def test_another_learning_rate_is_that_of_the_next_step(tmp_path: Path) -> None:
+    trainer = FakeTrainer()
+    async with open_learner(tmp_path, Settings(steps=4, logged=4), trainer=trainer) as learner:
+
+        def change(op: str, moment: str) -> None:
+            if (op, moment, len(trainer.trained)) == ("step", "after", 2):
+                learner.operator.settings.change("learning_rate", 3e-5, "the test")
+
+        trainer.script = change
+        await learner.train()
+    assert trainer.rates == [None, None, 3e-5, 3e-5]
+
+
+async def test_versions_that_are_held_back_are_saved_and_only_the_first_and_last_are_published(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(steps=4, logged=4)) as learner:
+        seen = manifests(learner)
+        learner.operator.settings.change("publish", 0, "the test")
+        await learner.train()
+    assert [one.version.version for one in seen] == [0, 4]
+    assert [fields["step"] for fields in learner.logged("checkpoint_saved")] == [1, 2, 3, 4], "a kill costs no more"
+
+
+async def test_a_version_that_was_held_back_is_published_as_soon_as_it_may_be(tmp_path: Path) -> None:
+    peer = FakePeer()
+    async with open_learner(tmp_path, Settings(steps=4, staleness=1)) as learner, trio.open_nursery() as nursery:
+        seen = manifests(learner)
+        learner.operator.settings.change("publish", 0, "the test")
+        nursery.start_soon(learner.train, peer)
+        await until(lambda: learner.capacity.chain.head.version == 2)
+        assert [one.version.version for one in seen] == [0], "so every other rollout is too old"
+        learner.operator.settings.change("publish", 1, "the test")
+        await until(lambda: learner.run.finished)
+        assert [one.version.version for one in seen] == [0, 2, 3, 4]
+        require_sound(learner, peer)
+
+
 # Logs
 
 

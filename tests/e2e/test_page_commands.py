@@ -67,6 +67,9 @@ JOIN = "volery join my-swarm/state/invite"
 OWNER = ["volery pause", "volery resume", "volery pause '~/.local/share/volery/SWARM/node-1'", "volery drain"]
 """What the owner of the node types, in this order; the last one ends it."""
 
+BANS = ["volery ban cheat1 my-swarm --reason 'see our mail'", "volery pardon cheat1 my-swarm"]
+"""What an operator does to the node when it has ended: a node that hears of its ban leaves with an error."""
+
 NODES = [
     command
     for command in TYPED
@@ -114,7 +117,7 @@ def test_a_command_of_a_page_is_understood(command: str) -> None:
 
 def test_no_reason_is_left_behind() -> None:
     assert {*ELSEWHERE, *CODES} <= set(TYPED)
-    assert {FOUND, LEARN, JOIN, *OWNER, *QUIET} <= set(TYPED)
+    assert {FOUND, LEARN, JOIN, *OWNER, *BANS, *QUIET} <= set(TYPED)
 
 
 class World:
@@ -174,6 +177,13 @@ class World:
         with chdir(at or self.root):
             outcome = self.machine.call(*self.words(command))
         self._judge(command, outcome)
+
+    def type_order(self, command: str, learner: Program) -> None:
+        """Type an order to a learner, and wait until it has obeyed."""
+        said = "SELECT count(*) FROM decisions"
+        before = self.swarm.rows(said)
+        self.type(command)
+        wait_for(f"`{command}` to be obeyed", lambda: self.swarm.rows(said) != before, learner)
 
     def type_into(self, command: str, text: str) -> None:
         """Run a command as a process of its own that reads `text` and then the end of its input."""
@@ -240,7 +250,7 @@ def test_every_command_of_every_page_works(world: World) -> None:
     learner = world.start(LEARN, "learner", "volery join volery1")
     node = world.start(JOIN, "node", "joined")
     wait_for("ten training steps", lambda: world.swarm.steps_taken >= 10, learner, node)
-    later = {*OWNER, *NODES, *LEARNERS, *SERVERS, *QUIET}
+    later = {*OWNER, *BANS, *NODES, *LEARNERS, *SERVERS, *QUIET}
     for command in TYPED:
         if command in ELSEWHERE or command in later or command in world.done:
             continue
@@ -257,6 +267,8 @@ def test_every_command_of_every_page_works(world: World) -> None:
     for command in OWNER:
         world.type(command)
     assert node.wait() == 0, node.story()
+    for command in BANS:
+        world.type_order(command, learner)
     for command in NODES:
         world.start_and_stop(command, "again", "joined")
     learner.interrupt()

@@ -91,7 +91,8 @@ def _write_example(
     as_json: bool,
 ) -> None:
     from node.commands.init.command import free_port, swarm_name
-    from node.commands.init.example_files import commands_of, files_of, require_absent, write_all
+    from node.commands.init.example_files import ADVICE, WITH_SMALL_MODEL, commands_of, files_of
+    from node.runtime.atomic_files import require_absent, write_new
 
     files = files_of(
         example,
@@ -100,18 +101,18 @@ def _write_example(
         port=port or free_port(directory),
         model=model,
     )
-    require_absent(files)
+    require_absent(files, ADVICE)
     steps = commands_of(files[directory / "README.md"])
 
     def finish(about_model: str = "") -> None:
-        write_all(files)
+        write_new(files, ADVICE)
         if as_json:
             say(as_json_text({"files": list(files), "next": steps}))
             return
         wrote = f"Wrote {', '.join(path.name for path in files)} to {directory}. README.md says what it takes."
         say("\n".join([*([about_model] if about_model else []), wrote, "Next:", *(f"  {step}" for step in steps)]))
 
-    if example != "reverse" or model is not None:
+    if example != WITH_SMALL_MODEL or model is not None:
         finish()
         return
     from node.commands.init.small_model import make_small_model

@@ -12,9 +12,10 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
-from node.installation.install_line import line_for, look
+from node.installation.install_line import Way, line_for, look
 from node.installation.name_clashes import OURS, clash_sentence, find_clashes
 from node.runtime.errors import NodeError, RunError, UsageError
 
@@ -46,7 +47,9 @@ EXTRA_OF = {
 
 def line_of_extra(extra: str) -> str:
     """Return the line to type, which adds `extra` to this installation."""
-    return line_for(extra, look())
+    made = look()
+    # uvx keeps no record of the extras that it was asked for, and makes a new environment of those in the line
+    return line_for(extra, replace(made, extras=_present()) if made.way is Way.UVX else made)
 
 
 def require_extra(extra: str, needer: str) -> None:
@@ -65,6 +68,12 @@ def of_missing_library(error: ImportError, needer: str) -> NodeError | None:
     if not name or not isinstance(error, ModuleNotFoundError):
         return None
     return _missing(name, needer)
+
+
+def _present() -> frozenset[str]:
+    """Return the extras whose libraries are all here."""
+    absent = {brought_by for name, brought_by in EXTRA_OF.items() if find_spec(name) is None}
+    return frozenset(EXTRA_OF.values()) - absent
 
 
 def _missing(name: str, needer: str) -> UsageError:

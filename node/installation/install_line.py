@@ -33,7 +33,7 @@ PICK_TORCH = "--torch-backend auto "
 """uv takes the build of torch that suits the machine, instead of 3 GB of CUDA where there is no such GPU."""
 
 UVX_FOLDERS = frozenset({"archive-v0", "environments-v2"})
-"""Folders of uv's cache that hold the environments of uvx."""
+"""Folders of uv's cache that hold the environments of uvx. They are gone when the cache is emptied."""
 
 
 class Way(Enum):
@@ -142,7 +142,8 @@ def line_for(extra: str, made: Installation) -> str:
         case Way.UV_TOOL:
             return f"uv tool install {pick}{shlex.quote(requirement(everything, made.source))}"
         case Way.UVX:
-            return f"uvx {pick}--from {quoted} {shlex.join((NAME, *made.typed))}"
+            wanted = shlex.quote(requirement(everything, made.source))
+            return f"uvx {pick}--from {wanted} {shlex.join((NAME, *made.typed))}"
         case Way.PIPX:
             return f"pipx runpip {NAME} install {quoted}"
         case Way.CHECKOUT:

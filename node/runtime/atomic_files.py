@@ -4,6 +4,7 @@ Invariants:
 
 - Afterwards the path is the new file, or what it was before, and nothing is left beside it.
 - Only a file is ever replaced, never a directory or a device.
+- Of several new files all are written or none (`write_new`).
 - If the ending of a name does not tell what it is, only what the same command wrote before is replaced (`require_own`).
   A key or a ledger is never lost to a slip.
 """
@@ -14,8 +15,8 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from learner.artifacts.atomic_directory import replace_file
@@ -103,6 +104,34 @@ def write_durably(path: Path, data: bytes) -> None:
         raise RunError(
             f"{path} cannot be written: {error.strerror}. Free disk space or choose another directory."
         ) from None
+
+
+def require_absent(paths: Iterable[Path], advice: str) -> None:
+    """Raise UsageError, which ends with `advice`, if one of the files exists."""
+    if there := next((path for path in paths if path.exists() or path.is_symlink()), None):
+        raise UsageError(f"{there} already exists, and nothing was written. {advice}")
+
+
+def write_new(texts: Mapping[Path, str], advice: str) -> None:
+    """Write all of the files or none. Raises UsageError if one exists, RunError if one cannot be written."""
+    require_absent(texts, advice)
+    for directory in dict.fromkeys(path.parent for path in texts):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{directory} cannot be made: {error.strerror}. {advice}") from None
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            with path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as error:
+        for made in written:
+            with suppress(OSError):
+                made.unlink()
+        require_absent([path], advice)  # somebody else wrote it just now
+        raise RunError(f"{path} cannot be written: {error.strerror}. {advice}") from None
 
 
 def prepare(out: Path, what: str) -> None:

@@ -7,21 +7,17 @@ Invariants:
 
 - The files are those of the example, but for the swarm's name, its port, the model's directory, and the name of the
   directory in the commands of the page.
-- All files are written or none, and none is overwritten.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
 from node.commands.init.named_model import NamedModel, model_path
 from node.config.reference import toml_value
-from node.runtime.errors import RunError, UsageError
 
 ExampleName = Literal["reverse", "gsm8k", "math", "code", "lora"]
 EXAMPLES: tuple[ExampleName, ...] = get_args(ExampleName)
@@ -33,6 +29,9 @@ PLACEHOLDER = "my-swarm"
 
 WITH_SMALL_MODEL: ExampleName = "reverse"
 """The example whose model is made here, from random weights. The others name a model to fetch."""
+
+ADVICE = "Choose another directory."
+"""What to do if its files cannot be written."""
 
 _FETCH = re.compile(r"^    hf download \S+ --local-dir .*\n", re.M)
 """The line of a page that fetches the model."""
@@ -77,26 +76,3 @@ def commands_of(page: str) -> list[str]:
     section = page.partition("\n## Run it\n")[2].partition("\n## ")[0]
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     return [line for line in lines if not line.startswith("volery init ")]
-
-
-def require_absent(paths: Mapping[Path, str]) -> None:
-    """Raise UsageError if one of the files exists."""
-    if there := next((path for path in paths if path.exists() or path.is_symlink()), None):
-        raise UsageError(f"{there} already exists, and nothing was written. Choose another directory.")
-
-
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all of the files or none. Raises UsageError, RunError."""
-    require_absent(texts)
-    written: list[Path] = []
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                written.append(path)
-                file.write(text)
-    except OSError as error:
-        for path in written:
-            with suppress(OSError):
-                path.unlink()
-        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory.") from None

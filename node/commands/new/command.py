@@ -13,7 +13,6 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Literal
@@ -26,6 +25,7 @@ from node.processes.child import open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
+from node.runtime.atomic_files import write_new
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from node.runtime.stdout import say
@@ -73,33 +73,8 @@ def write_task(name: str, directory: Path, what: What = "task") -> list[Path]:
     """
     module = module_name(name)
     texts = {directory / file: text for file, text in files_of(name, module, free_port(directory), what).items()}
-    if there := [path for path in texts if path.exists() or path.is_symlink()]:
-        raise UsageError(f"{there[0]} already exists; nothing was written. Choose another directory with --at.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{directory} cannot be made: {error.strerror}. Choose another directory with --at.") from None
-    _write(texts)
+    write_new(texts, "Choose another directory with --at.")
     return list(texts)
-
-
-def _write(texts: Mapping[Path, str]) -> None:
-    """Write all of the files or none. Raises UsageError, RunError."""
-    written: list[Path] = []
-    try:
-        for path, text in texts.items():
-            with path.open("x", encoding="utf-8") as file:
-                written.append(path)
-                file.write(text)
-    except OSError as error:
-        for path in written:
-            with suppress(OSError):
-                path.unlink()
-        if isinstance(error, FileExistsError):
-            raise UsageError(
-                f"{path} already exists; nothing was written. Choose another directory with --at."
-            ) from None
-        raise RunError(f"{path} cannot be written: {error.strerror}. Choose another directory with --at.") from None
 
 
 def module_name(name: str) -> str:

@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from node.commands.service.manager import Advice, ServiceManager, Standing
 from node.commands.service.managers import installed_services, service_at
-from node.commands.service.service_spec import MEMORY_SHARE, NICE, InstalledService, ServiceSpec
+from node.commands.service.service_spec import MEMORY_SHARE, NICE, InstalledService, ServiceRole, ServiceSpec
 from node.config.invite_text import INVITE_FILE, is_invite, open_invite
 from node.config.loader import read_node_config, read_swarm_config
 from node.config.preflight import require_addresses
+from node.installation.install_line import UVX_FOLDERS
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError, about_keys_of
 from node.runtime.events import Clock
@@ -39,9 +39,6 @@ from protocol.core.invite import Invite
 CARRIED = ("VOLERY_HOME", "XDG_DATA_HOME", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 """Variables of this shell that a service gets as well, if they are set: they say where files and devices are. Others
 may hold secrets, which a unit's file is no place for."""
-
-PASSING_CACHES = ("archive-v0", "environments-v2")
-"""Directories of uv's cache. A program that `uvx` started lies in one, and is gone when the cache is emptied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +116,13 @@ def _plan_node(typed: str, wanted: Wanted, environment: Mapping[str, str]) -> Pl
 
 
 def _spec(
-    wanted: Wanted, environment: Mapping[str, str], *, role: Any, swarm: str, state: str | Path, run: tuple[str, ...]
+    wanted: Wanted,
+    environment: Mapping[str, str],
+    *,
+    role: ServiceRole,
+    swarm: str,
+    state: str | Path,
+    run: tuple[str, ...],
 ) -> ServiceSpec:
     return ServiceSpec(
         role=role,
@@ -136,7 +139,7 @@ def _spec(
 def program(interpreter: str = sys.executable) -> tuple[str, ...]:
     """Return the words that start this program from anywhere. Raises UsageError if it may be gone tomorrow."""
     here = Path(interpreter)
-    if any(part in PASSING_CACHES for part in here.parts):
+    if UVX_FOLDERS & set(here.parts):
         raise UsageError(
             "This program runs from uv's cache, which may be emptied at any time. Install it with `uv tool install "
             "volery`, and type the same with `volery` instead of `uvx volery`."

@@ -81,7 +81,7 @@ class ServiceSpec:
 
     def __post_init__(self) -> None:
         for text in (*self.command, *self.environment.values()):
-            if not text.isprintable() or (not text.isascii() and _is_undecodable(text)):
+            if not text.isprintable():
                 raise UsageError(
                     f"{shortened(text)!r} holds characters that a service's file may not hold. Choose a directory with "
                     "a plain name."
@@ -142,11 +142,3 @@ def escaped(name: str) -> str:
         return plain
     digest = sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST]
     return f"{plain[: MAX_NAME - DIGEST - 1]}-{digest}"
-
-
-def _is_undecodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

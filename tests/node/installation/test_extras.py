@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.application import OF_THE_LEARNER
+from node.installation import extras
 from node.installation.extras import EXTRA_OF, line_of_extra, of_missing_library, require_extra
 
 WITHOUT = """\
@@ -109,3 +110,16 @@ def test_a_start_warns_of_another_owner_of_our_names(arguments: list[str], tmp_p
 def test_a_commands_help_needs_no_extra(tmp_path: Path) -> None:
     done = volery(["demo", "--help"], tmp_path, ["scipy"])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_uvx_keeps_the_extras_that_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = tmp_path / "archive-v0" / "x7"
+    prefix.mkdir(parents=True)
+    (metadata := tmp_path / "volery-1.dist-info").mkdir()
+    (metadata / "METADATA").write_text("Name: volery\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "argv", ["volery", "status"])
+    here = {"peft", "wandb", "pyarrow"}
+    monkeypatch.setattr(extras, "find_spec", lambda name: name if name in here else None)
+    assert line_of_extra("gguf") == "uvx --from 'volery[gguf,lora,wandb]' volery status"

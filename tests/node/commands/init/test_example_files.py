@@ -20,10 +20,11 @@ from node.commands.demo.lessons import REVERSE
 from node.commands.demo.recipe import swarm_toml
 from node.commands.init import small_model
 from node.commands.init.command import free_port
-from node.commands.init.example_files import EXAMPLES, SOURCE, ExampleName, commands_of, files_of, write_all
+from node.commands.init.example_files import ADVICE, EXAMPLES, SOURCE, ExampleName, commands_of, files_of
 from node.commands.init.named_model import NamedModel
 from node.config.loader import read_node_config, read_swarm_config
 from node.config.swarm_config import SwarmConfig
+from node.runtime.atomic_files import write_new
 from node.runtime.errors import UsageError
 from node.tasks.registry import open_task, read_spec
 from tests.support.command_line import single_commands
@@ -36,7 +37,7 @@ each = pytest.mark.parametrize("name", EXAMPLES)
 
 def written(name: ExampleName, directory: Path, model: NamedModel | None = None) -> Path:
     """Write the example and return its swarm.toml."""
-    write_all(files_of(name, directory, swarm="ours", port=4242, model=model))
+    write_new(files_of(name, directory, swarm="ours", port=4242, model=model), ADVICE)
     return directory / "swarm.toml"
 
 

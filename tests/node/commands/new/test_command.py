@@ -83,7 +83,7 @@ def test_every_template_is_used() -> None:
 @pytest.mark.parametrize("there", ["README.md", "swarm.toml", "my_task.py"])
 def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine", encoding="utf-8")
-    with pytest.raises(UsageError, match=rf"{there} already exists; nothing was written\. Choose another directory"):
+    with pytest.raises(UsageError, match=rf"{there} already exists, and nothing was written\. Choose"):
         write_task("my-task", tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_text(encoding="utf-8") == "mine"

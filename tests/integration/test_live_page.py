@@ -129,6 +129,20 @@ def test_the_document_is_whole_and_lets_nothing_else_take_effect(page: LivePage)
     assert "Server" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nowhere"), ("GET", "/orders"), ("POST", "/orders"), ("POST", "/events"), ("GET", "/peer?id=nobody"),
+        ("HEAD", "/health"), ("GET", f"/?{'x' * 3000}"),
+    ],
+)  # fmt: skip
+def test_every_answer_has_the_headers_once(page: LivePage, method: str, path: str) -> None:
+    headers = page.ask(path, method=method).headers
+    assert {name: headers.get_all(name) for name in HEADERS} == {name: [value] for name, value in HEADERS.items()}
+    with page.watch() as watcher:
+        assert all(watcher.answer.headers.get_all(name) == [value] for name, value in HEADERS.items())
+
+
 def test_the_content_is_the_documents_and_tells_what_the_token_allows(page: LivePage) -> None:
     told = page.ask("/content").json
     assert told["may_change"] is False

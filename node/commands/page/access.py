@@ -18,16 +18,19 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 
-class Right(Enum):
-    """What a request may do."""
+class Right(IntEnum):
+    """What a request may do. A greater right includes the smaller ones."""
 
-    NOTHING = "nothing"
-    READ_PUBLIC = "read what everybody may read"
-    READ = "read everything"
-    CHANGE = "read everything, and give orders"
+    NOTHING = 0
+    READ_PUBLIC = 1
+    """Read what everybody may read."""
+    READ = 2
+    """Read everything."""
+    CHANGE = 3
+    """Read everything, and give orders."""
 
 
 @dataclass(frozen=True, kw_only=True)

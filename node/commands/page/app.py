@@ -4,7 +4,7 @@ An application for ASGI, on Starlette. Changes travel as server-sent events (HTM
 
 Invariants:
 
-- Every request passes `access` first.
+- Every request passes `access` first, and has the least right that its path asks for (`PageApp.build`).
 - A watcher that takes nothing of what it is sent is dropped, by the system (`node.web.address.UNREAD_MS`). There are
   at most MAX_WATCHERS.
 - What a request asks for is bounded before it is looked at.
@@ -26,7 +26,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.commands.page import document
 from node.commands.page.access import NO_TOKEN, Access, Refusal, Right
@@ -74,15 +74,15 @@ class PageApp:
     def build(self) -> ASGIApp:
         """Return the application with its rules in front."""
         routes = [
-            Route("/", self._document),
-            Route("/content", self._content),
-            Route("/health", self._health),
-            Route("/numbers", self._numbers),
-            Route("/peers", self._peers),
-            Route("/peer", self._peer),
-            Route("/samples", self._samples),
-            Route("/receipts.jsonl", self._receipts),
-            Route("/orders", self._orders, methods=["POST"]),
+            _route("/", Right.NOTHING, self._document),
+            _route("/health", Right.NOTHING, self._health),
+            _route("/content", Right.READ_PUBLIC, self._content),
+            _route("/numbers", Right.READ_PUBLIC, self._numbers),
+            _route("/peers", Right.READ_PUBLIC, self._peers),
+            _route("/peer", Right.READ, self._peer),
+            _route("/samples", Right.READ, self._samples),
+            _route("/receipts.jsonl", Right.READ, self._receipts),
+            _route("/orders", Right.CHANGE, self._orders, "POST"),
         ]
         inner = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
 
@@ -92,6 +92,7 @@ class PageApp:
                     await inner(scope, receive, send)
                 return
             self.seen_at = trio.current_time()
+            send = _with_headers(send)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             scope["right"] = self.access.right_of(headers)
             refused = self.access.refusal(scope["method"], headers)
@@ -120,7 +121,7 @@ class PageApp:
         else:
             board = self._board(right)
             whole = document.document(self._title, self._links(right), self._parts(right), revision=board.revision)
-        return HTMLResponse(whole, headers={**HEADERS, "Content-Security-Policy": document.policy()})
+        return HTMLResponse(whole, headers={"Content-Security-Policy": document.policy()})
 
     @property
     def _title(self) -> str:
@@ -143,8 +144,6 @@ class PageApp:
     async def _content(self, request: Request) -> Response:
         """Return the parts for a browser whose script has the token."""
         right = request.scope["right"]
-        if right is Right.NOTHING:
-            return _refuse(NO_TOKEN)
         told = {
             "title": self._title,
             "links": [(link.key, link.name, link.is_empty) for link in self._links(right)],
@@ -152,12 +151,12 @@ class PageApp:
             "revision": self._board(right).revision,
             "may_change": right is Right.CHANGE,
         }
-        return JSONResponse(told, headers=HEADERS)
+        return JSONResponse(told)
 
     async def _health(self, request: Request) -> Response:
         """Return the run's state in a word, to everybody; status 503 if its program has ended."""
         state = self.feed.live.state
-        return PlainTextResponse(f"{state.value}\n", status_code=503 if self.over.is_set() else 200, headers=HEADERS)
+        return PlainTextResponse(f"{state.value}\n", status_code=503 if self.over.is_set() else 200)
 
     async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send changed parts as they come, until the browser leaves, does not read, or the run's program ends."""
@@ -186,11 +185,11 @@ class PageApp:
             self.seen_at = trio.current_time()
 
     async def _stream(self, board: Board, revision: int, send: Send) -> None:
-        headers = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        headers = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         start = {
             "type": "http.response.start",
             "status": 200,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "headers": _encoded(headers),
         }
         await send(start)
         is_over = False
@@ -220,9 +219,7 @@ class PageApp:
     async def _numbers(self, request: Request) -> Response:
         """Return a plot's values."""
         report, key = self.feed.report, request.query_params.get("plot", "")
-        right, found = request.scope["right"], None
-        if right is Right.NOTHING:
-            return _refuse(NO_TOKEN)
+        found = None
         if isinstance(report, SwarmReport):
             found = await trio.to_thread.run_sync(learner_page.numbers_of, report, key)
         elif isinstance(report, OwnReport):
@@ -232,10 +229,8 @@ class PageApp:
     async def _peers(self, request: Request) -> Response:
         """Return rows of the table of peers."""
         right, report = request.scope["right"], self.feed.report
-        if right is Right.NOTHING:
-            return _refuse(NO_TOKEN)
         if not isinstance(report, SwarmReport):
-            return JSONResponse({"total": 0, "rows": []}, headers=HEADERS)
+            return JSONResponse({"total": 0, "rows": []})
         asked = request.query_params
         question = peers.Question(
             first=_number(asked, "first", 0, 1 << 20),
@@ -245,13 +240,11 @@ class PageApp:
             find=asked.get("find", ""),
         )
         found = peers.rows(report, question, is_public=right is Right.READ_PUBLIC)
-        return JSONResponse({"total": found.total, "rows": found.html}, headers=HEADERS)
+        return JSONResponse({"total": found.total, "rows": found.html})
 
     async def _peer(self, request: Request) -> Response:
         """Return the part about one peer."""
-        right, report = request.scope["right"], self.feed.report
-        if right in (Right.NOTHING, Right.READ_PUBLIC):
-            return _refuse(NO_TOKEN)
+        report = self.feed.report
         named, found = request.query_params.get("id", ""), None
         if isinstance(report, SwarmReport):
             found = await trio.to_thread.run_sync(_page_of, report, named)
@@ -259,8 +252,6 @@ class PageApp:
 
     async def _samples(self, request: Request) -> Response:
         """Return samples of one version."""
-        if request.scope["right"] in (Right.NOTHING, Right.READ_PUBLIC):
-            return _refuse(NO_TOKEN)
         if not self.feed.place.is_learner:
             return self._fragment(request, "Samples", None, "Only a learner keeps samples.")
         asked = request.query_params
@@ -275,21 +266,17 @@ class PageApp:
 
     async def _receipts(self, request: Request) -> Response:
         """Return the node's receipts as a file, as `volery receipts export` writes them."""
-        if request.scope["right"] in (Right.NOTHING, Right.READ_PUBLIC):
-            return _refuse(NO_TOKEN)
         try:
             data = await trio.to_thread.run_sync(_exported, self.feed.place.state, "proofs" in request.query_params)
         except NodeError as error:
-            return PlainTextResponse(f"{error}\n", status_code=409, headers=HEADERS)
+            return PlainTextResponse(f"{error}\n", status_code=409)
         attached = {"Content-Disposition": 'attachment; filename="receipts.jsonl"'}
-        return Response(data, media_type="application/jsonl", headers={**HEADERS, **attached})
+        return Response(data, media_type="application/jsonl", headers=attached)
 
     # What is changed
 
     async def _orders(self, request: Request) -> Response:
         """Take an order of somebody with the token."""
-        if request.scope["right"] is not Right.CHANGE:
-            return _refuse(NO_TOKEN)
         body = b""
         with trio.move_on_after(BODY_S) as time_limit, suppress(ClientDisconnect):
             async for piece in request.stream():
@@ -301,8 +288,8 @@ class PageApp:
         try:
             told = await trio.to_thread.run_sync(obey, body, self.feed.place)
         except NodeError as error:
-            return JSONResponse({"error": str(error)}, status_code=422, headers=HEADERS)
-        return JSONResponse({"told": told}, headers=HEADERS)
+            return JSONResponse({"error": str(error)}, status_code=422)
+        return JSONResponse({"told": told})
 
     def _fragment(self, request: Request, title: str, found: Fragment | None, otherwise: str) -> Response:
         """Return a piece of the page: alone to the script, in a document of its own to a browser without one."""
@@ -310,10 +297,34 @@ class PageApp:
             text = found.text if found is not None else f"<p>{otherwise}</p>"
             whole = document.piece(title, text)
             policy = {"Content-Security-Policy": document.policy()}
-            return HTMLResponse(whole, status_code=404 if found is None else 200, headers={**HEADERS, **policy})
+            return HTMLResponse(whole, status_code=404 if found is None else 200, headers=policy)
         if found is None:
-            return PlainTextResponse(otherwise, status_code=404, headers=HEADERS)
-        return HTMLResponse(found.text, headers=HEADERS)
+            return PlainTextResponse(otherwise, status_code=404)
+        return HTMLResponse(found.text)
+
+
+def _route(path: str, least: Right, answer: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+    """Return the route that lets those with the `least` right through to `answer`."""
+
+    async def checked(request: Request) -> Response:
+        return _refuse(NO_TOKEN) if request.scope["right"] < least else await answer(request)
+
+    return Route(path, checked, methods=[method])
+
+
+def _with_headers(send: Send) -> Send:
+    """Return `send` with HEADERS in the answer."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *_encoded(HEADERS)]}
+        await send(message)
+
+    return sending
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 def _page_of(report: SwarmReport, named: str) -> Fragment | None:
@@ -343,7 +354,7 @@ def _malformed(scope: Scope) -> Refusal | None:
 
 
 def _refuse(refusal: Refusal, headers: Mapping[str, str] | None = None) -> Response:
-    return PlainTextResponse(f"{refusal.text}\n", status_code=refusal.status, headers={**HEADERS, **(headers or {})})
+    return PlainTextResponse(f"{refusal.text}\n", status_code=refusal.status, headers=headers)
 
 
 def _after(scope: Scope) -> int:

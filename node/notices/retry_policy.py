@@ -38,8 +38,8 @@ class Failed:
 Outcome = Posted | Failed
 
 
-def outcome_of(status: int, detail: str, asked_s: float | None) -> Outcome:
-    """Return what a reply means. `asked_s` is its Retry-After in seconds, if it has one."""
+def outcome_of(status: int, detail: str, asked_s: float | None = None) -> Outcome:
+    """Return what a reply with this status means. `asked_s` is its Retry-After in seconds, if it has one."""
     if 200 <= status < 300:
         return Posted()
     is_final = status < 500 and status not in TOO_BUSY

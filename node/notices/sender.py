@@ -94,9 +94,9 @@ class Client:
     async def _judge(self, reply: httpx.Response) -> Outcome:
         status = reply.status_code
         if reply.is_success:
-            return Posted()
+            return outcome_of(status, "")
         if 300 <= status < 400:
-            return Failed(detail=f"HTTP {status}: the address has moved. Set its new URL", is_final=True)
+            return outcome_of(status, f"HTTP {status}: the address has moved. Set its new URL")
         said = (await _first_bytes(reply)).decode("utf-8", "replace").strip()
         asked_s = read_retry_after(reply.headers.get("retry-after"), datetime.now(UTC))
         return outcome_of(status, self._plain(f"HTTP {status}: {said}" if said else f"HTTP {status}"), asked_s)

@@ -106,6 +106,15 @@ def write_durably(path: Path, data: bytes) -> None:
         ) from None
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write `path` whole or not at all, for its owner alone to read. Raises OSError."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)  # whoever may read an old one could read this one
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    draft.replace(path)
+
+
 def require_absent(paths: Iterable[Path], advice: str) -> None:
     """Raise UsageError, which ends with `advice`, if one of the files exists."""
     if there := next((path for path in paths if path.exists() or path.is_symlink()), None):

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from learner.artifacts.regular_file import open_lock
 from node.config.invite_text import INVITE_FILE
+from node.runtime.atomic_files import write_private
 from node.runtime.errors import RunError, UsageError
 from protocol.core.ids import SwarmId
 from protocol.core.invite import Invite, write_invite
@@ -74,11 +75,9 @@ def keep_invite(root: Path, invite: Invite) -> None:
 
     `volery service install` starts a node with it that has joined. Raises RunError.
     """
-    path, draft = root / INVITE_FILE, root / f".{INVITE_FILE}.draft"
+    path = root / INVITE_FILE
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(f"{write_invite(invite)}\n")
-        draft.replace(path)
+        write_private(path, f"{write_invite(invite)}\n".encode())
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
 

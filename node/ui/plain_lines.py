@@ -17,9 +17,9 @@ from node.ui.live_view import ViewState
 
 @dataclass(kw_only=True)
 class PlainLines:
-    """Writes every notice as a line, and a status line every `every_s` seconds, with newlines, to `write`."""
+    """Writes every notice as a line, and a status line every `every_s` seconds, to `write`."""
 
-    write: Callable[[str], object]
+    write: Callable[[list[str]], object]
     every_s: float = 5.0
     _printed: int = 0
     _next_s: float = 0.0
@@ -27,12 +27,13 @@ class PlainLines:
     def update(self, state: ViewState) -> None:
         """Write what is new since the last call."""
         unseen = min(state.noted - self._printed, len(state.notices))
-        for notice in list(state.notices)[len(state.notices) - unseen :]:
-            self.write(f"{clock(notice.at_s)} {notice.text}\n")
+        lines = [f"{clock(one.at_s)} {one.text}" for one in list(state.notices)[len(state.notices) - unseen :]]
         self._printed = state.noted
         if state.now_s >= self._next_s:
-            self.write(f"{clock(state.now_s)} {status_line(state)}\n")
+            lines.append(f"{clock(state.now_s)} {status_line(state)}")
             self._next_s = state.now_s + self.every_s
+        if lines:
+            self.write(lines)
 
 
 def status_line(state: ViewState) -> str:

@@ -117,9 +117,9 @@ class Terminal:
         if order is Order.STOP:
             if self.is_stopping:
                 self.state.note(ALREADY)
-            self.is_stopping, before = True, self.is_stopping
-            if not before:
-                signal.raise_signal(signal.SIGINT)
+                return
+            self.is_stopping = True
+            signal.raise_signal(signal.SIGINT)
         elif self.state.role is Role.LEARNER:
             self.state.note(CANNOT_PAUSE)
         elif self.orders is None:
@@ -216,12 +216,13 @@ def open_terminal(
     file = None if log.file is None else LogFile(log.file, state.note)
     is_log = log.form is LogFormat.JSON and file is None
     logs = [LogLines(form=log.form, state=state, sink=file or out)] if is_log or file is not None else []
-    for lines in logs if events is not None else ():
-        events.listen(lines.take)  # type: ignore[union-attr]
+    if events is not None:
+        for lines in logs:
+            events.listen(lines.take)
     screen = None
     if not is_log and not plain and shows_pictures(console):
         screen = FullScreen(console=console, state=state, keyboard=_keyboard())
-    plain_lines = PlainLines(write=_flushed(console)) if screen is None and not is_log else None
+    plain_lines = PlainLines(write=out.write) if screen is None and not is_log else None
 
     def refresh() -> None:
         for lines in logs:
@@ -232,17 +233,14 @@ def open_terminal(
             plain_lines.update(state)
 
     terminal = Terminal(console=console, state=state, refresh=refresh, screen=screen, logs=logs, speaks=not is_log)
-    try:
-        with screen.shown() if screen is not None else nullcontext():
-            try:
-                yield terminal
-            finally:
-                refresh()  # shows the latest events before the caller prints more
-        if screen is not None:
-            terminal.screen = None
-            _say_last(console, state)
-    finally:
-        terminal.refresh = _only(logs)
+    with screen.shown() if screen is not None else nullcontext():
+        try:
+            yield terminal
+        finally:
+            refresh()  # shows the latest events before the caller prints more
+    if screen is not None:
+        terminal.screen = None
+        _say_last(console, state)
 
 
 def shows_pictures(console: rich.console.Console) -> bool:
@@ -260,24 +258,6 @@ def _keyboard() -> Keyboard | None:
     if os.environ.get(STOP_ON_EOF) or not os.isatty(0):
         return None
     return Keyboard(0)
-
-
-def _flushed(console: rich.console.Console) -> Callable[[str], object]:
-    def write(line: str) -> None:
-        console.file.write(line)
-        console.file.flush()
-
-    return write
-
-
-def _only(logs: Sequence[LogLines]) -> Callable[[], None]:
-    """Return a function that writes the logs alone: the view is over."""
-
-    def refresh() -> None:
-        for lines in logs:
-            lines.update()
-
-    return refresh
 
 
 def _say_last(console: rich.console.Console, state: ViewState) -> None:

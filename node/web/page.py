@@ -22,6 +22,7 @@ import trio
 
 from learner.artifacts.regular_file import read_file
 from node.config.common import LearnerWebSection, WebSection
+from node.runtime.atomic_files import write_private
 from node.runtime.events import EventLog
 from node.web.address import PortTaken, open_listener, read_listen, url_of
 from node.web.door import PageDoor
@@ -127,10 +128,6 @@ def _before(state: Path) -> tuple[int | None, str]:
 
 
 def _remember(state: Path, port: int, token: str) -> None:
-    draft = state / f".{FILE}.draft"
     with suppress(OSError):  # a full disk: another port and token then, after the next start
         state.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(Remembered(port=port, token=token)))
-        draft.replace(state / FILE)
+        write_private(state / FILE, msgspec.json.encode(Remembered(port=port, token=token)))

@@ -45,8 +45,6 @@ class LiveRun:
     """When the program began, in seconds since 1970."""
     is_over: bool = False
     """Whether the program has ended."""
-    last_at: float = 0.0
-    """When the newest event was logged, in seconds since 1970."""
     _first_at: float | None = None
     _has_begun: bool = False
 
@@ -57,7 +55,6 @@ class LiveRun:
                 self._first_at = one.at
             if not self._has_begun and one.at >= self.began_at:
                 self._begin()
-            self.last_at = max(self.last_at, one.at)
             self.view.now_s = max(0.0, one.at - self._first_at)
             apply(self.view, one.event, one.fields)
             if one.event == "peer_joined" and len(self.view.peers) > MOST_PEERS:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.atomic_files import PICTURE, require_place, write_whole
+from node.runtime.atomic_files import PICTURE, require_place, write_private, write_whole
 from node.runtime.errors import RunError, UsageError
 
 
@@ -34,6 +34,15 @@ def test_the_old_one_stays_if_the_new_one_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_whole(path, fail)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("plan.png", b"old")]
+
+
+def test_a_private_file_is_its_owners_alone_whatever_lies_there(tmp_path: Path) -> None:
+    for name in ("token", ".token.draft"):
+        (tmp_path / name).write_bytes(b"old")
+        (tmp_path / name).chmod(0o666)
+    write_private(tmp_path / "token", b"new")
+    (made,) = tmp_path.iterdir()
+    assert (made.name, made.read_bytes(), made.stat().st_mode & 0o777) == ("token", b"new", 0o600)
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

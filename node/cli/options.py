@@ -147,6 +147,6 @@ def run_program(program: Any, *args: Any, **options: Any) -> None:
         with first_cause():
             code = trio.run(partial(program, *args, **options))
     except KeyboardInterrupt:  # before the program listened for signals; typer would print nothing
-        complain("\nStopped. What was acknowledged is on disk; to go on, start the same command again.")
+        complain("\nStopped. To go on, start the same command again.")
         code = STOPPED_EXIT_CODE
     raise typer.Exit(code)

@@ -183,7 +183,7 @@ async def _reach(opening: _Opening) -> _Reached:
     stack, invite, events = opening.stack, opening.invite, opening.events
     receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
-    sums = receipts.sums()
+    sums = await trio.to_thread.run_sync(receipts.sums)
     events.emit("receipts_opened", admitted=sums.admitted, rejected=sums.rejected)
     loop = stack.enter_context(watched_loop(events))
     transport = await stack.enter_async_context(opening.transport(opening.keypair.seed, opening.config.network, events))

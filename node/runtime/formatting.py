@@ -54,7 +54,7 @@ def risen(first: float, last: float, *, once: bool) -> str:
 
 
 def steps(number: float) -> str:
-    """Return a mean of training steps: 1 step, 1.25 steps."""
+    """Return a mean number of training steps as text, such as "1 step" or "1.25 steps"."""
     shown = figure(number)
     return "1 step" if shown == "1" else f"{shown} steps"
 

@@ -43,7 +43,7 @@ KEY = "the key p"
 
 ALREADY = "this program stops already; Ctrl-C ends it at once"
 NOT_JOINED = "there is no node to pause or drain yet"
-CANNOT_PAUSE = "a learner cannot be paused or drained from here: q stops it in order, and the same command continues"
+CANNOT_PAUSE = "a learner cannot be paused or drained from here: q stops it in order, and the same command starts it again"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ def prepare(
 ) -> tuple[Prepared, dict[str, float]]:
     """Return the batch with all that `recipe` needs, and metrics that were found on the way. Raises BadBatch."""
     if recipe.advantage == "preference" and not batch.trained.all():
-        raise BadBatch("trained leaves sequences out, but preferences are learnt from both completions of a pair")
+        raise BadBatch("array 'trained' leaves sequences out, but both completions of a pair teach a preference")
     if recipe.needs_teacher and batch.teacher is None:
         raise BadBatch("array 'teacher_logprobs' is missing, but the objective learns from a teacher")
     sequences, told = batch.sequences, dict[str, float]()

@@ -139,13 +139,20 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours % 24} h"
 
 
+def short_duration(seconds: float) -> str:
+    """Return the same, with decimals below 10 s."""
+    return f"{seconds:.2f} s" if 0 < seconds < 9.995 else duration(seconds)
+
+
 def hours(seconds: float) -> str:
     """Return seconds in hours."""
     return in_hours(seconds / 3600)
 
 
 def in_hours(value: float) -> str:
-    """Return hours, exact enough for a demo of three minutes and a run of a month."""
+    """Return hours, exact enough for a version of a second, a demo of three minutes and a run of a month."""
+    if 0 < value < 0.01:
+        return f"{value:.5f}"
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
 
 

@@ -43,7 +43,9 @@ KEY = "the key p"
 
 ALREADY = "this program stops already; Ctrl-C ends it at once"
 NOT_JOINED = "there is no node to pause or drain yet"
-CANNOT_PAUSE = "a learner cannot be paused or drained from here: q stops it in order, and the same command starts it again"
+CANNOT_PAUSE = (
+    "a learner cannot be paused or drained from here: q stops it as Ctrl-C does, and the same command continues the run"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

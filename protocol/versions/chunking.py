@@ -175,7 +175,7 @@ def placements(manifest: Manifest) -> list[list[ChunkLocation]]:
 
 
 def file_chunks(manifest: Manifest | Tables) -> list[int]:
-    """Return the chunks that the files list, ascending, each once. A version is complete when all of them are there."""
+    """Return the indices of the files' chunks, ascending, each once. A complete version has all of them."""
     return sorted({index for entry in manifest.files for index in entry.chunks})
 
 

@@ -35,7 +35,8 @@ class Sight:
 class TriedAddress:
     """An address at which we may be reached, how we know it, and the results of dial-backs.
 
-    `sources`: "announced", "interface", "mapped", "observed". `failed_by`: the origins whose dials failed.
+    `sources`: "announced", "interface", "mapped", "observed". `failed_by`: origins (`Transport.origins`) of the peers
+    whose dials failed.
     """
 
     address: str

@@ -197,7 +197,7 @@ def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> lis
 
 
 def _row(total: PeerSum, *, has_proofs: bool) -> tuple[str, ...]:
-    """Return the cells of a peer. Only proofs show what was trained on, and a file may have none."""
+    """Return the cells of a peer's row. Only proofs show what was trained on; without any the cell is "-"."""
     counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes)
     trained = f"{total.proven:,}" if has_proofs else "-"
     dates = ("-" if one is None else date(one) for one in (total.first_ms, total.last_ms))

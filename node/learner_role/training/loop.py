@@ -186,8 +186,8 @@ class TrainingLoop(Service):
         """Make the newest state durable before the run is stopped.
 
         It begins no other training step, and lets the current one end. Returns when the newest state is durable and in
-        the ledger, when the trainer is lost or cannot write it, or after LAST_S. In the last cases an older checkpoint
-        is the newest. Returns at once if the trainer has no state of this run yet.
+        the ledger, when the trainer is lost or cannot write it, or after LAST_S. If it is not durable then, an older
+        checkpoint stays the newest. Returns at once if the trainer has no state of this run yet.
         """
         is_first, self._leaving = not self._leaving, True
         self.saving.close()

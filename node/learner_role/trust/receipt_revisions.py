@@ -28,10 +28,10 @@ BANNED_REASON = "banned"
 """Why groups are dropped that a banned peer opened, or contributed a turn to."""
 
 TOLD_TOGETHER = 16
-"""Most revised receipts sent with one heartbeat. A connection has room for a few hundred answers."""
+"""At most so many revised receipts are sent with one heartbeat. A connection has room for a few hundred answers."""
 
 MAX_UNTOLD = 16 * TOLD_TOGETHER
-"""Most revised receipts that wait for one peer's heartbeats. Others come from the ledger when the peer comes again."""
+"""At most so many revised receipts wait for a peer's heartbeats. Others come from the ledger when it comes again."""
 
 
 def banned_detail(why: str) -> str:

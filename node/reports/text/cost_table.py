@@ -59,7 +59,7 @@ def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
     return (
         *_plain("name", "began_s", "ended_s"),
         Column(
-            key="lasted", value=lambda row: row.ended_s - row.began_s, heading="lasted", show=words.duration,
+            key="lasted", value=lambda row: row.ended_s - row.began_s, heading="lasted", show=words.short_duration,
             total=lambda r: words.duration(r.accounts.lasted_s),
         ),
         _hours("active", "hours\nactive"),

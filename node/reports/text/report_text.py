@@ -160,7 +160,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "trust", said
     yield "lag", _lags(report)
     if said := objective_line(recent(report.steps)):
-        yield "objective", said
+        yield "objective", f"{said}, mean of the {_recent_steps(report)}"
     if report.steps:
         yield "alarms", _alarm_counts(report)
     if report.checkpoints:
@@ -359,8 +359,12 @@ def lag_rows(report: SwarmReport) -> list[tuple[str, ...]]:
 
 def lag_title(report: SwarmReport) -> str:
     """Return the title above the rows of lags."""
+    return f"Trained tokens by lag, {_recent_steps(report)}"
+
+
+def _recent_steps(report: SwarmReport) -> str:
     number = min(RECENT, len(report.steps))
-    return f"Trained tokens by lag, {'last step' if number == 1 else f'last {number} steps'}"
+    return "last step" if number == 1 else f"last {number} steps"
 
 
 def _by_lag(report: SwarmReport) -> Iterator[RenderableType]:

@@ -8,7 +8,7 @@ from learner.artifacts.regular_file import open_file
 
 _BEGINNINGS = (
     (b"PAR1", "It is a Parquet file: write parquet: before its name."),
-    (b"ARROW1", "It is an Arrow file: write it with save_to_disk of datasets, or as Parquet."),
+    (b"ARROW1", "It is an Arrow file: write it as Parquet, or with save_to_disk of Hugging Face datasets."),
     (
         b"\xff\xff\xff\xff",
         "It is an Arrow stream: name the directory that save_to_disk wrote, with dataset:.",

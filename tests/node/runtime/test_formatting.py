@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.runtime.formatting import decimal_size
+from node.runtime import formatting as words
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,18 @@ from node.runtime.formatting import decimal_size
     ],
 )
 def test_decimal_sizes_have_three_digits_and_the_unit_that_fits(num_bytes: float, shown: str) -> None:
-    assert decimal_size(num_bytes) == shown
+    assert words.decimal_size(num_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0 s"), (0.437, "0.44 s"), (9.99, "9.99 s"), (9.999, "10 s"), (200, "3 min 20 s")]
+)
+def test_short_durations_are_told_apart(seconds: float, shown: str) -> None:
+    assert words.short_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0, "0.000"), (0.00042, "0.00042"), (0.172, "0.172"), (1234.5, "1,234.5")]
+)
+def test_hours_of_a_second_and_of_a_month(value: float, shown: str) -> None:
+    assert words.in_hours(value) == shown

@@ -5,7 +5,7 @@
 - `help`: the commands and the pages of their help, a room of its own
 - `inspect_commands`: invite, identity, status, report, why, samples, export
 - `main`: the entry point
-- `operator_commands`: ban, pardon, compact
+- `operator_commands`: ban, pardon, compact, notify
 - `options`: options that several commands share, and how an async program is run
 - `owner_commands`: pause, resume, drain, service
 - `planning_commands`: plan, simulate

@@ -282,16 +282,18 @@ class LearnerServices:
 
     def _build_trust(self) -> None:
         self.selection: SelectionService | None = None
-        self.operator = OperatorService(
-            context=self.context,
-            settings=RunSettings(context=self.context, planner=self.provisioner.planner),
-            orders=OperatorDecisions(self.home.root),
-        )
+        bans = None
         if (audits := self.audits) is not None:
             bans = Bans(context=self.context, audits=audits)
             looks = audits.audits and not self.suite.has_turns
             self.selection = SelectionService(context=self.context, kept=audits.kept, bans=bans, looks=looks)
-            self.operator.bans, self.operator.forgive = bans, self.selection.forgive
+        self.operator = OperatorService(
+            context=self.context,
+            settings=RunSettings(context=self.context, planner=self.provisioner.planner),
+            orders=OperatorDecisions(self.home.root),
+            bans=bans,
+            forgive=None if self.selection is None else self.selection.forgive,
+        )
 
     def _build_teachers(self) -> None:
         self.teachers: TeacherNodes | None = None

@@ -55,7 +55,7 @@ class NodeNotices:
         said = SENTENCES.get(event)
         if said is None or not self._is_news(event, now_ms) or said.kind not in self.kinds:
             return None
-        if self._away_ms is not None:
+        if "{minutes}" in said.text and self._away_ms is not None:
             fields = {**fields, "minutes": (now_ms - self._away_ms) // 60_000}
         return make_notice(said, event, fields, source=self.source, at_ms=now_ms)
 

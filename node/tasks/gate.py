@@ -18,6 +18,7 @@ import hashlib
 import inspect
 import json
 import math
+import os
 import re
 import reprlib
 import sys
@@ -64,8 +65,12 @@ MAX_SHOWN = 80
 """Characters of a value to show to the operator, enough to recognise it."""
 
 
-NOT_AUTHORS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
+PROGRAM = (f"{Path(__file__).parents[1]}{os.sep}", "<")
+PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 """Beginnings of the files that no author of a task wrote: those of the program and of Python."""
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of what was installed. A Python without an environment of its own has them among its own files."""
 
 
 class WrongValue(TaskError):
@@ -401,11 +406,18 @@ def place_in_code(task: object, error: BaseException) -> str:
     module = sys.modules.get(type(task).__module__)
     calls = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [call for call in calls if call[0] == getattr(module, "__file__", None)]
-    others = [call for call in calls if not call[0].startswith(NOT_AUTHORS)]
+    others = [call for call in calls if _is_authors(call[0])]
     if not (own or others):
         return ""
     file, line = (own or others)[-1]
     return f" ({Path(file).name}, line {line})"
+
+
+def _is_authors(file: str) -> bool:
+    """Return whether an author of a task may have written `file`."""
+    if file.startswith(PROGRAM):
+        return False
+    return not file.startswith(PYTHON) or bool(INSTALLED & set(Path(file).parts))
 
 
 def has(task: object, part: str) -> bool:

@@ -4,7 +4,7 @@ Only echo and the wait for whole lines are turned off, so Ctrl-C, Ctrl-Z and Ctr
 
 Invariants:
 
-- The terminal's settings are those from before whenever the context is left, and while the program is stopped.
+- After `restore` the terminal's settings are those from before `take`.
 - Nothing is read while the program is in the background: the kernel would stop it.
 - A pasted text is no row of orders.
 """

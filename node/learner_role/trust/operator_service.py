@@ -71,17 +71,15 @@ class OperatorService(Service):
 
     async def run(self) -> None:
         """Look for orders every LOOK_S, and when records must be rejected, until cancelled."""
-        if self.bans is None:
-            while True:
-                await self._obey()
-                await trio.sleep(LOOK_S)
-        revisions = self.bans.audits.revisions
         while True:
-            revisions.wakeup = trio.Event()  # before the look, so that news that comes meanwhile wakes us
-            await revisions.settle()
+            wakeup = trio.Event()
+            if self.bans is not None:
+                revisions = self.bans.audits.revisions
+                revisions.wakeup = wakeup  # before the look, so that news that comes meanwhile wakes us
+                await revisions.settle()
             await self._obey()
             with trio.move_on_after(LOOK_S):
-                await revisions.wakeup.wait()
+                await wakeup.wait()
 
     async def _obey(self) -> None:
         for path in await trio.to_thread.run_sync(self.orders.waiting):

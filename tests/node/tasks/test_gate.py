@@ -26,7 +26,7 @@ from node.tasks.api.interface import (
 )
 from node.tasks.composed_reward import parts_of
 from node.tasks.first_reward import require_reward
-from node.tasks.gate import Gate, NobodyCanSay, Place, WrongValue, has
+from node.tasks.gate import PROGRAM, PYTHON, Gate, NobodyCanSay, Place, WrongValue, has, place_in_code
 from node.tasks.registry import open_task
 from tests.support.paths import ROOT
 
@@ -517,3 +517,22 @@ def test_a_form_that_is_no_word_is_told(said: Any, told: str) -> None:
     with pytest.raises(TaskError) as raised:
         Gate(task).in_form(HERE, task.problem(7), SAID)
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_named"),
+    [
+        ("/home/ann/rewards.py", True),
+        (f"{PROGRAM[0][:-1]}_tasks/rewards.py", True),
+        (f"{PYTHON}site-packages/rewards.py", True),
+        (f"{PYTHON}rewards.py", False),
+        (f"{PROGRAM[0]}tasks/rewards.py", False),
+        ("<string>", False),
+    ],
+)
+def test_the_place_of_an_error_is_in_a_file_that_an_author_may_have_written(file: str, is_named: bool) -> None:
+    with pytest.raises(ValueError, match="wrong") as raised:
+        exec(compile("\nraise ValueError('wrong')", file, "exec"), {})
+    assert raised.value.__traceback__ is not None
+    calls = raised.value.__traceback__.tb_next  # without the test's own call
+    assert place_in_code(object(), raised.value.with_traceback(calls)) == (" (rewards.py, line 2)" if is_named else "")

@@ -14,6 +14,9 @@ from node.runtime.stdout import say, say_drawn
 MAX_EXPIRES_H = 24 * 366 * 100
 """A hundred years. An invite that lasts longer may as well not expire."""
 
+LEAST_EVERY_S, MOST_EVERY_S = 1, 86400
+"""Seconds between two pages. Times of files, by which browsers see that a page is newer, are told in whole seconds."""
+
 Version = Annotated[
     str, typer.Option(metavar="VERSION", help="A version: INCARNATION.VERSION, or VERSION alone. Default: the newest.")
 ]
@@ -76,11 +79,27 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write the report as a page for a browser.")
     ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=LEAST_EVERY_S,
+            max=MOST_EVERY_S,
+            metavar="SECONDS",
+            help="With --html: go on, and write the page again when the run has changed, until the run ends.",
+        ),
+    ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="List every peer and every ban.")] = False,
 ) -> None:
     """Show who did what, and at what cost: the whole swarm on a learner, or the work of one node."""
-    from node.cli.report import show_report
+    from node.cli.report import keep_page, show_report
 
+    if every is not None:
+        if html is None:
+            raise typer.BadParameter("--every writes a page again and again. Name its file with --html FILE.html")
+        if as_json or as_csv or picture is not None or everyone:
+            raise typer.BadParameter("--every writes a page and prints nothing. Leave out all options but --html")
+        keep_page(target, html, every)
+        return
     if as_json and as_csv:
         raise typer.BadParameter("choose --json or --csv, not both")
     if by is not None and not as_csv:

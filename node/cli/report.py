@@ -67,6 +67,19 @@ def show_report(
     return reports.as_terminal(report, width=screen_width(), everyone=everyone)
 
 
+def keep_page(target: Path | None, html: Path, every_s: float) -> None:
+    """Write the page of `target` to `html`, and again every `every_s` seconds if it has changed, until the run ends.
+
+    Raises UsageError; RunError if the first page cannot be written. Later trouble is told, and tried again.
+    """
+    import trio
+
+    from node.reports.html.kept_page import KeptPage
+
+    require_place(html, "--html", ending=PAGE)
+    trio.run(KeptPage(place=find_place(target), path=html, every_s=every_s, tell=complain).run)
+
+
 def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) -> None:
     with writing(path, option):
         draw(report, path)

@@ -47,6 +47,7 @@ ELSEWHERE = {
     "volery warmup my-swarm warm-model --by accuracy --epochs 200": "needs a file; tests/e2e/test_warmup.py",
     "volery tasks show": NEW_TASK,
     "volery learn .": NEW_TASK,
+    "volery report my-swarm --html run.html --every 10": "ends with the run; tests/integration/test_kept_page.py",
     "volery service install --node INVITE": SERVICE,
     "volery service install --learner my-swarm": SERVICE,
     "volery service install --node INVITE --config node.toml --memory-gb 24": SERVICE,

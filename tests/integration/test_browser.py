@@ -33,12 +33,17 @@ SCHEMES = ("light", "dark")
 expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def chromium() -> str:
+    """Return the path of the browser."""
     found = next(filter(None, map(shutil.which, NAMES_OF_CHROMIUM)), None)
     assert found, "there is no Chromium here; run: sudo apt-get install -y chromium"
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found)
+        opened = playwright.chromium.launch(executable_path=chromium())
         yield opened
         opened.close()
 

@@ -25,7 +25,7 @@ from node.commands.page.parts import invite, learner_page, node_page, orders, pe
 from node.config.invite_text import INVITE_FILE
 from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import OwnReport, Role, SwarmReport
-from node.reports.readers.place_report import read_report
+from node.reports.readers.place_report import pause_after, read_report
 from node.runtime.errors import NodeError
 from node.state.locate import StateLocation
 from node.state.owner_orders import OwnerRequests
@@ -40,9 +40,7 @@ LOAD_S = 2.0
 """Seconds between two measurements of the machine."""
 
 LEAST_PAUSE_S = 5.0
-PAUSE_OF_COST = 40.0
-"""Pause after reading the report: at least LEAST_PAUSE_S seconds, and this many times the processor's seconds that the
-reading took."""
+"""Seconds between two readings of a report that costs little. Others wait longer (`pause_after`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +144,7 @@ class Feed:
                 for board, parts in zip(self._boards, reading.parts, strict=True):
                     self._put(parts, boards=(board,))
                 self._put(self._live_parts())
-            await trio.sleep(max(LEAST_PAUSE_S, PAUSE_OF_COST * reading.cost_s))
+            await trio.sleep(pause_after(reading.cost_s, LEAST_PAUSE_S))
 
     def _read(self) -> Reading:
         """Read the report, and render what is made of it; on a thread."""

@@ -1,6 +1,7 @@
 """Make one page about a run, or a volunteer's own work: a file that opens from disk and loads nothing else.
 
-Everything is pure except reading the style and the script once, and writing the page.
+Everything is pure except reading the style and the script once, and writing the page once (`document`) or again and
+again (`kept_page`).
 
 Invariants:
 
@@ -12,6 +13,7 @@ Invariants:
 - `charts`: curves as SVG
 - `components`: pieces that several sections use
 - `document`: the document around it, with its style and script
+- `kept_page`: writes the page again when the run has changed
 - `own_page`: the page of a volunteer
 - `peer_page`: one peer
 - `peer_table`: the table of peers

@@ -1,7 +1,7 @@
 // The script of a report's page. It sorts and searches the table of peers, shows one peer's part at a time, and reads
-// the values of a plot below the pointer.
-// Invariants: the page can be read without it; it loads nothing from a network and stores nothing; text that it puts
-// into the page is text and never markup.
+// the values of a plot below the pointer. A page that is written again it loads again.
+// Invariants: the page can be read without it; it loads nothing but the page itself, and stores nothing; text that it
+// puts into the page is text and never markup.
 "use strict";
 
 (() => {
@@ -178,7 +178,41 @@
     figure.append(box);
   };
 
+  // Loading again: not while the reader has done what that would undo, and only what a server says is newer.
+  const isBusy = () => document.hidden
+    || document.querySelector("details[open], th[aria-sort=ascending], th[aria-sort=descending]") !== null
+    || Boolean(document.getElementById("find")?.value)
+    || !document.getSelection().isCollapsed;
+
+  const isNewer = async () => {
+    if (location.protocol === "file:") return true;
+    try {
+      const told = await fetch(location.href, { method: "HEAD", cache: "no-store" });
+      const changed = Date.parse(told.headers.get("last-modified") || "");
+      return told.ok && !(changed <= Date.parse(document.lastModified));
+    } catch {
+      return false;  // the server is away: the page stays
+    }
+  };
+
+  const loadAgain = (line) => {
+    const look = async () => { if (!isBusy() && await isNewer() && !isBusy()) location.reload(); };
+    const timer = setInterval(look, 1000 * Number(line.dataset.s));
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Stop";
+    button.addEventListener("click", () => {
+      clearInterval(timer);
+      line.textContent = "This page stays as it is until you load it again.";
+      line.tabIndex = -1;
+      line.focus();
+    });
+    line.append(" ", button);
+  };
+
   document.documentElement.classList.add("js");
+  const again = document.getElementById("again");
+  if (again) loadAgain(again);
   for (const drawing of document.querySelectorAll("svg[data-wall]")) readable(drawing);
   const table = document.getElementById("peer-table");
   if (table) {

@@ -1,8 +1,13 @@
-"""Read the report of a learner or a node from its state directory."""
+"""Read the report of a learner or a node from its state directory, at a pace that costs little.
+
+Reading takes longer the longer the run is. Programs that read again and again wait as much longer (`pause_after`), and
+need not read what has not changed (`mark_of`).
+"""
 
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 
@@ -17,6 +22,29 @@ from node.state.about import read_about
 from node.state.keys import load_key
 from node.state.locate import StateLocation
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
+
+PAUSE_OF_COST = 40.0
+"""Pause after reading a report, as a multiple of the processor's seconds that it took: a fortieth of a core."""
+
+
+def pause_after(cost_s: float, least_s: float) -> float:
+    """Return the seconds to wait after a reading that took the processor `cost_s` seconds; at least `least_s`."""
+    return max(least_s, PAUSE_OF_COST * cost_s)
+
+
+def mark_of(place: StateLocation) -> object:
+    """Return a value that differs once the ledger or the receipts have changed. It reads neither."""
+    log = place.database.with_name(f"{place.database.name}-wal")
+    return tuple(map(_mark, (place.database, log)))
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return what a write to `path` changes. An empty log is like none: readers make and remove it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
 
 
 def cost_terms(config: SwarmConfig) -> CostTerms:

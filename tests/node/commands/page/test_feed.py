@@ -11,6 +11,7 @@ from node.commands.page import feed as module
 from node.commands.page.feed import Feed
 from node.commands.page.parts.learner_head import READING
 from node.reports.model.report import SwarmReport
+from node.reports.readers import place_report
 from node.runtime.events import EventLog
 from node.state.locate import StateLocation
 from node.web.terms import PageTerms
@@ -27,7 +28,7 @@ def feed_of(state: Path, *, is_public: bool = False) -> Feed:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_PAUSE_S", 0.05)
-    monkeypatch.setattr(module, "PAUSE_OF_COST", 0.0)
+    monkeypatch.setattr(place_report, "PAUSE_OF_COST", 0.0)
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 

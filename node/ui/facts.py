@@ -101,9 +101,21 @@ def _of_node(state: ViewState) -> Iterator[Fact]:
     if (step := state.newest_step) is not None:
         window = "" if state.staleness is None else f"; {regime(state.staleness)}"
         yield Fact(label="swarm", value=Text(f"trained up to step {step:,}, version {state.newest}{window}"), rank=1)
+    yield from _machine(state)
     if state.engine:
         yield Fact(label="engine", value=Text(words.plain_name(state.engine, ENGINE_CHARS)), rank=4)
     yield from _of_both(state)
+
+
+def _machine(state: ViewState) -> Iterator[Fact]:
+    """Yield how busy the machine is: first its GPUs, which do the work where there are any."""
+    if state.load is None or state.load.cpu is None:
+        return
+    processor, memory, *gpus = state.load.figures
+    for number, gpu in enumerate(gpus):
+        label = f"GPU {number}" if len(gpus) > 1 else "GPU"
+        yield Fact(label=label, value=Text(gpu.text), rank=5 if number else 2)
+    yield Fact(label="machine", value=Text(f"{processor.text}, {memory.text}"), rank=3 if gpus else 2)
 
 
 def _of_both(state: ViewState) -> Iterator[Fact]:

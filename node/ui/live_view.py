@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from node.energy.machine_load import Load
 from node.reports.model.report import Role
 from node.runtime import formatting as words
 from node.ui.pace import Pace
@@ -103,6 +104,7 @@ class ViewState:
         bytes_carried: bytes that went between other nodes over circuits through this node.
         fetching: bytes that are here, and bytes in all, of the version that is being fetched.
         joules: energy that was taken from the mains; `watts` is the power lately.
+        load: how busy the machine is with the node; None before it was measured.
         engine: the node's engine, and why that one; `engine_tokens_per_s` is its speed before the first lease.
         trained: records of this node that were trained on, of which it has proofs.
         worked_before_s: seconds that the node had worked before this start; `working_since_s`: since when it works now.
@@ -156,6 +158,7 @@ class ViewState:
     received_bytes: int | None = None
     joules: float | None = None
     watts: float = 0.0
+    load: Load | None = None
     now_s: float = 0.0
     peers: dict[PeerId, PeerView] = field(default_factory=dict)
     notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=MAX_NOTICES))

@@ -15,6 +15,7 @@ from typing import TypeVar
 import rich.console
 import trio
 
+from node.energy.machine_load import Load, follow_load
 from node.reports.model.report import Role
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
@@ -105,6 +106,14 @@ class Terminal:
             self.refresh()
             await trio.sleep(REFRESH_S)
 
+    async def follow_load(self) -> None:
+        """Show how busy the machine is with a node, until cancelled. Only a screen shows it."""
+        if self.screen is not None and self.state.role is Role.ROLLOUT:
+            await follow_load(os.getpid(), self._take_load)
+
+    def _take_load(self, load: Load) -> None:
+        self.state.load = load
+
     async def follow_keys(self) -> None:
         """Do what keys ask for, until cancelled or the terminal is gone."""
         if self.screen is None or self.screen.keyboard is None:
@@ -178,6 +187,7 @@ async def run_shown(
                 await nursery.start(stop_when_told, leave)
                 nursery.start_soon(keep_fresh)
                 nursery.start_soon(terminal.follow_keys)
+                nursery.start_soon(terminal.follow_load)
                 outcome = await program()
                 nursery.cancel_scope.cancel()
     except Stopped:

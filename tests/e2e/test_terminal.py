@@ -55,6 +55,7 @@ def test_a_node_is_paused_resumed_looked_at_and_stopped_by_keys(at_work: tuple[P
     wait_for("the help", lambda: "a node, or let it go on" in terminal.text(), node)
     terminal.press(b"r")
     wait_for("the report's line", lambda: f"Its report: volery report {node.state}" in terminal.text(), node)
+    wait_for("the machine's load", lambda: "processor" in terminal.text(), node)
     terminal.press(b"\x1b[B\x1b[6~x")
     terminal.press(b"q")
     assert node.wait() == 130, node.story()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.energy.machine_load import Load
 from node.reports.model.report import Role
 from node.ui.live_view import ViewState
 from node.ui.view_updates import apply
@@ -54,5 +55,6 @@ def busy_node() -> ViewState:
         refused = {"refused": int(second % 9 == 0), "reason": "stale", "detail": "lag 3"}
         apply(state, "receipt", {"lease": "aa", "admitted": 10, "tokens": 900, **refused})
     apply(state, "proofs_kept", {"records": 500, "credit_notes": 0})
+    state.load = Load(cpu=0.93, cores=2, memory_bytes=3 << 30, all_memory_bytes=8 << 30)
     apply(state, "reputation_told", {"band": "good", "score": 0.931})
     return state

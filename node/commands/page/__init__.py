@@ -7,7 +7,6 @@
 - `event_tail`: reads new events
 - `feed`: keeps the parts up to date
 - `live_run`: what the events tell
-- `machine_load`: how busy the machine is
 - `orders`: carries out what the owner asks for
 - `parts`: what the page is made of
 - `program`: the process

@@ -20,9 +20,9 @@ import trio
 from node.commands.page.board import Board
 from node.commands.page.event_tail import EventTail
 from node.commands.page.live_run import LiveRun
-from node.commands.page.machine_load import Load, LoadMeter
 from node.commands.page.parts import invite, learner_page, node_page, orders, peers, samples
 from node.config.invite_text import INVITE_FILE
+from node.energy.machine_load import Load, follow_load
 from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import OwnReport, Role, SwarmReport
 from node.reports.readers.place_report import pause_after, read_report
@@ -35,9 +35,6 @@ from node.web.terms import PageTerms
 
 LOOK_S = 0.5
 """Seconds between two looks at the log. With the way to the screen, news is there within a second."""
-
-LOAD_S = 2.0
-"""Seconds between two measurements of the machine."""
 
 LEAST_PAUSE_S = 5.0
 """Seconds between two readings of a report that costs little. Others wait longer (`pause_after`)."""
@@ -90,7 +87,7 @@ class Feed:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._read_again)
             if not self.place.is_learner:
-                nursery.start_soon(self._measure)
+                nursery.start_soon(follow_load, self.terms.pid, self._take_load)
 
     def end(self) -> None:
         """Show that the run's program has ended."""
@@ -128,11 +125,8 @@ class Feed:
         """What the running program says of itself."""
         return None if self.live.is_over else standing_of(self.place.state)
 
-    async def _measure(self) -> None:
-        meter = await trio.to_thread.run_sync(LoadMeter, self.terms.pid)
-        while True:
-            self.load = await trio.to_thread.run_sync(meter.measure)
-            await trio.sleep(LOAD_S)
+    def _take_load(self, load: Load) -> None:
+        self.load = load
 
     # The report
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.energy.machine_load import GpuLoad, Load
 from node.reports.model.report import Role
 from node.ui.live_view import ViewState
 from node.ui.look import Look, Page
@@ -16,12 +19,22 @@ from tests.support.views import ADVICE, busy_learner, busy_node
 
 SIZES = [(20, 10), (80, 24), (120, 40), (200, 60), (300, 100)]
 LEARNER, NODE, EMPTY = busy_learner(), busy_node(), ViewState(role=Role.ROLLOUT)
+H200 = GpuLoad(name="NVIDIA H200", busy=0.87, used_bytes=91 << 30, celsius=64)
 FOOTING = Footing(has_keys=True, report="volery report my-swarm/swarm.toml")
 
 
 def lines_of(state: ViewState, width: int, height: int, **look: object) -> list[str]:
     made = picture(state, Look(**look), width, height, FOOTING)  # type: ignore[arg-type]
     return [line.plain for line in made.lines]
+
+
+def all_of(state: ViewState, width: int, height: int, page: Page) -> str:
+    """Return what scrolling through a page shows, line after line, with single spaces."""
+    made = picture(state, Look(page=page), width, height, FOOTING)
+    seen = lines_of(state, width, height, page=page)
+    for scrolled in range(1, made.most + 1):
+        seen.append(lines_of(state, width, height, page=page, scrolled=scrolled)[-2])
+    return " ".join(" ".join(seen).split())
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -124,6 +137,26 @@ def test_a_node_shows_its_part() -> None:
         "p pause d drain",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 16), (20, 40)])
+def test_a_node_shows_how_busy_its_machine_is(width: int, height: int) -> None:
+    """On a small screen the page of all facts has it."""
+    page = Page.MAIN if width == 80 else Page.PEERS
+    assert "processor 93.0% of 2 cores, memory 3 GiB of 8 GiB" in all_of(NODE, width, height, page)
+    state = busy_node()
+    state.load = replace(state.load or Load(), gpus=[H200])
+    text = all_of(state, width, height, page)
+    assert "GPU NVIDIA H200 87.0% busy, 91 GiB used, 64 °C" in text
+    assert text.index("GPU") < text.index("processor"), "the GPU does the work"
+    state.load = replace(state.load, gpus=[H200] * 8)
+    text = all_of(state, width, height, page)
+    assert "GPU 0 NVIDIA H200" in text
+    assert "processor 93.0%" in text, "eight GPUs leave room for the rest"
+
+
+def test_nothing_is_said_of_a_machine_that_was_not_measured() -> None:
+    assert "machine" not in "\n".join(lines_of(EMPTY, 100, 30))
 
 
 def test_a_node_without_a_price_earns_nothing_and_says_nothing_of_it() -> None:

@@ -12,17 +12,30 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
+from node.energy import machine_load
+from node.energy.machine_load import Load
 from node.reports.model.report import Role
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from node.runtime.safe_console import HarmlessConsole
 from node.runtime.shutdown import Stopped
 from node.state.owner_orders import OwnerRequests
+from node.ui.full_screen import FullScreen
 from node.ui.live_view import ViewState
 from node.ui.log_lines import LogFormat
 from node.ui.look import Order
-from node.ui.terminal import ALREADY, CANNOT_PAUSE, NOT_JOINED, LogChoice, open_terminal, run_shown, shows_pictures
+from node.ui.terminal import (
+    ALREADY,
+    CANNOT_PAUSE,
+    NOT_JOINED,
+    LogChoice,
+    Terminal,
+    open_terminal,
+    run_shown,
+    shows_pictures,
+)
 from node.ui.view_updates import follow
 
 
@@ -160,6 +173,44 @@ def test_the_key_to_stop_is_ctrl_c_once() -> None:
         signal.signal(signal.SIGINT, before)
     assert told == [signal.SIGINT]
     assert notes_of(terminal.state) == [ALREADY]
+
+
+# The machine's load
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_the_load_of_a_node_is_measured_while_a_screen_shows_it(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_load, "LOAD_S", 0.01)
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        state = ViewState(role=role)
+        screen = FullScreen(console=HarmlessConsole(file=file, _environ={"TERM": "xterm"}), state=state)
+        shown = Terminal(console=screen.console, state=state, refresh=lambda: None, screen=screen)
+        seen: list[Load] = []
+
+        async def until_twice() -> None:
+            if role is Role.LEARNER:
+                await trio.testing.wait_all_tasks_blocked()
+                return
+            while len(seen) < 2:
+                if state.load is not None and state.load not in seen:
+                    seen.append(state.load)
+                await trio.sleep(0.001)
+
+        trio.run(run_shown, shown, until_twice)
+    os.close(master)
+    if role is Role.LEARNER:
+        assert state.load is None, "a learner's screen does not show it"
+    else:
+        assert seen[0].cpu is None, "there was no time yet to measure over"
+        assert seen[1].cpu is not None
+
+
+def test_lines_measure_no_load() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    with open_terminal(state, plain=True) as terminal:
+        trio.run(run_shown, terminal, trio.testing.wait_all_tasks_blocked)
+    assert state.load is None
 
 
 # Where a screen is drawn

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.commands.page.live_run import LiveRun
-from node.commands.page.machine_load import Load
 from node.commands.page.parts.learner_head import badge, notices
+from node.energy.machine_load import Load
 from node.reports.html.charts.data_table import values
 from node.reports.html.charts.markup import Fragment, strangers, tag
 from node.reports.html.components import Tile, section, tiles
@@ -79,12 +79,8 @@ def _figures(live: LiveRun, load: Load) -> Iterator[Tile]:
     view = live.view
     yield Tile(name="rollouts a second", value=words.rate(view.rate.per_s), more=f"{view.pending:,} leased, not judged")
     yield Tile(name="tokens a second", value=words.rate(live.view.token_rate.per_s), more="admitted, over 30 s")
-    yield Tile(name="processor", value=words.share(load.cpu), more=f"of {words.counted(load.cores, 'core')}")
-    yield Tile(name="memory", value=words.size(load.memory_bytes), more=f"of {words.size(load.all_memory_bytes)}")
-    for gpu in load.gpus:
-        heat = "" if gpu.celsius is None else f", {gpu.celsius} °C"
-        used = "" if gpu.used_bytes is None else f"{words.size(gpu.used_bytes)} used"
-        yield Tile(name=gpu.name, value=words.share(gpu.busy), more=f"{used}{heat}".lstrip(", "))
+    for figure in load.figures:
+        yield Tile(name=figure.name, value=figure.value, more=figure.more)
     yield Tile(name="sent", value=words.size(view.sent_bytes or view.bytes_up), more=_received(live))
 
 

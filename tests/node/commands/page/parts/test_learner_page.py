@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from node.commands.page.event_tail import Logged
 from node.commands.page.live_run import LiveRun
-from node.commands.page.machine_load import GpuLoad, Load
 from node.commands.page.parts import invite, learner_head, learner_page, node_page, peers, samples
 from node.commands.page.parts.learner_head import READING
 from node.commands.page.parts.samples import Wanted
+from node.energy.machine_load import GpuLoad, Load
 from node.reports import OwnReport, SwarmReport
 from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import Role

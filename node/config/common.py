@@ -90,3 +90,6 @@ class LearnerWebSection(WebSection, frozen=True, kw_only=True):
 
     public: bool = False
     """Whether everybody who reaches the page may read it, without peers' machines and addresses."""
+    show_ranks: bool = False
+    """Whether each node is told its rank among all by admitted rollouts. It also learns how many nodes and rollouts
+    there are."""

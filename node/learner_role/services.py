@@ -112,7 +112,7 @@ class LearnerServices:
         self._build_state()
         self._build_context()
         self._build_recorders()
-        self.reputations = ReputationService(context=self.context)
+        self.reputations = ReputationService(context=self.context, tells_ranks=self.config.web.show_ranks)
         self.audits = self._build_audits() if self.config.swarm_rollouts else None
         self._build_peers()
         self._build_trust()

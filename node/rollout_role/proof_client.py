@@ -7,6 +7,7 @@ Invariants:
 - Each statement is checked before it is kept: against the operator's key and, if this node holds the version, against
   its manifest. So `volery prove` works without the learner.
 - Each request continues after the last proof that is on disk.
+- A rank is no statement: it is told to the owner, and not kept.
 - If the learner's proofs are wrong, the owner is told. The learner is asked again when it has news, and work goes on.
 
 Loop: `run` waits for news (`look`), and asks until there is no more.
@@ -23,6 +24,7 @@ from node.runtime.events import EventLog
 from node.state.receipt_rows import KeptProof, KeptReputation
 from node.state.receipts import Receipts
 from protocol.accounting.credit_note import open_credit_note
+from protocol.accounting.rank import Rank, rank_from
 from protocol.accounting.reputation_note import open_reputation_note
 from protocol.accounting.tally import check_proof, open_tally, tally_of
 from protocol.core.errors import Fault, PeerError
@@ -52,6 +54,7 @@ class ProofKeeper:
     tally_held: Callable[[PolicyVersion], bytes | None]
     events: EventLog
     _news: trio.Event = field(default_factory=trio.Event)
+    _rank: Rank | None = None
 
     def look(self) -> None:
         """Ask soon: there may be new proofs, because a connection is up or a version was published."""
@@ -76,6 +79,7 @@ class ProofKeeper:
         while True:
             request = await trio.to_thread.run_sync(self._request)
             answer = await self.work_client.request_proofs(request)
+            self._tell_rank(answer)
             if answer.is_empty:
                 break
             checked, notes, reputation = await trio.to_thread.run_sync(self._check, request, answer)
@@ -88,6 +92,19 @@ class ProofKeeper:
             noted += len(notes)
         if kept or noted:
             self.events.emit("proofs_kept", records=kept, credit_notes=noted)
+
+    def _tell_rank(self, answer: Proofs) -> None:
+        """Tell the owner the node's rank if it is another one; an operator need not show any."""
+        if (rank := rank_from(answer.ext)) is None or rank == self._rank:
+            return
+        self._rank = rank
+        self.events.emit(
+            "rank_told",
+            place=rank.place,
+            peers=rank.peers,
+            admitted=rank.admitted,
+            admitted_by_all=rank.admitted_by_all,
+        )
 
     def _request(self) -> ProofRequest:
         version, place = self.receipts.proven_upto()

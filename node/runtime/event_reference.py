@@ -371,6 +371,7 @@ NODE_EVENTS: Mapping[str, str] = {
         "`records`, `credit_notes` (numbers): the node stored proofs that its records were trained on, and notes of "
         "its relay credits."
     ),
+    "rank_told": "`place` of this node among `peers` by admitted rollouts; `admitted` by it, and `admitted_by_all`.",
     "reputation_told": "`band`, `score`: the reputation of this node, as the learner states it.",
     "hours_ended": "`again_at` (time of day): the owner's hours ended. The node works again at this time.",
     "hours_began": "`until` (time of day): the owner's hours began, and end at this time.",

@@ -20,6 +20,7 @@ from node.reports.text.report_text import objective_line
 from node.runtime import formatting as words
 from node.ui.charts import bar, divided, lag_line, sparkline
 from node.ui.live_view import ViewState
+from protocol.accounting.rank import Rank
 
 BY_LAG_CHARS = 120
 """Most characters of KL by lag: more than the event of a step ever has."""
@@ -96,6 +97,8 @@ def _of_node(state: ViewState) -> Iterator[Fact]:
     if state.band:
         score = "" if state.score is None else f", {state.score:.2f} of 1"
         yield Fact(label="standing", value=Text(f"reputation {state.band}{score}"), rank=3)
+    if state.rank is not None:
+        yield Fact(label="rank", value=Text(", with ".join(rank_words(state.rank))), rank=3)
     if state.per_hour:
         yield Fact(label="earned", value=Text(earned(state)), rank=2)
     if (step := state.newest_step) is not None:
@@ -189,6 +192,11 @@ def trained(state: ViewState) -> str:
     """Return how much of a node's admitted work was trained on."""
     number, of = state.trained or 0, state.admitted_in_all
     return f"{number:,} of {of:,} admitted ({words.share(min(1.0, number / max(1, of)))}), with proofs"
+
+
+def rank_words(rank: Rank) -> tuple[str, str]:
+    """Return a node's place, and its share of the work."""
+    return f"{rank.place:,} of {words.counted(rank.peers, 'node')}", f"{words.share(rank.share)} of admitted rollouts"
 
 
 def earned(state: ViewState) -> str:

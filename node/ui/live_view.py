@@ -18,6 +18,7 @@ from node.energy.machine_load import Load
 from node.reports.model.report import Role
 from node.runtime import formatting as words
 from node.ui.pace import Pace
+from protocol.accounting.rank import Rank
 from protocol.core.ids import PeerId
 
 RATE_WINDOW_S = 30.0
@@ -109,6 +110,7 @@ class ViewState:
         trained: records of this node that were trained on, of which it has proofs.
         worked_before_s: seconds that the node had worked before this start; `working_since_s`: since when it works now.
         band, score: the node's reputation, as the learner states it.
+        rank: the node's place among all, if the operator shows it.
     """
 
     role: Role
@@ -178,6 +180,7 @@ class ViewState:
     currency: str = ""
     band: str = ""
     score: float | None = None
+    rank: Rank | None = None
 
     def peer(self, peer: PeerId) -> PeerView:
         """Return the line of `peer`; make one if there is none."""

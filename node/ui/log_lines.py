@@ -69,7 +69,7 @@ class Level(Enum):
 
 DEBUG_EVENTS = frozenset({
     "heartbeat", "traffic", "energy", "work_pending", "peer_reach", "relays_credited", "proofs_kept", "reputation_told",
-    "loop_measured", "audits_made", "scores_made", "choice_drawn", "leases_granted_again",
+    "rank_told", "loop_measured", "audits_made", "scores_made", "choice_drawn", "leases_granted_again",
 })  # fmt: skip
 """Events that would fill a log and say little."""
 

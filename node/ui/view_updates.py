@@ -15,6 +15,7 @@ from node.reports.model.report import Role
 from node.runtime.events import EventLog, Fields
 from node.runtime.formatting import counted
 from node.ui.live_view import ViewState
+from protocol.accounting.rank import Rank
 from protocol.core.ids import short
 
 SENTENCES: Mapping[str, str] = {
@@ -259,6 +260,8 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
             state.trained += records
         case "reputation_told", {"band": band, "score": score}:
             state.band, state.score = band, score
+        case "rank_told", {"place": place, "peers": peers, "admitted": admitted, "admitted_by_all": of_all}:
+            state.rank = Rank(place=place, peers=peers, admitted=admitted, admitted_by_all=of_all)
         case "engine_chosen", {"engine": engine, "why": why}:
             state.engine = f"{engine}: {why}"
         case "speed_measured", {"tokens_per_s": speed}:

@@ -77,3 +77,15 @@ def stop(learner: Program) -> None:
     assert time.monotonic() - began < ENDS_S
     _, left = psutil.wait_procs(family[1:], timeout=ENDS_S)
     assert not left, left
+
+
+def test_a_node_is_told_its_rank_if_the_operator_shows_it(swarm: Swarm) -> None:
+    swarm.configure(steps=4000, port=free_port())
+    with swarm.config.open("a", encoding="utf-8") as file:
+        file.write('\n[web]\nlisten = ""\nshow_ranks = true\n')
+    learner = swarm.machine.start("learner", swarm.config, state=swarm.state, module="tests.e2e.reviewing")
+    swarm.wait_invite(learner)
+    node = swarm.join("node")
+    told = wait_event(node, "rank_told", learner)
+    assert (told["place"], told["peers"]) == (1, 1)
+    assert told["admitted"] == told["admitted_by_all"] > 0

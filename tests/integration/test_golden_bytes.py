@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from protocol.accounting.claims import CostClaim, Energy, EnergySource, Price
 from protocol.accounting.credit_note import CreditNote, RelayShare
+from protocol.accounting.rank import Rank
 from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.accounting.reputation import Band, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote
@@ -1375,6 +1376,16 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a4 74797065 a4 66756c6c                                   # type: "full"
           a5 6c65617365 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e      # lease: LEASE
           ae 72657472795f61667465725f6d73 cd 03e8                   # retry_after_ms: 1_000
+        """,
+    ),
+    (
+        Rank(place=3, peers=12, admitted=700, admitted_by_all=9000),
+        """
+        84                                                          # Rank: map of 4
+          a5 706c616365 03                                          # place: 3
+          a5 7065657273 0c                                          # peers: 12
+          a8 61646d6974746564 cd 02bc                               # admitted: 700
+          af 61646d69747465645f62795f616c6c cd 2328                 # admitted_by_all: 9000
         """,
     ),
     (

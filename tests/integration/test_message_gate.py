@@ -31,7 +31,7 @@ from protocol.work import Farewell, Refused
 from tests.integration.test_specification import CLASSES
 from tests.protocol.core.test_codec import fields_of, smallest
 
-NUM_CLASSES = 82
+NUM_CLASSES = 83
 """Number of messages and parts of messages. An author of a new one raises it, so that no message is missed here."""
 
 LIMIT = 1 << 30

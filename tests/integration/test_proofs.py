@@ -24,10 +24,11 @@ from node.runtime.events import EventLog
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import KeptReputation
 from protocol.accounting.credit_note import CreditNote, RelayShare
+from protocol.accounting.rank import RANK, Rank
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
 from protocol.accounting.reputation_note import reputation_note
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, check_proof, open_tally
-from protocol.core.codec import decode
+from protocol.core.codec import decode, encode
 from protocol.core.envelope import sign
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
@@ -46,10 +47,16 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 
 class Reputed:
-    """A stand-in that has a note on every peer, of one moment."""
+    """A stand-in that has a note on every peer, of one moment, and the same rank for each."""
+
+    def __init__(self, rank: Rank | None = None) -> None:
+        self.ranked = rank
 
     def note(self, peer: PeerId, after_ms: int) -> bytes | None:
         return reputation(peer) if after_ms < NOW_MS else None
+
+    def rank(self, peer: PeerId) -> Rank | None:
+        return self.ranked
 
 
 class Asker:
@@ -388,6 +395,20 @@ async def test_who_does_not_ask_for_its_reputation_is_not_told(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("rank", [None, Rank(place=2, peers=3, admitted=10, admitted_by_all=100)])
+async def test_a_rank_is_told_with_each_answer_and_is_no_reason_to_ask_again(tmp_path: Path, rank: Rank | None) -> None:
+    async with open_learner(tmp_path, Settings(steps=3)) as learner, trio.open_nursery() as nursery:
+        learner.sessions.proofs.reputations = Reputed(rank)  # type: ignore[assignment]
+        nursery.start_soon(learner.sessions.proofs.run)
+        asker = Asker(learner.sessions.proofs)
+        for asked in (START, msgspec.structs.replace(START, reputed=NOW_MS)):
+            answer = await asker.ask(HERE, asked)
+            assert answer.ext == ({} if rank is None else {RANK: encode(rank)})
+            assert answer.is_empty
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.usefixtures("hurry")
 async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
     network, told = MemoryNetwork(), list[dict[str, object]]()
     async with (
@@ -395,12 +416,13 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
         trio.open_nursery() as nursery,
     ):
-        learner.sessions.proofs.reputations = Reputed()
+        learner.sessions.proofs.reputations = Reputed(Rank(place=2, peers=3, admitted=10, admitted_by_all=100))
         serve(learner)
         await worker.transport.dial(learner.transport.addresses())
 
         def listen(role: RolloutWorker, events: EventLog) -> None:
-            events.listen(lambda name, fields: told.append(dict(fields)) if name == "reputation_told" else None)
+            watched = ("reputation_told", "rank_told")
+            events.listen(lambda name, fields: told.append(dict(fields)) if name in watched else None)
 
         async def work() -> None:
             await work_with(worker, learner, tmp_path, on_role=listen, keeps_proofs=True)
@@ -409,7 +431,9 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         await learner.train()
         nursery.cancel_scope.cancel()
         raw = reputation(worker.peer)
-    assert told == [{"band": "steady", "score": 1.0}], "and once"
+    assert told == [
+        {"place": 2, "peers": 3, "admitted": 10, "admitted_by_all": 100}, {"band": "steady", "score": 1.0}
+    ], "and once"  # fmt: skip
     with closing(ReceiptQueries(tmp_path / "receipts.sqlite")) as receipts:
         kept = receipts.reputation()
         assert kept is not None

@@ -57,4 +57,5 @@ def busy_node() -> ViewState:
     apply(state, "proofs_kept", {"records": 500, "credit_notes": 0})
     state.load = Load(cpu=0.93, cores=2, memory_bytes=3 << 30, all_memory_bytes=8 << 30)
     apply(state, "reputation_told", {"band": "good", "score": 0.931})
+    apply(state, "rank_told", {"place": 3, "peers": 12, "admitted": 26_010, "admitted_by_all": 321_000})
     return state

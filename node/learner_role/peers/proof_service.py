@@ -1,10 +1,10 @@
 """Answer peers that ask which of their records trained a version, for relay credits, and for their reputation.
 
-Proofs and credit notes come from the ledger, reputations from `ReputationService`.
+Proofs and credit notes come from the ledger, reputations and ranks from `ReputationService`.
 
 Invariants:
 
-- A peer gets only its own records, credit and reputation.
+- A peer gets only its own records, credit, reputation and rank.
 - Each peer has at most one open request, its latest. In the long run it is answered every PAUSE_S, and up to
   ANSWERS_SAVED times at once.
 - One answer is computed at a time, on a worker thread, so neither training nor intake waits for this service.
@@ -28,7 +28,9 @@ from learner.ledger.sqlite.column_values import signed_in
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.reputation_service import ReputationService
 from protocol.accounting.merkle import MerkleTree
+from protocol.accounting.rank import RANK
 from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
+from protocol.core.codec import encode
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import MAX_NOTES, MAX_PROOFS, NumberedNote, ProofRequest, Proofs
 
@@ -123,7 +125,9 @@ class ProofService(Service):
         proofs = self._proofs(peer, request)
         note = None if request.reputed is None else self.reputations.note(peer, request.reputed)
         notes = [NumberedNote(number, raw) for number, raw in found]
-        return msgspec.structs.replace(proofs, notes=notes, reputation=note or b"")
+        rank = self.reputations.rank(peer)
+        told = {} if rank is None else {RANK: encode(rank)}
+        return msgspec.structs.replace(proofs, notes=notes, reputation=note or b"", ext=told)
 
     def _proofs(self, peer: PeerId, request: ProofRequest) -> Proofs:
         version, place = request.version, request.place

@@ -31,7 +31,7 @@ def lines_of(state: ViewState, width: int, height: int, **look: object) -> list[
 def all_of(state: ViewState, width: int, height: int, page: Page) -> str:
     """Return what scrolling through a page shows, line after line, with single spaces."""
     made = picture(state, Look(page=page), width, height, FOOTING)
-    seen = lines_of(state, width, height, page=page)
+    seen = lines_of(state, width, height, page=page)[:-1]
     for scrolled in range(1, made.most + 1):
         seen.append(lines_of(state, width, height, page=page, scrolled=scrolled)[-2])
     return " ".join(" ".join(seen).split())
@@ -131,6 +131,7 @@ def test_a_node_shows_its_part() -> None:
         "900 tokens per s admitted; the engine alone made 51.3 at the start",
         "19,500 of 26,010 admitted (75.0%), with proofs",
         "reputation good, 0.93 of 1",
+        "3 of 12 nodes, with 8.1% of admitted rollouts",
         "0.2400 EUR for 3 h 0 min at 0.0800 EUR an hour",
         "trained up to step 36, version 1.36; async, staleness window S = 2",
         "transformers: there is no NVIDIA GPU here",

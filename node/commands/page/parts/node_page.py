@@ -15,6 +15,7 @@ from node.reports.html.own_page import parts as own_parts
 from node.reports.model.report import OwnReport
 from node.runtime import formatting as words
 from node.state.status_file import NodeStatus
+from node.ui.facts import rank_words
 
 ORDER = (
     "head",
@@ -78,6 +79,9 @@ def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:
 def _figures(live: LiveRun, load: Load) -> Iterator[Tile]:
     view = live.view
     yield Tile(name="rollouts a second", value=words.rate(view.rate.per_s), more=f"{view.pending:,} leased, not judged")
+    if view.rank is not None:
+        place, share = rank_words(view.rank)
+        yield Tile(name="rank", value=place, more=share)
     yield Tile(name="tokens a second", value=words.rate(live.view.token_rate.per_s), more="admitted, over 30 s")
     for figure in load.figures:
         yield Tile(name=figure.name, value=figure.value, more=figure.more)

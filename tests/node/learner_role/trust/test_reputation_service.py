@@ -17,6 +17,7 @@ from learner.trust.audit_history import NEWCOMER_GROUPS
 from node.learner_role.trust.reputation_service import REVIEW_S, TOLD_EVERY_MS, ReputationService
 from node.runtime.events import EventLog
 from node.state.operator_orders import Pardon
+from protocol.accounting.rank import Rank
 from protocol.accounting.reputation import DAY_MS, Band
 from protocol.accounting.reputation_note import open_reputation_note
 from protocol.core.genesis import Authority
@@ -80,6 +81,19 @@ async def test_who_is_here_is_told_how_it_stands_as_of_the_last_look_and_not_at_
     story.now_s += 1
     await desk.review()
     assert desk.note(ALPHA, note.issued_ms) is not None
+
+
+@pytest.mark.parametrize("tells_ranks", [False, True])
+async def test_ranks_are_counted_at_a_review_if_the_operator_shows_them(story: Story, tells_ranks: bool) -> None:
+    desk, _, _ = desk_of(story)
+    desk.tells_ranks = tells_ranks
+    story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, Rule.STALE, Rule.ADMITTED, version=V0)
+    story.deliver(story.lease(BETA), BETA, *[Rule.ADMITTED] * 6, version=V0)
+    assert desk.rank(ALPHA) is None, "nobody has looked yet"
+    await desk.review()
+    expected = Rank(place=2, peers=2, admitted=2, admitted_by_all=8)
+    assert desk.rank(ALPHA) == (expected if tells_ranks else None)
+    assert desk.rank(OTHER.peer_id) is None, "it has done nothing"
 
 
 async def test_who_abandons_leases_is_in_quarantine_until_it_has_worked_or_time_has_passed(story: Story) -> None:

@@ -158,6 +158,8 @@ def test_a_node_shows_how_busy_its_machine_is(width: int, height: int) -> None:
 
 def test_nothing_is_said_of_a_machine_that_was_not_measured() -> None:
     assert "machine" not in "\n".join(lines_of(EMPTY, 100, 30))
+    state = ViewState(role=Role.ROLLOUT, load=Load(cpu=None, cores=2))
+    assert "machine" not in "\n".join(lines_of(state, 100, 30)), "its first measurement has no time to measure over"
 
 
 def test_a_node_without_a_price_earns_nothing_and_says_nothing_of_it() -> None:

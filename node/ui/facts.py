@@ -98,7 +98,7 @@ def _of_node(state: ViewState) -> Iterator[Fact]:
         score = "" if state.score is None else f", {state.score:.2f} of 1"
         yield Fact(label="standing", value=Text(f"reputation {state.band}{score}"), rank=3)
     if state.rank is not None:
-        yield Fact(label="rank", value=Text(", with ".join(rank_words(state.rank))), rank=3)
+        yield Fact(label="rank", value=Text(" ".join(rank_words(state.rank))), rank=3)
     if state.per_hour:
         yield Fact(label="earned", value=Text(earned(state)), rank=2)
     if (step := state.newest_step) is not None:
@@ -196,7 +196,8 @@ def trained(state: ViewState) -> str:
 
 def rank_words(rank: Rank) -> tuple[str, str]:
     """Return a node's place, and its share of the work."""
-    return f"{rank.place:,} of {words.counted(rank.peers, 'node')}", f"{words.share(rank.share)} of admitted rollouts"
+    nodes = "node" if rank.peers == 1 else "nodes"
+    return f"{rank.place:,} of {rank.peers:,}", f"{nodes}, with {words.share(rank.share)} of admitted rollouts"
 
 
 def earned(state: ViewState) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from node.learner_role.metrics.sqlite import FILE
-from tests.e2e.programs import Program, Swarm, free_port, wait_done, wait_event
+from tests.e2e.programs import Program, Swarm, free_port, wait_done, wait_event, wait_for
 from tests.support.metrics_file import read_metric
 from tests.support.reward_servers import Reply, Server, serving
 
@@ -89,3 +89,17 @@ def test_a_node_is_told_its_rank_if_the_operator_shows_it(swarm: Swarm) -> None:
     told = wait_event(node, "rank_told", learner)
     assert (told["place"], told["peers"]) == (1, 1)
     assert told["admitted"] == told["admitted_by_all"] > 0
+
+
+def test_a_page_is_kept_until_the_run_has_ended(swarm: Swarm) -> None:
+    swarm.configure(steps=60, port=free_port())
+    learner, page = swarm.learn_doomed(), swarm.directory / "run.html"
+    keeper = swarm.machine.start("page", "report", swarm.config, "--html", page, "--every", 1, state=swarm.state)
+    wait_for("the first page", page.exists, learner, keeper)
+    assert 'http-equiv="refresh"' in page.read_text(encoding="utf-8")
+    node = swarm.join("node")
+    wait_done(learner, node)
+    assert keeper.wait() == 0, keeper.story()
+    text = page.read_text(encoding="utf-8")
+    assert "<dt>training steps</dt><dd><b>60</b>" in text
+    assert 'http-equiv="refresh"' not in text

@@ -26,8 +26,9 @@ from node.runtime.errors import NodeError, RunError
 from node.state.locate import StateLocation
 from node.state.status_file import running_pid
 
-RESTART_S = 120.0
-"""Seconds after which a learner or a node that does not run has ended. A service starts its program again sooner."""
+RESTART_S = 660.0
+"""Seconds after which a run has ended whose program is gone before its last training step. A service starts it again
+within ten minutes."""
 
 Tell = Callable[[str], None]
 """Tells the person one line."""
@@ -54,6 +55,8 @@ class KeptPage:
     _page: str = ""
     _written: str = ""
     _trouble: str = ""
+    _is_finished: bool = False
+    """Whether the last training step was taken."""
 
     async def run(self) -> None:
         """Keep the page until the run has ended. Raises NodeError if the first page cannot be made."""
@@ -66,9 +69,9 @@ class KeptPage:
         cost_s, ran_at, has_ended = time.thread_time() - began, trio.current_time(), False
         while not has_ended or self._trouble:
             await trio.sleep(pause_after(cost_s, self.every_s))
-            now = trio.current_time()
-            ran_at = now if self.is_running else ran_at
-            has_ended = now - ran_at >= RESTART_S
+            if is_running := self.is_running:
+                ran_at = trio.current_time()
+            has_ended = not is_running and (self._is_finished or trio.current_time() - ran_at >= RESTART_S)
             cost_s = self._look(is_last=has_ended)
         self.tell(f"The run in {self.place.state} has ended, and {self.path} is its last page.")
 
@@ -95,8 +98,9 @@ class KeptPage:
         """Raises NodeError."""
         made_of = (mark_of(self.place), is_last)
         if made_of != self._made_of:
-            self._page = as_html(self.read(self.place), again_s=None if is_last else self.every_s)
-            self._made_of = made_of
+            report = self.read(self.place)
+            self._page = as_html(report, again_s=None if is_last else self.every_s)
+            self._made_of, self._is_finished = made_of, self._has_last_step(report)
         if self._page == self._written and self.path.is_file():
             return
         try:
@@ -107,3 +111,9 @@ class KeptPage:
                 "full."
             ) from None
         self._written = self._page
+
+    def _has_last_step(self, report: SwarmReport | OwnReport) -> bool:
+        config = self.place.config
+        if config is None or not isinstance(report, SwarmReport) or not report.steps:
+            return False
+        return report.steps[-1].step >= config.learn.steps

@@ -79,10 +79,10 @@ def _head(live: LiveRun, status: NodeStatus | None) -> Fragment:
 def _figures(live: LiveRun, load: Load) -> Iterator[Tile]:
     view = live.view
     yield Tile(name="rollouts a second", value=words.rate(view.rate.per_s), more=f"{view.pending:,} leased, not judged")
+    yield Tile(name="tokens a second", value=words.rate(live.view.token_rate.per_s), more="admitted, over 30 s")
     if view.rank is not None:
         place, share = rank_words(view.rank)
         yield Tile(name="rank", value=place, more=share)
-    yield Tile(name="tokens a second", value=words.rate(live.view.token_rate.per_s), more="admitted, over 30 s")
     for figure in load.figures:
         yield Tile(name=figure.name, value=figure.value, more=figure.more)
     yield Tile(name="sent", value=words.size(view.sent_bytes or view.bytes_up), more=_received(live))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.reports import OwnReport, SwarmReport
 from node.reports.html.kept_page import RESTART_S, KeptPage
 from node.reports.readers import place_report
@@ -23,6 +24,12 @@ from tests.support.disks import file_limit
 from tests.support.ledgers import ALPHA, Story, open_story, peer_row
 
 EVERY_S = 10.0
+
+
+def config(*, steps: int) -> SwarmConfig:
+    return SwarmConfig(
+        swarm=SwarmSection(name="words"), model=ModelSection(directory="model"), learn=LearnSection(steps=steps)
+    )
 
 
 @dataclass
@@ -162,6 +169,19 @@ async def test_it_ends_with_the_run_and_not_with_a_restart(run: Run, autojump_cl
     assert (run.versions, run.loads_again) == (2, False)
     assert len(run.said) == 2
     assert "has ended" in run.said[1]
+
+
+async def test_a_run_that_took_its_last_step_ends_with_its_program(run: Run, autojump_clock: MockClock) -> None:
+    run.page.place = replace(run.place, config=config(steps=1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.page.run)
+        run.story.train(1, {})
+        await looks(1.5)
+        assert run.loads_again, "its program still runs"
+        run.status.clear()
+        await looks(1)
+        assert not run.loads_again
+        assert "has ended" in run.said[-1]
 
 
 async def test_without_a_running_program_there_is_one_page(run: Run, autojump_clock: MockClock) -> None:

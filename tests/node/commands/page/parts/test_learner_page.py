@@ -98,7 +98,7 @@ def test_a_node_shows_its_rank_if_it_was_told_one() -> None:
     told = {"place": 3, "peers": 12, "admitted": 5, "admitted_by_all": 20}
     run.take([Logged(at=1020.0, event="rank_told", fields=told)])
     shown = node_page.live_parts(run, Load(), None)["machine"].text
-    assert "<dt>rank</dt><dd><b>3 of 12 nodes</b><span>25.0% of admitted rollouts</span></dd>" in shown
+    assert "<dt>rank</dt><dd><b>3 of 12</b><span>nodes, with 25.0% of admitted rollouts</span></dd>" in shown
 
 
 Rich = Callable[[str], SwarmReport]

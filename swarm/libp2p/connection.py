@@ -138,4 +138,4 @@ def _driver_on(channel: SecureChannel, readiness: Readiness | None) -> Callable[
     """
     if readiness is None or (at_once := channel.at_once) is None or (socket := at_once.socket) is None:
         return None
-    return lambda muxer: AtOnce(muxer, at_once, socket, readiness)
+    return lambda muxer: AtOnce(muxer, at_once, socket, readiness, channel)

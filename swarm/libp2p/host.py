@@ -71,7 +71,7 @@ from swarm.libp2p.sockets.addresses import (
     parse_address,
 )
 from swarm.libp2p.sockets.port_reuse import Leaves, connect_from, listen_on
-from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
+from swarm.libp2p.sockets.rate_limiter import Caps, start_pacer
 from swarm.libp2p.sockets.readiness import Readiness, open_readiness
 from swarm.libp2p.sockets.tcp import STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
@@ -161,6 +161,9 @@ class Host(Flooding):
 
     def addresses(self) -> list[str]:
         return list(self._listening)
+
+    def limit_rates(self, *, upload_bits_per_s: float | None, download_bits_per_s: float | None) -> None:
+        self._caps.limit(self._nursery, upload_bits_per_s=upload_bits_per_s, download_bits_per_s=download_bits_per_s)
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return {peer: Traffic(sent=meter.sent, received=meter.received) for peer, meter in self._meters.items()}
@@ -626,12 +629,11 @@ async def open_libp2p(
             async with trio.open_nursery() as nursery:
                 if readiness is not None:
                     nursery.start_soon(readiness.run)
-                caps = Caps(
-                    upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
-                )
+                caps = Caps()
+                caps.limit(nursery, upload_bits_per_s=upload_bits_per_s, download_bits_per_s=download_bits_per_s)
                 host = Host(identity, security_table(identity, security), caps, readiness, nursery)
                 if relay_bits_per_s is not None:
-                    host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
+                    host.reaching.allow_bulk(start_pacer(relay_bits_per_s, nursery))
                 host.listen(listeners, announced)
                 host.reaching.map_ports(map_ports, tell_port)
                 try:
@@ -644,14 +646,6 @@ async def open_libp2p(
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
             raise
-
-
-def _start_pacer(bits_per_s: float | None, nursery: trio.Nursery) -> Pacer | None:
-    if bits_per_s is None:
-        return None
-    pacer = Pacer(bits_per_s)
-    nursery.start_soon(pacer.run)
-    return pacer
 
 
 async def _bind(addresses: Sequence[Address]) -> list[trio.SocketListener]:

@@ -216,6 +216,9 @@ class MemoryTransport(Flooding):
             raise StreamRefused(f"{peer} opened no stream for {protocol}: {error or 'no answer'}") from error
         return link.open(self, protocol)
 
+    def limit_rates(self, *, upload_bits_per_s: float | None, download_bits_per_s: float | None) -> None:
+        """Do nothing: bytes in memory take no time."""
+
     def traffic(self) -> dict[PeerId, Traffic]:
         return dict(self.counts)
 

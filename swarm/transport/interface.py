@@ -249,6 +249,9 @@ class Transport(Protocol):
     def may_dial(self, address: str) -> bool:
         """Return whether an address that a peer named may be dialled: none in a network to which we do not belong."""
 
+    def limit_rates(self, *, upload_bits_per_s: float | None, download_bits_per_s: float | None) -> None:
+        """Cap from now on what all connections together send and receive; None is no cap. Nothing is disconnected."""
+
     def traffic(self) -> dict[PeerId, Traffic]:
         """Return the traffic by peer: of members since the transport started, of strangers while they are connected."""
 

@@ -7,7 +7,8 @@ A pure core. Fairness is start-time fair queueing (Goyal, Vin and Cheng, 1996).
 
 Invariants:
 
-- Over any t seconds at most `bytes_per_s * t` bytes and one burst move.
+- Over any t seconds at most `bytes_per_s * t` bytes and one burst move. After a change of the rate, requests that wait
+  already may move once in pieces of the old size.
 - Connections that ask for one piece of bulk after another get equal shares, however large each piece is.
 - Small messages go before bulk, into the bucket's overdraft if need be. Between two grants to waiting bulk, they take
   at most one piece, so that nobody starves.
@@ -80,7 +81,14 @@ class Tick:
     """`next_at` has come."""
 
 
-Event = Asked | Withdrawn | Unused | Tick
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rated:
+    """The rate is another one from now on, above 0."""
+
+    bytes_per_s: float
+
+
+Event = Asked | Withdrawn | Unused | Rated | Tick
 
 
 @dataclass(kw_only=True)
@@ -100,8 +108,13 @@ class Pacing:
     _had: dict[Flow, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._scale()
+        self._level = self._capacity
+
+    def _scale(self) -> None:
+        """Compute the sizes that follow from the rate."""
         self.piece_bytes = max(MIN_PIECE_BYTES, int(self.bytes_per_s * PIECE_S))
-        self._capacity = self._level = self.piece_bytes + self.bytes_per_s * SLACK_S
+        self._capacity = self.piece_bytes + self.bytes_per_s * SLACK_S
         self._overdraft = max(2 * SMALL_BYTES, self.bytes_per_s * OVERDRAFT_S)
         # Both together are granted at once: 50 ms of the rate, more only if two small messages and a piece are more.
 
@@ -126,6 +139,10 @@ class Pacing:
                 self._bulk.remove(ticket)
             case Unused(size=size):
                 self._level += size
+            case Rated(bytes_per_s=bytes_per_s):
+                self._refill(now)
+                self.bytes_per_s = bytes_per_s
+                self._scale()
             case Tick():
                 pass
         self._refill(now)
@@ -158,8 +175,11 @@ class Pacing:
         return bool(queue)
 
     def _lack(self, queue: TurnQueue) -> float:
-        """Return the bytes that the first of `queue` still lacks; negative if there are more than enough."""
-        return queue.size - self._level - (self._overdraft if queue is self._small else 0.0)
+        """Return the bytes that the first of `queue` still lacks; negative if there are more than enough.
+
+        A request from before the rate fell may be larger than the bucket. A full bucket suffices, and the rest is owed.
+        """
+        return min(queue.size, self._capacity) - self._level - (self._overdraft if queue is self._small else 0.0)
 
     def _grant(self, queue: TurnQueue) -> Ticket:
         turn, ticket, size = queue.pop()

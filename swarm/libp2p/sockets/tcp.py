@@ -88,6 +88,11 @@ class TcpConnection(IRawConnection):
                 stream.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RETRY_MS)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether a cap holds now. Then only `read` and `write` keep to it, since they may wait."""
+        return False
+
     def expect(self, size: int) -> None:
         """Say that `size` more bytes are on their way. The next `read(None)` may wait for them."""
         self._expected = size

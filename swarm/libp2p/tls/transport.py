@@ -175,7 +175,7 @@ class TlsConnection(BaseSession):
         )
         self.muxer = muxer
         """The muxer that the handshake agreed on; "" if it is still to be negotiated."""
-        self.socket = conn if type(conn) is TcpConnection else None
+        self.socket = conn if isinstance(conn, TcpConnection) and not conn.is_paced else None
         """The connection below, if these bytes may be read and written without waiting."""
         self._conn = conn
         self._tls = tls

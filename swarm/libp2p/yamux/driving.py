@@ -3,7 +3,7 @@
 `InTurns` has one task that reads and never writes, and one that writes and does nothing else. It suits connections on
 any kind of stream. `AtOnce` is called when a socket of the system is ready, and takes no scheduler turns of its own
 while all goes well. It suits connections that can be read and written without waiting. A task stands by for the cases
-that do not go well.
+that do not go well. When the socket gets a cap, for which bytes must wait, `AtOnce` leaves the work to an `InTurns`.
 
 Invariants, for both:
 
@@ -15,6 +15,7 @@ Invariants, for both:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Protocol
 
@@ -56,6 +57,10 @@ class Socket(Protocol):
     """The system's socket below a connection."""
 
     pace: Pace
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether a cap holds now, for which reads and writes must wait."""
 
     def fileno(self) -> int: ...
 
@@ -126,8 +131,9 @@ class InTurns:
     is_stuck = False
     """Never: `SecureConnection.send` is bounded in time."""
 
-    def __init__(self, muxer: Muxer, connection: SecureConnection) -> None:
+    def __init__(self, muxer: Muxer, connection: SecureConnection, parser: FrameParser | None = None) -> None:
         self._muxer, self._connection = muxer, connection
+        self._parser = parser or FrameParser()
         self._wake = trio.Event()
         self._pace = Pace()
 
@@ -145,7 +151,7 @@ class InTurns:
 
     async def _read(self) -> None:
         """Read until the peer says good-bye. Raises FrameError, ConnectionLost."""
-        parser = FrameParser()
+        parser = self._parser
         while not self._muxer.peer_left:
             frames = parser.feed(await self._connection.receive(parser.expected))
             while (pause_s := self._muxer.take(frames)) is not None:
@@ -165,11 +171,23 @@ class InTurns:
 
 
 class AtOnce:
-    """Read and write when the socket is ready, without tasks of its own while all goes well."""
+    """Read and write when the socket is ready, without tasks of its own while all goes well.
 
-    def __init__(self, muxer: Muxer, connection: InstantConnection, socket: Socket, readiness: Readiness) -> None:
+    `patient` is the same connection, for the time when a cap holds.
+    """
+
+    def __init__(
+        self,
+        muxer: Muxer,
+        connection: InstantConnection,
+        socket: Socket,
+        readiness: Readiness,
+        patient: SecureConnection,
+    ) -> None:
         self._muxer, self._connection, self._socket = muxer, connection, socket
-        self._readiness = readiness
+        self._readiness, self._patient = readiness, patient
+        self._successor: InTurns | None = None
+        self._has_given_way = False
         self._watch: Watch | None = None
         self._parser = FrameParser()
         self._frames: Iterator[Frame] = iter(())
@@ -185,12 +203,16 @@ class AtOnce:
 
     def flush_soon(self) -> None:
         """Note that there is something to write, and perhaps more in this turn."""
-        if self._watch is not None and not self._is_blocked:
+        if self._successor is not None:
+            self._successor.flush_soon()
+        elif self._watch is not None and not self._is_blocked:
             self._readiness.flush_soon(self)
 
     def flush_now(self) -> None:
         """Note that there is something to write now, which need not wait for more of this turn."""
-        if self._watch is not None and not self._is_blocked:
+        if self._successor is not None:
+            self._successor.flush_now()
+        elif self._watch is not None and not self._is_blocked:
             self._readiness.flush_now(self)
 
     async def serve(self, until_end: UntilEnd) -> None:
@@ -199,12 +221,22 @@ class AtOnce:
             self._read()
             self.flush()
             try:
-                await until_end(self._stand_by)
+                await until_end(partial(self._serve, until_end))
             finally:
                 self._watch = None
 
+    async def _serve(self, until_end: UntilEnd) -> None:
+        """Stand by until the peer says good-bye, or leave the work to tasks. Raises FrameError, ConnectionLost."""
+        await self._stand_by()
+        if not self._muxer.peer_left:
+            self._watch, self._successor = None, InTurns(self._muxer, self._patient, self._parser)
+            await self._successor.serve(until_end)
+
     async def _stand_by(self) -> None:
-        """Resume reading after pauses until the peer says good-bye. Raises FrameError, ConnectionLost."""
+        """Resume reading after pauses, until the peer says good-bye or a cap has come and nothing is half written.
+
+        Raises FrameError, ConnectionLost.
+        """
         while True:
             await self._turn.wait()
             self._turn = trio.Event()
@@ -212,8 +244,12 @@ class AtOnce:
                 raise self._failure
             if self._muxer.peer_left:
                 return
-            await trio.sleep(self._pause_s)
+            pause_s, self._pause_s = self._pause_s, 0.0
+            await trio.sleep(pause_s)
             self._go_on()
+            if self._has_given_way:
+                return
+            self.flush_soon()  # a cap that was lifted again may have held back a write
 
     # Called when the socket is ready.
 
@@ -234,6 +270,9 @@ class AtOnce:
 
     def flush(self) -> None:
         if self._watch is None or self._is_blocked:
+            return
+        if self._socket.is_paced:
+            self._turn.set()
             return
         if self._socket.pace.bytes_per_s != self._told_bytes_per_s:
             self._told_bytes_per_s = self._socket.pace.bytes_per_s
@@ -265,6 +304,11 @@ class AtOnce:
 
     def _read(self) -> None:
         """Take what has arrived, until there is no more or the peer must pause."""
+        # All frames were taken, so tasks may go on from here. A write that waits for room is ended first.
+        self._has_given_way = self._socket.is_paced and not self._is_blocked
+        if self._has_given_way:
+            self._hand_over(0.0)
+            return
         muxer, parser, connection = self._muxer, self._parser, self._connection
         pause_s: float | None = None
         try:

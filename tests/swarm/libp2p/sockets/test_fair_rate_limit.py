@@ -19,6 +19,7 @@ from swarm.libp2p.sockets.fair_rate_limit import (
     Asked,
     Event,
     Pacing,
+    Rated,
     Tick,
     Ticket,
     Unused,
@@ -211,6 +212,62 @@ def test_what_was_granted_and_not_used_goes_to_the_next() -> None:
     bucket.feed(Unused(size=20_000))
     bucket.empty()
     assert not bucket.has(bucket.ask(20_000)), "but no more than the bucket holds"
+
+
+def test_another_rate_holds_at_once_for_those_that_wait() -> None:
+    bucket = Bucket()
+    bucket.empty()
+    tickets = [bucket.ask(20_000) for _ in range(10)]
+    bucket.feed(Rated(bytes_per_s=10 * RATE))
+    began = bucket.now
+    bucket.drain()
+    assert all(map(bucket.has, tickets))
+    assert bucket.now - began == pytest.approx(200_000 / (10 * RATE))
+    assert bucket.core.piece_bytes == 200_000
+    assert bucket.has(bucket.ask(100_000)) is False, "the bucket is empty"
+
+
+def test_after_the_rate_fell_old_pieces_go_and_their_bytes_are_paid_for() -> None:
+    bucket = Bucket()
+    bucket.empty()
+    old = [bucket.ask(20_000) for _ in range(3)]
+    slow = RATE / 100
+    bucket.feed(Rated(bytes_per_s=slow))
+    began = bucket.now
+    assert bucket.core.piece_bytes == MIN_PIECE_BYTES
+    new = bucket.ask(MIN_PIECE_BYTES)
+    bucket.drain()
+    assert bucket.order()[-4:] == [*old, new]
+    assert bucket.now - began == pytest.approx((3 * 20_000 + MIN_PIECE_BYTES) / slow, rel=0.1)
+
+
+def test_a_lower_rate_leaves_no_more_than_its_own_burst() -> None:
+    bucket = Bucket()
+    bucket.feed(Tick())
+    bucket.feed(Rated(bytes_per_s=RATE / 100))
+    burst = burst_bytes(bucket.core)
+    got = 0
+    while bucket.has(bucket.ask(1000)):
+        got += 1000
+    assert got <= burst
+
+
+@given(
+    rates=st.lists(st.sampled_from([10_000.0, 150_000.0, 1e6, 50e6]), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.floats(0.001, 1), st.booleans(), st.sampled_from([0.0, 0.01, 0.3])), max_size=30),
+)
+def test_whatever_the_rates_nobody_starves_and_a_quiet_bucket_does_not_overflow(
+    rates: list[float], steps: list[tuple[float, bool, float]]
+) -> None:
+    bucket = Bucket(rate=rates[0])
+    for place, (share, small, pause_s) in enumerate(steps):
+        bucket.feed(Rated(bytes_per_s=rates[place % len(rates)]))
+        bucket.now += pause_s
+        most = SMALL_BYTES if small else bucket.core.piece_bytes
+        bucket.ask(max(1, int(share * most)), small=small)
+    bucket.drain()
+    assert set(bucket.order()) == set(bucket.asked)
+    assert bucket.core._level <= bucket.core._capacity
 
 
 @pytest.mark.parametrize("size", [0, -1, 20_001])

@@ -63,9 +63,85 @@ async def drain(stream: trio.SocketStream) -> None:
         pass
 
 
-async def test_without_caps_a_connection_is_a_plain_one() -> None:
-    async with pair() as (ours, _):
-        assert type(ours) is TcpConnection
+async def test_without_caps_nothing_is_held_back() -> None:
+    async with pair() as (ours, theirs):
+        assert not ours.is_paced
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.write, bytes(4 << 20))
+            for _ in range(4 << 10):
+                await theirs.receive_some(1 << 10)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_cap_that_comes_changes_and_goes_while_bulk_waits(jumping_clock: trio.testing.MockClock) -> None:
+    caps = Caps()
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, trio.open_nursery() as nursery:
+        theirs = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        ours = caps.connection(await listener.accept(), is_initiator=False)
+        nursery.start_soon(drain, theirs)
+
+        def limit(bits_per_s: float | None) -> None:
+            caps.limit(nursery, upload_bits_per_s=bits_per_s, download_bits_per_s=None)
+
+        async def taken_s(size: int) -> float:
+            began = trio.current_time()
+            await ours.write(bytes(size))
+            return trio.current_time() - began
+
+        assert await taken_s(4 << 20) < 0.1
+        limit(RATE)
+        assert await taken_s(1_000_000) == pytest.approx(1.0, abs=0.06)
+        began = trio.current_time()
+        async with trio.open_nursery() as writing:
+            writing.start_soon(ours.write, bytes(2_000_000))
+            await trio.sleep(1.0)
+            limit(10 * RATE)  # a million is left, which waits now
+        assert trio.current_time() - began == pytest.approx(1.1, abs=0.06)
+        async with trio.open_nursery() as writing:
+            began = trio.current_time()
+            writing.start_soon(ours.write, bytes(11_000_000))
+            await trio.sleep(1.0)
+            limit(RATE)  # pieces of a tenth of that rate's from here on
+        assert trio.current_time() - began == pytest.approx(2.0, abs=0.3)
+        async with trio.open_nursery() as writing:
+            began = trio.current_time()
+            writing.start_soon(ours.write, bytes(30_000_000))
+            await trio.sleep(1.0)
+            limit(None)
+        assert trio.current_time() - began == pytest.approx(1.0, abs=0.1)
+        assert not ours.is_paced
+        limit(RATE)
+        assert await taken_s(1_000_000) == pytest.approx(1.0, abs=0.06)
+        await ours.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reader_that_waits_for_the_cap_goes_on_when_that_is_lifted(
+    jumping_clock: trio.testing.MockClock,
+) -> None:
+    caps, sent = Caps(), bytes(range(256)) * 16 * 1024
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, trio.open_nursery() as nursery:
+        theirs = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        ours = caps.connection(await listener.accept(), is_initiator=False)
+        caps.limit(nursery, upload_bits_per_s=None, download_bits_per_s=RATE)
+        nursery.start_soon(theirs.send_all, sent)
+        began = trio.current_time()
+        got: list[bytes] = []
+
+        async def receive() -> None:
+            got.append(await ours.read(len(sent)))
+
+        async with trio.open_nursery() as reading:
+            reading.start_soon(receive)
+            await trio.sleep(1.0)
+            assert not got
+            caps.limit(nursery, upload_bits_per_s=None, download_bits_per_s=None)
+        assert trio.current_time() - began == pytest.approx(1.0, abs=0.1)
+        assert got == [sent]
+        await ours.close()
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_is_sent_keeps_to_the_cap(jumping_clock: trio.testing.MockClock) -> None:
@@ -260,3 +336,43 @@ async def test_a_host_keeps_to_its_caps_and_who_serves_finds_its_uplink_as_fast_
         assert await stream.receive_some(3) == b"all"
         assert trio.current_time() - began == pytest.approx(num_chunks * len(chunk.data) / 1e6, rel=0.05)
     assert uploads._bytes_per_s == pytest.approx(1e6, rel=0.1)
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+async def test_caps_of_a_host_change_on_connections_that_are_open(
+    jumping_clock: trio.testing.MockClock, direction: str
+) -> None:
+    """Each end's connection moves bytes without tasks until the first cap comes, and with tasks from then on."""
+    sent, got = os.urandom(2_000_000), list[bytes]()
+
+    async def take(stream: Stream) -> None:
+        data = b""
+        while piece := await stream.receive_some(1 << 20):
+            data += piece
+        got.append(data)
+        await stream.send_all(b"all")
+
+    async with (
+        open_libp2p(bytes([1]) * 32, ["/ip4/127.0.0.1/tcp/0"]) as taker,
+        open_libp2p(bytes([2]) * 32, []) as giver,
+    ):
+        taker.handle("/take/1", take)
+        await giver.dial(taker.addresses())
+
+        async def taken_s() -> float:
+            began = trio.current_time()
+            stream = await giver.open_stream(taker.peer_id, "/take/1")
+            await stream.send_all(sent)
+            await stream.send_eof()
+            assert await stream.receive_some(3) == b"all"
+            return trio.current_time() - began
+
+        assert await taken_s() < 0.5
+        for rate in (RATE, None, RATE):
+            if direction == "upload":
+                giver.limit_rates(upload_bits_per_s=rate, download_bits_per_s=None)
+            else:
+                taker.limit_rates(upload_bits_per_s=None, download_bits_per_s=rate)
+            assert await taken_s() == pytest.approx(2.0 if rate else 0.1, abs=0.2)
+        assert giver.connected_peers() == {taker.peer_id}
+        assert got == [sent] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from protocol.core.errors import Fault, PeerError
 from swarm.libp2p.sockets.link_rate import Pace
 from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness
 from swarm.libp2p.yamux.connection import YamuxConnection
-from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce
+from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce, ConnectionLost
 from swarm.libp2p.yamux.frames import HEADER, Flag, Frame, FrameParser, FrameType, encode_header
 from swarm.libp2p.yamux.stream import YamuxStream
 from swarm.transport.framing import FrameStream
@@ -41,6 +42,8 @@ class Plain:
     piece: int = 65_536
     pace: Pace = field(default_factory=Pace)
     takes_nothing: bool = False
+    is_paced: bool = False
+    waited: int = 0
     held: bytes = b""
     rest: bytes = b""
 
@@ -79,10 +82,25 @@ class Plain:
         return self.send_now(rest)
 
     async def receive(self, expected: int) -> bytes:
-        raise AssertionError("nobody waits here")
+        assert self.waited, "nobody waits without a cap"
+        try:
+            while not (data := self.receive_now()):
+                await trio.lowlevel.wait_readable(self.socket)
+        except ConnectionClosedError as error:
+            raise ConnectionLost(str(error)) from error
+        return data
 
     async def send(self, data: bytes) -> None:
-        raise AssertionError("nobody waits here")
+        assert self.waited, "nobody waits without a cap"
+        try:
+            while not (self.send_now(data) if not self.rest else self.send_rest()):
+                await trio.lowlevel.wait_writable(self.socket)
+        except ConnectionClosedError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def cap(self, *, holds: bool) -> None:
+        self.is_paced = holds
+        self.waited += holds
 
     def hurry(self) -> None: ...
 
@@ -122,7 +140,7 @@ def end_on(near: socket.socket, readiness: Readiness, *, initiator: bool = False
         plain,
         initiator=initiator,
         accept=accepted.append,
-        drive=lambda muxer: AtOnce(muxer, plain, plain, readiness),
+        drive=lambda muxer: AtOnce(muxer, plain, plain, readiness, plain),
         **options,  # type: ignore[arg-type]
     )
     return End(muxer, plain, accepted)
@@ -191,6 +209,87 @@ async def test_bulk_goes_both_ways_at_once() -> None:
             nursery.start_soon(stream.send_all, one_way)
             nursery.start_soon(other.send_all, other_way)
     assert got == {"there": one_way, "back": other_way}
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_cap_that_comes_and_goes_during_bulk_loses_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    one_way, other_way = rng.randbytes(2 * MIB), rng.randbytes(2 * MIB)
+    got: dict[str, bytes] = {}
+
+    async def take(name: str, stream: YamuxStream) -> None:
+        got[name] = await read(stream, 2 * MIB)
+
+    async def change(plain: Plain) -> None:
+        for _ in range(rng.randrange(60)):
+            await trio.sleep(0)
+        for _ in range(rng.randrange(3)):
+            plain.cap(holds=True)
+            for _ in range(rng.randrange(3)):
+                await trio.sleep(0)
+            plain.cap(holds=False)
+        plain.cap(holds=True)
+
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        other = await accepted_by(far)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, "there", other)
+            nursery.start_soon(take, "back", stream)
+            nursery.start_soon(stream.send_all, one_way)
+            nursery.start_soon(other.send_all, other_way)
+            for end in (near, far):
+                nursery.start_soon(change, end.plain)
+        for end, mine, theirs in ((near, stream, other), (far, other, stream)):
+            await mine.send_all(b"capped")
+            assert await read(theirs, 6) == b"capped"
+            assert end.muxer._driver._successor is not None  # type: ignore[attr-defined]
+    assert got == {"there": one_way, "back": other_way}
+
+
+async def test_a_cap_that_is_lifted_before_it_took_effect_holds_up_nothing() -> None:
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        other = await accepted_by(far)
+        near.plain.cap(holds=True)
+        near.muxer._driver.flush_now()
+        assert stream.post(b"soon")
+        near.plain.cap(holds=False)
+        assert await read(other, 4) == b"soon"
+        await other.send_all(b"back")
+        assert await read(stream, 4) == b"back"
+
+
+async def test_a_peer_that_must_pause_is_read_in_order_when_a_cap_comes() -> None:
+    account = Strict()
+    async with one_end(account=account) as (end, far):
+        ping = encode_header(FrameType.PING, Flag.SYN, 0, 0)
+        far.sendall(b"".join(ping[:-1] + bytes([number]) for number in range(5)))
+        while len(account.charged) < 2:
+            await trio.sleep(0.001)
+        end.plain.cap(holds=True)
+        while len(account.charged) < 5:
+            await trio.sleep(0.001)
+        far.sendall(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, 0))
+        answers = await trio.to_thread.run_sync(frames_from, far)
+    assert [frame.length for frame in answers if frame.type is FrameType.PING] == list(range(5))
+
+
+async def test_with_a_cap_what_breaks_the_protocol_and_a_peer_that_hangs_up_end_it_as_well() -> None:
+    async with one_end() as (end, far):
+        end.plain.cap(holds=True)
+        far.sendall(bytes([9]) + bytes(11))
+        frames = await trio.to_thread.run_sync(frames_from, far)
+        assert frames[-1] == Frame(FrameType.GO_AWAY, 0, 0, 1)
+        assert "yamux version 9" in end.muxer.end_reason
+    async with one_end() as (end, far):
+        end.plain.cap(holds=True)
+        stream = end.muxer.open_stream()
+        far.close()
+        with pytest.raises(StreamBroken, match="connection was lost"):
+            await stream.receive_some(1)
 
 
 async def test_while_one_reader_pauses_all_else_goes_on() -> None:

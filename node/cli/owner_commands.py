@@ -1,4 +1,4 @@
-"""Pause, resume or drain nodes on this machine, by files in their state directories; run them as services.
+"""Pause, resume, drain or limit nodes on this machine, by files in their state directories; run them as services.
 
 Invariants:
 
@@ -9,14 +9,19 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.help.parser import group
 from node.cli.options import Json, as_json_text, config_file, whole_text
 from node.runtime.stdout import say
+
+if TYPE_CHECKING:
+    from node.config.live_limits import Value
+    from node.state.status_file import NodeStatus
 
 MINUTE_MS = 60_000
 
@@ -103,6 +108,97 @@ def drain(
         raise RunError(f"{idle[0]}: no node is running there. It has no leases, so there is nothing to drain.")
     if as_json:
         say(as_json_text(told))
+
+
+def limits(
+    state: Target = None,
+    all_nodes: All = False,
+    hours: Annotated[
+        str | None,
+        typer.Option(metavar="RANGES", help='Generate only in these local hours: "19:00-07:30"; "": always.'),
+    ] = None,
+    upload_mbit: Annotated[
+        str | None, typer.Option(metavar="MBIT", help="Maximum million bits per second to send, or none.")
+    ] = None,
+    download_mbit: Annotated[
+        str | None, typer.Option(metavar="MBIT", help="Maximum million bits per second to receive, or none.")
+    ] = None,
+    quota_gb: Annotated[
+        str | None, typer.Option(metavar="GB", help="Maximum GB of disk for versions of the model.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the limits of a running node; with options, change them until the node ends.
+
+    A change takes effect within a second. To keep it, write it in node.toml.
+    """
+    from node.config.live_limits import read_option
+
+    texts = {"hours": hours, "upload_mbit": upload_mbit, "download_mbit": download_mbit, "quota_gb": quota_gb}
+    wanted = {key: read_option(key, text) for key, text in texts.items() if text is not None}
+    running = _running(roots(state, all_nodes=all_nodes))
+    if wanted:
+        _order_limits(running, wanted)
+    if as_json:
+        values = [
+            {"state": root, "limits": one.limits, "changeable": one.changeable, "ordered": wanted}
+            for root, one in running.items()
+        ]
+        say(as_json_text(values))
+    elif wanted:
+        say(_ordered_text(running, wanted))
+    else:
+        say("\n".join(_limits_text(root, standing) for root, standing in running.items()))
+
+
+def _running(found: Sequence[Path]) -> dict[Path, NodeStatus]:
+    """Return the nodes that run, with their states. Raises RunError if none does."""
+    from node.runtime.errors import RunError
+    from node.state.status_file import standing_of
+
+    running = {root: standing for root in found if (standing := standing_of(root)) is not None}
+    if not running:
+        raise RunError(
+            f"{found[0]}: no node is running there. It takes its limits from node.toml and options when it starts; "
+            "`volery join INVITE --dry-run` shows them."
+        )
+    return running
+
+
+def _order_limits(running: Mapping[Path, NodeStatus], wanted: Mapping[str, Value]) -> None:
+    """Give all nodes the same limits, or none of them anything. Raises UsageError."""
+    from node.runtime.errors import UsageError
+    from node.state.owner_orders import BY_LIMITS, Limit, LimitOrders
+
+    for root, standing in running.items():
+        for key in wanted:
+            if key not in standing.changeable:
+                raise UsageError(f"{root}: this node cannot change {key} while it runs. Set it in node.toml.")
+    for root in running:
+        for key, value in wanted.items():
+            LimitOrders(root).give(Limit(key=key, value=value, by=BY_LIMITS))
+
+
+def _ordered_text(running: Mapping[Path, NodeStatus], wanted: Mapping[str, Value]) -> str:
+    """Return what was ordered, how long it holds, and how to keep it."""
+    from node.config.live_limits import as_toml, kept
+    from node.state.owner_orders import LOOK_S
+
+    told = ", ".join(as_toml(key, value) for key, value in wanted.items())
+    lines = [f"{root}: {told}, within {LOOK_S:.0f} s and until the node ends." for root in running]
+    return "\n".join([*lines, *(kept(key, value) for key, value in wanted.items())])
+
+
+def _limits_text(root: Path, standing: NodeStatus) -> str:
+    """Return the limits of a node in two groups: those that can change while it runs, and the others."""
+    from node.config.live_limits import named
+
+    at_once = [named(key) for key in standing.changeable]
+    later = [key for key in standing.limits if key not in at_once]
+    lines = [str(root), "change at once, with options of this command:"]
+    lines += [f"  {key:24} {standing.limits[key]}" for key in at_once]
+    lines += ["change in node.toml, after a restart:", *(f"  {key:24} {standing.limits[key]}" for key in later)]
+    return "\n".join(lines)
 
 
 def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:

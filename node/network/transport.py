@@ -29,10 +29,7 @@ def open_transport(
     """
     when = MapPorts.AT_ONCE if isinstance(network, NetworkSection) else MapPorts.ONCE_OUT
     relay_mbit = network.relay_mbit if isinstance(network, NetworkSection) else None
-    upload, download, relay = (
-        None if mbit is None else mbit * BITS_PER_MBIT
-        for mbit in (network.upload_mbit, network.download_mbit, relay_mbit)
-    )
+    upload, download, relay = map(bits_per_s, (network.upload_mbit, network.download_mbit, relay_mbit))
     return open_libp2p(
         seed,
         network.listen,
@@ -43,6 +40,11 @@ def open_transport(
         map_ports=when if network.map_port else MapPorts.NEVER,
         tell_port=tell_port or partial(_tell_port, events or EventLog()),
     )
+
+
+def bits_per_s(mbit: float | None) -> float | None:
+    """Return a cap in bits per second; None for no cap."""
+    return None if mbit is None else mbit * BITS_PER_MBIT
 
 
 def _tell_port(events: EventLog, event: PortMapped | PortMappingFailed) -> None:

@@ -4,13 +4,14 @@ Tasks can wait for a change, or be cancelled by one.
 
 Invariants:
 
-- All tasks see the same state at the same moment. It changes only when a hold begins or ends, and in `look`, which
-  reads the clock. `run` calls `look` when hours should begin or end, and every LOOK_S.
+- All tasks see the same state at the same moment. It changes only when a hold begins or ends, when the hours change,
+  and in `look`, which reads the clock. `run` calls `look` when hours should begin or end, and every LOOK_S.
 - Code under `until_over` is cancelled when the machine is no longer lent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -32,6 +33,7 @@ class Availability:
         self._changed: Callable[[], None] = lambda: None
         self._scopes: set[trio.CancelScope] = set()
         self._holds: dict[str, str] = {}
+        self._rescheduled = trio.Event()
         self._began, self._ended = trio.Event(), trio.Event()
         (self._began if hours.left_s(local_now()) != 0 else self._ended).set()
 
@@ -61,12 +63,25 @@ class Availability:
         self._changed = changed
         if not self.is_lent:
             changed()
-        if self._hours.is_always:
-            return
         while True:
+            self._rescheduled = trio.Event()
             self.look()
-            now = self._local_now()
-            await trio.sleep(min(LOOK_S, self._hours.left_s(now) or self._hours.begin_in_s(now)))
+            with trio.move_on_after(self._look_in_s):
+                await self._rescheduled.wait()
+
+    @property
+    def _look_in_s(self) -> float:
+        """The seconds until the clock is read again, at the latest."""
+        if self._hours.is_always:
+            return math.inf
+        now = self._local_now()
+        return min(LOOK_S, self._hours.left_s(now) or self._hours.begin_in_s(now))
+
+    def change(self, hours: Hours) -> None:
+        """Lend the machine in these hours from now on. If it is not lent, its next turn may be at another time."""
+        self._hours = hours
+        self._rescheduled.set()
+        self._turn(is_lent=self._is_free(), anew=not self._holds)
 
     def hold(self, holder: str, why: str) -> None:
         """Stop lending until `release(holder)`. `why` is a clause that the owner reads."""

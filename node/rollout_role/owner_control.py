@@ -1,15 +1,17 @@
-"""Carry out the owner's orders (pause, resume, drain), and show the node's status.
+"""Carry out the owner's orders (pause, resume, drain, limits), and show the node's status.
 
 Invariants:
 
 - A node that is paused when it starts generates nothing before it is resumed.
 - A draining node can still be paused, which returns its unfinished leases at once, or be given a new deadline.
+- An order about a limit is carried out once, or reported; one that was given before this process began does nothing.
 - The status that commands on this machine read (`node.state.status_file`) is at most LOOK_S old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -17,17 +19,22 @@ from typing import Protocol
 import trio
 
 from learner.ledger.troubles import in_words
+from node.config.live_limits import SECTIONS, as_toml
 from node.rollout_role.availability import Availability
+from node.rollout_role.resource_limits import RunningLimits
 from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.worker import RolloutCounts
-from node.runtime.errors import RunError
+from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
 from node.runtime.formatting import counted
 from node.runtime.loop_delay import LoopFigures
-from node.state.owner_orders import LOOK_S, Drain, OwnerRequests, OwnerSignals
+from node.state.order_files import NoOrder, given_ns, process_began_ns
+from node.state.owner_orders import LOOK_S, Drain, Limit, LimitOrders, OwnerRequests, OwnerSignals, read_limit
 from node.state.status_file import NodeStatus, StatusFile
 from protocol.core.ids import LeaseId
 from swarm.work.client import WorkClient
+
+BY_FILE = "an order in the state directory"
 
 PAUSED = "owner"
 """The holder of the shift while the owner has paused the node."""
@@ -64,25 +71,30 @@ class Owner:
         root: the node's state directory, with its orders and its status file.
         signals: wakes `run` when an order may have arrived.
         role: the worker that is paused and drained.
-        limits: the limits in force as text, by their keys.
+        limits: the limits in force, some of which the owner may change.
         trouble: called with a sentence when something cannot be done.
         loop: how long the event loop recently delayed its tasks.
         reach: a sentence that says how others reach this node.
+        began_ns: when this process began, in nanoseconds since 1970.
     """
 
     root: Path
     signals: OwnerSignals
     role: NodeWorker
-    limits: Mapping[str, str]
+    limits: RunningLimits
     trouble: Callable[[str], None]
     loop: Callable[[], LoopFigures | None] = lambda: None
     reach: Callable[[], str] = str
+    began_ns: int = field(default_factory=process_began_ns)
     orders: OwnerRequests = field(init=False)
     _order: Drain | None = None
+    _obeyed: set[Path] = field(default_factory=set)
+    """Orders that were carried out and could not be removed."""
+    _told: set[str] = field(default_factory=set)
     _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
-        self.orders = OwnerRequests(self.root)
+        self.orders, self._limit_orders = OwnerRequests(self.root), LimitOrders(self.root)
         self.orders.forget_drain()
         self._heed_pause()
 
@@ -93,15 +105,14 @@ class Owner:
             async with trio.open_nursery() as nursery:
                 while True:
                     self._heed_pause()
+                    await self._heed_limits()
                     if (order := self.orders.drained) is not None and order != self._order:
                         self._order = order
                         self._draining.cancel()  # the newest order counts: it may set a deadline where there was none
                         self._draining = trio.CancelScope()
                         nursery.start_soon(self._drain, order, self._draining)
                         await trio.lowlevel.checkpoint()  # the drain begins before its status is shown
-                    board.show(
-                        NodeStatus(doing=self._doing(), limits=dict(self.limits), loop=self.loop(), reach=self.reach())
-                    )
+                    board.show(self._status())
                     with trio.move_on_after(LOOK_S):
                         await self.signals.told.wait()
         finally:
@@ -116,6 +127,52 @@ class Owner:
             self.role.shift.hold(PAUSED, f"paused by {by}")
         else:
             self.role.shift.release(PAUSED)
+
+    async def _heed_limits(self) -> None:
+        try:
+            waiting = self._limit_orders.waiting()
+        except NoOrder as error:
+            self._tell_once(str(error))
+            return
+        self._obeyed &= set(waiting)
+        for path in waiting:
+            if path not in self._obeyed:
+                await self._obey_file(path)
+
+    async def _obey_file(self, path: Path) -> None:
+        try:
+            order = read_limit(path)
+        except NoOrder as error:
+            self._tell_once(str(error))
+            return
+        self._obeyed.add(path)
+        given = given_ns(path)
+        if given is not None and given < self.began_ns:
+            self.trouble(f"An order was not carried out: {_said(order)} was for a run before this one.")
+        else:
+            await self._change(order)
+        with suppress(OSError):
+            path.unlink()
+
+    async def _change(self, order: Limit) -> None:
+        try:
+            await self.limits.change(order.key, order.value, order.by or BY_FILE)
+        except UsageError as error:
+            self.trouble(f"An order was not carried out: {error}")
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.trouble(text)
+
+    def _status(self) -> NodeStatus:
+        return NodeStatus(
+            doing=self._doing(),
+            limits=self.limits.shown,
+            changeable=self.limits.changeable,
+            loop=self.loop(),
+            reach=self.reach(),
+        )
 
     async def _drain(self, order: Drain, scope: trio.CancelScope) -> None:
         """Finish the leases, say goodbye and end, unless `scope` is cancelled before the leases are finished."""
@@ -141,3 +198,7 @@ class Owner:
             )
         why = shift.held or f"outside its hours, until {shift.turns_at}"
         return f"{why}; the engine's memory is free" if self.role.has_freed_memory else why
+
+
+def _said(order: Limit) -> str:
+    return as_toml(order.key, order.value) if order.key in SECTIONS else repr(order.key)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import trio
 
+from node.config.common import GB
 from node.config.daily_hours import parse_hours
 from node.config.engine_requirements import TELL_EXPERTS
+from node.config.live_limits import DOWNLOAD, HOURS, QUOTA, UPLOAD
 from node.config.node_config import NodeConfig
 from node.energy.meter_selection import devices_of, find_meters
 from node.energy.monitor import EnergyWatch
@@ -20,12 +22,12 @@ from node.network.budget_reports import FaultLog
 from node.network.introductions import Neighbours
 from node.network.reach_words import reach_words
 from node.network.swarm_peer import SwarmPeer
-from node.network.transport import machine_name
+from node.network.transport import bits_per_s, machine_name
 from node.rollout_role.availability import Availability
 from node.rollout_role.owner_control import NodeWorker, Owner
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
-from node.rollout_role.resource_limits import in_force
+from node.rollout_role.resource_limits import RunningLimits, Setter
 from node.rollout_role.retry_policy import RetryPolicy
 from node.rollout_role.session_events import session_event_handler
 from node.rollout_role.session_records import SessionRecords
@@ -58,7 +60,7 @@ from protocol.work import (
     Hello,
     LeaseRecall,
 )
-from swarm.store import ChunkStore
+from swarm.store import ChunkStore, StoreError
 from swarm.transfer.fetch import Fetched
 from swarm.transfer.serving import Knowledge
 from swarm.transport.interface import Transport
@@ -87,17 +89,32 @@ class NodeServices:
         price = self.config.price
         return Price(micros_per_hour=round(price.per_hour * MICROS), currency=price.currency)
 
-    def build_owner(self, role: NodeWorker, carried: Callable[[], int]) -> Owner:
-        """Build the service for the owner's orders. `carried` returns the bytes that circuits through here carried."""
+    def build_owner(
+        self, role: NodeWorker, carried: Callable[[], int], setters: Mapping[str, Setter] | None = None
+    ) -> Owner:
+        """Build the service for the owner's orders.
+
+        `carried` returns the bytes that circuits through here carried. `setters`: of limits that not all nodes have.
+        """
+
+        async def set_hours(config: NodeConfig) -> None:
+            role.shift.change(parse_hours(config.engine.hours))
+            role.work_client.heartbeat_now()  # the learner plans with the end of our hours
+
+        common = {HOURS: set_hours, UPLOAD: self._set_rates, DOWNLOAD: self._set_rates}
         return Owner(
             root=self.root,
             signals=self.signals,
             role=role,
-            limits=in_force(self.config),
+            limits=RunningLimits(config=self.config, setters={**common, **(setters or {})}, events=self.events),
             trouble=self.events.trouble,
             loop=lambda: self.loop.latest,
             reach=lambda: reach_words(self.transport.reached(), carried()),
         )
+
+    async def _set_rates(self, config: NodeConfig) -> None:
+        upload, download = map(bits_per_s, (config.network.upload_mbit, config.network.download_mbit))
+        self.transport.limit_rates(upload_bits_per_s=upload, download_bits_per_s=download)
 
     def build_energy(self, role: NodeWorker) -> EnergyWatch:
         """Build the service that measures the energy which the machine uses while it is lent."""
@@ -148,7 +165,9 @@ class RolloutServices(NodeServices):
             events=events,
         )
         self.role = self._build_role()
-        self.owner = self.build_owner(self.role, carried=lambda: self.session.bytes_carried)
+        self.owner = self.build_owner(
+            self.role, carried=lambda: self.session.bytes_carried, setters={QUOTA: self._set_quota}
+        )
         self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
             receipts=self.receipts, price=self.price, transport=self.transport, swarm=self.swarm, energy=self.energy,
@@ -218,6 +237,12 @@ class RolloutServices(NodeServices):
             nursery.start_soon(self.revisions.run)
             nursery.start_soon(self.owner.run)
             self.watch_machine(nursery, self.role)
+
+    async def _set_quota(self, config: NodeConfig) -> None:
+        try:
+            await trio.to_thread.run_sync(self.store.limit, round(config.store.quota_gb * GB))
+        except (StoreError, OSError) as error:
+            self.events.trouble(f"The quota holds, but old versions beyond it could not be removed: {error}")
 
     def take_up_held(self) -> None:
         """Start with the newest version that is complete in the store."""

@@ -377,6 +377,10 @@ NODE_EVENTS: Mapping[str, str] = {
     "hours_began": "`until` (time of day): the owner's hours began, and end at this time.",
     "paused": "`why`: the node is paused and generates nothing.",
     "resumed": "No fields: the pause is over, and the node works again.",
+    "limit_changed": (
+        "`key`, `value` (as `volery status` shows them), `by`: the owner changed a limit until the node ends, through "
+        "`by`."
+    ),
     "engine_rests": "No fields: the engine's process was ended to free its memory, because the pause lasts.",
     "engine_wakes": "No fields: the engine's process is being started again.",
     "drain_began": (

@@ -6,7 +6,8 @@
 - `learner_state`: a learner's directory
 - `locate`: finds the directory or configuration that a command means
 - `operator_orders`: bans and pardons of the operator, for a running learner
-- `owner_orders`: orders of an owner for a running node
+- `order_files`: orders for a running program, one file for each
+- `owner_orders`: orders of an owner for a running node: pause, drain, limits
 - `receipt_queries`: reads the receipts, for reports and statements
 - `receipt_rows`: rows of the receipts, as values
 - `receipt_tables`: tables of the receipts

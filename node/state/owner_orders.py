@@ -1,8 +1,10 @@
-"""Pass an owner's orders to a node on the same machine: pause, resume, drain. Files in its state directory, and
-signals.
+"""Pass an owner's orders to a node on the same machine: pause, resume, drain, limits. Files in its state directory,
+and signals.
 
     <state>/paused    while it is there, the node makes nothing     `volery pause`, SIGUSR1; `volery resume`, SIGUSR2
     <state>/drain     the node delivers what it has leased and ends `volery drain`
+    <state>/orders/   a limit has another value (`order_files`)     `volery limits`
+                      {"order": "limit", "key": "upload_mbit", "value": 10, "by": "`volery limits`"}
 
 A file needs no listener: it also reaches a node that is not running, survives a restart of machine or node, and only
 needs the right to write there. (A socket would be lost with the process, and a process id may be another program's by
@@ -11,7 +13,7 @@ now.)
 Invariants:
 
 - A node is paused while the file is there and at no other time, no matter who created it, and notices it within LOOK_S.
-- An order to drain is for the running node, and gone when the next one starts.
+- An order to drain, and a limit, are for the running node; the next one does not obey them.
 """
 
 from __future__ import annotations
@@ -24,18 +26,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
+import msgspec
 import trio
+from msgspec import Meta
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
+from node.config.daily_hours import MAX_CHARS
 from node.runtime.errors import RunError
 from node.runtime.startup import remembered
+from node.state.order_files import OrderFiles, read_as
 
 LOOK_S = 1.0
 """Seconds between looks at the files. A look is two system calls, and nobody measures a pause to the second."""
 
 BY_COMMAND = "`volery pause`"
+BY_LIMITS = "`volery limits`"
 BY_SIGNAL = "SIGUSR1"
 
 
@@ -44,6 +52,24 @@ class Drain:
     """Deliver what is leased, and end. At `deadline_ms` since 1970, if there is one, the rest is returned."""
 
     deadline_ms: int | None = None
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order", tag="limit"):
+    """A limit has another value until the node ends (`node.config.live_limits`). `by`: through what it was ordered."""
+
+    key: Annotated[str, Meta(max_length=32)]
+    value: float | Annotated[str, Meta(max_length=MAX_CHARS)] | None = None
+    by: Annotated[str, Meta(max_length=128)] = ""
+
+
+class LimitOrders(OrderFiles):
+    """The orders about limits in the state directory of a node."""
+
+
+def read_limit(path: Path) -> Limit:
+    """Return the order in a file. Raises NoOrder."""
+    order: Limit = read_as(path, Limit)
+    return order
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class NodeStatus:
     Args:
         doing: at work, or why not.
         limits: the limits in force, as people read them, by their keys.
+        changeable: the limits that can be changed while the node runs, by their keys; None is no limit.
         loop: how long the event loop made others wait; None if not known.
         notice: a message for people, no matter what the node is doing.
         reach: how others reach the node.
@@ -43,6 +44,7 @@ class NodeStatus:
 
     doing: str
     limits: dict[str, str]
+    changeable: dict[str, str | float | None] = field(default_factory=dict)
     loop: LoopFigures | None = None
     notice: str = ""
     reach: str = ""

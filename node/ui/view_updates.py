@@ -48,6 +48,7 @@ SENTENCES: Mapping[str, str] = {
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
     "setting_changed": "{key} is {value} from now on, by order through {by}",
+    "limit_changed": "{key} is {value} until this node ends, by order through {by}",
     "stop_ordered": "the operator ordered a stop, through {by}",
     "window_changed": "the operator changed the staleness window: S = {staleness}",
     "clock_differs": "this machine's clock is {text}: set it, if it is wrong; your hours follow it",

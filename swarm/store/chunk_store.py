@@ -50,7 +50,7 @@ from swarm.store.errors import (
     readable,
     translate_errors,
 )
-from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
+from swarm.store.eviction import NoRoom, Tenant, beyond_quota, dispensable, make_room
 from swarm.store.patching import rebuild
 from swarm.store.recovery import recover, require_ours
 from swarm.store.version_directory import Stage, Version, directory_of, patch_file
@@ -317,6 +317,18 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                 shutil.rmtree(directory)
         return names
 
+    def limit(self, quota_bytes: int) -> None:
+        """Set the quota from now on, and evict complete versions beyond it at once, but not the newest.
+
+        Raises StoreUnwritable, OSError; the quota holds then as well.
+        """
+        with translate_errors(self.root):
+            with self._lock:
+                self._quota_bytes = quota_bytes
+                remains = [self._forget(tenant.name) for tenant in beyond_quota(self._tenants(), quota_bytes)]
+            for directory in remains:
+                shutil.rmtree(directory)
+
     # The genesis and the newest announcement, which a node must know before it connects to a peer.
 
     def remember_genesis(self, raw: bytes) -> None:
@@ -412,7 +424,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
         enough = shutil.disk_usage(self.root).free + sum(tenant.size_bytes for tenant in spare) >= size_bytes
         return [self._forget(spare[0].name)] if spare and enough else []
 
-    def _tenants(self, signed: SignedManifest) -> list[Tenant]:
+    def _tenants(self, signed: SignedManifest | None = None) -> list[Tenant]:
         """Return the versions in the store. `signed`, if it was begun, counts as pinned, so it is not evicted."""
         return [
             Tenant(
@@ -420,7 +432,7 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                 version=version.signed.version,
                 size_bytes=version.disk_bytes,
                 complete=self.is_complete(name),
-                pinned=name == signed.hash or self._pins[name] > 0,
+                pinned=self._pins[name] > 0 or (signed is not None and name == signed.hash),
             )
             for name, version in self._versions.items()
         ]

@@ -61,3 +61,19 @@ def make_room(
     if used + size_bytes > quota_bytes:
         return NoRoom(staying_bytes=used, needed_bytes=used + size_bytes)
     return going
+
+
+def beyond_quota(tenants: Sequence[Tenant], quota_bytes: int) -> list[Tenant]:
+    """Return the complete versions to evict at once for a smaller quota, the oldest first.
+
+    The newest version stays, and so do partial ones, which are being fetched: the quota may be exceeded until the next
+    version needs room.
+    """
+    complete = sorted((tenant for tenant in tenants if tenant.complete), key=lambda one: (one.version, one.name))
+    going: list[Tenant] = []
+    used = sum(tenant.size_bytes for tenant in tenants)
+    for tenant in complete[:-1]:
+        if used > quota_bytes and not tenant.pinned:
+            going.append(tenant)
+            used -= tenant.size_bytes
+    return going

@@ -92,6 +92,7 @@ COMMANDS = (
     Command("pause", MACHINE, "Stop a node's generating until `volery resume`.", "owner_commands", "pause"),
     Command("resume", MACHINE, "Let a paused node work again.", "owner_commands", "resume"),
     Command("drain", MACHINE, "Let a node finish its leases, then end.", "owner_commands", "drain"),
+    Command("limits", MACHINE, "Show or change a running node's hours and limits.", "owner_commands", "limits"),
     Command(
         "service",
         MACHINE,

@@ -13,11 +13,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from node.config.daily_hours import MAX_CHARS
+from node.config.live_limits import as_toml, kept, with_limit
+from node.config.node_config import NodeConfig
 from node.reports.explain.meant_peer import LIFTED, REFUSED_LATER, Meant, meant_peer
 from node.runtime.errors import UsageError
 from node.state.locate import StateLocation
 from node.state.operator_orders import Ban, Change, OperatorDecisions, Pardon, Stop
-from node.state.owner_orders import Drain, OwnerRequests
+from node.state.owner_orders import Drain, Limit, LimitOrders, OwnerRequests
 from protocol.core.limits import MAX_REASON_CHARS
 
 MAX_ORDER_BYTES = 16 * 1024
@@ -52,6 +55,13 @@ class DrainOrder(msgspec.Struct, frozen=True, tag="drain", tag_field="order", fo
     """Let the node deliver what it has, and end."""
 
 
+class LimitOrder(msgspec.Struct, frozen=True, tag="limit", tag_field="order", forbid_unknown_fields=True):
+    """Give a limit another value; no value lifts it."""
+
+    key: Annotated[str, Meta(max_length=32)]
+    value: float | Annotated[str, Meta(max_length=MAX_CHARS)] | None = None
+
+
 class ChangeOrder(msgspec.Struct, frozen=True, tag="change", tag_field="order", forbid_unknown_fields=True):
     """Give a setting another value."""
 
@@ -64,7 +74,7 @@ class StopOrder(msgspec.Struct, frozen=True, tag="stop", tag_field="order", forb
 
 
 OperatorOrder = BanOrder | PardonOrder | ChangeOrder | StopOrder
-OwnerOrder = PauseOrder | ResumeOrder | DrainOrder
+OwnerOrder = PauseOrder | ResumeOrder | DrainOrder | LimitOrder
 
 
 def obey(body: bytes, place: StateLocation) -> str:
@@ -98,6 +108,10 @@ def obey(body: bytes, place: StateLocation) -> str:
         case DrainOrder():
             OwnerRequests(place.state).drain(Drain())
             return "The node takes no more work, delivers what it has, and ends."
+        case LimitOrder(key=key, value=value):
+            with_limit(NodeConfig(), key, value)
+            LimitOrders(place.state).give(Limit(key=key, value=value, by=BY_PAGE))
+            return f"{as_toml(key, value)}, within a second and until the node ends. {kept(key, value)}"
 
 
 def _unknown(meant: Meant, what_then: str) -> str:

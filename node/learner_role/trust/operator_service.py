@@ -13,26 +13,15 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-import psutil
 import trio
 
 from learner.ledger.reputation import BAN
 from node.learner_role.scheduling.run_settings import NoSetting, RunSettings
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.bans import Bans
-from node.state.operator_orders import (
-    AnyOrder,
-    Ban,
-    Change,
-    NoOrder,
-    OperatorDecisions,
-    Pardon,
-    Stop,
-    given_ns,
-    read_order,
-)
+from node.state.operator_orders import AnyOrder, Ban, Change, OperatorDecisions, Pardon, Stop, read_order
+from node.state.order_files import NoOrder, given_ns, process_began_ns
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
@@ -45,11 +34,6 @@ BY_FILE = "an order in the state directory"
 def interrupt() -> None:
     """End this program as Ctrl-C does: the training step ends, and its state is saved."""
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def process_began_ns() -> int:
-    """Return when this process began, in nanoseconds since 1970."""
-    return round(psutil.Process().create_time() * 1e9)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,7 +51,7 @@ class OperatorService(Service):
     forgive: Callable[[PeerId], Awaitable[None]] | None = None
     stop: Callable[[], None] = interrupt
     began_ns: int = field(default_factory=process_began_ns)
-    _no_orders: set[Path] = field(default_factory=set)
+    _told: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         """Look for orders every LOOK_S, and when records must be rejected, until cancelled."""
@@ -82,13 +66,16 @@ class OperatorService(Service):
                 await wakeup.wait()
 
     async def _obey(self) -> None:
-        for path in await trio.to_thread.run_sync(self.orders.waiting):
+        try:
+            waiting = await trio.to_thread.run_sync(self.orders.waiting)
+        except NoOrder as error:
+            self._tell_once(error)
+            return
+        for path in waiting:
             try:
                 order = await trio.to_thread.run_sync(read_order, path)
             except NoOrder as error:
-                if path not in self._no_orders:
-                    self._no_orders.add(path)
-                    self.events.trouble(str(error))
+                self._tell_once(error)
                 continue
             given = given_ns(path)
             if isinstance(order, Change | Stop) and given is not None and given < self.began_ns:
@@ -97,6 +84,11 @@ class OperatorService(Service):
                 await self._carry_out(order)
             with suppress(OSError):
                 path.unlink()
+
+    def _tell_once(self, error: NoOrder) -> None:
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            self.events.trouble(str(error))
 
     async def _carry_out(self, order: AnyOrder) -> None:
         match order:

@@ -12,7 +12,8 @@ from learner.trust.audit_history import TrustLevel
 from node.cli.operator_commands import ban, pardon
 from node.runtime.errors import RunError, UsageError
 from node.state import status_file as standing
-from node.state.operator_orders import FOLDER, Ban, NoOrder, OperatorDecisions, Pardon, read_order
+from node.state.operator_orders import Ban, OperatorDecisions, Pardon, read_order
+from node.state.order_files import FOLDER, NoOrder
 from protocol.work import Refused, Rule
 from tests.support.learner_fixture import FakePeer, Settings, hello, open_learner, until
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, open_story, peer_row

@@ -6,10 +6,12 @@ or without a script, the page says how to get one, and the forms stay closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from node.config.daily_hours import MAX_CHARS
+from node.config.live_limits import DOWNLOAD, HOURS, QUOTA, UPLOAD, Value, named
 from node.config.swarm_config import SwarmConfig
-from node.reports.html.charts.markup import Child, Fragment, tag
+from node.reports.html.charts.markup import Attribute, Child, Fragment, tag
 from node.reports.html.components import section
 from node.state.status_file import NodeStatus
 from node.ui.live_view import ViewState
@@ -17,6 +19,17 @@ from node.ui.live_view import ViewState
 LOCKED = (
     "To give orders here, open the page with the address that the program printed at its start: it ends with a token."
 )
+
+
+NUMBER: Mapping[str, Attribute] = {"type": "number", "step": "any"}
+
+LIMITS: Mapping[str, tuple[str, str, Mapping[str, Attribute]]] = {
+    HOURS: ("Hours", "such as 19:00-07:30; empty: always", {"type": "text", "maxlength": MAX_CHARS}),
+    UPLOAD: ("Upload", "Mbit/s; empty: no limit", {**NUMBER, "min": "0.1"}),
+    DOWNLOAD: ("Download", "Mbit/s; empty: no limit", {**NUMBER, "min": "0.1"}),
+    QUOTA: ("Disk for versions", "GB", {**NUMBER, "min": "0", "required": True}),
+}
+"""For each limit that may change: its name, unit, and the attributes of its input."""
 
 
 def learner_orders(view: ViewState, config: SwarmConfig | None) -> Fragment:
@@ -69,13 +82,47 @@ def node_orders(status: NodeStatus | None, *, is_paused: bool) -> Fragment:
         form("resume" if is_paused else "pause", "Resume" if is_paused else "Pause"),
         form("drain", "Drain: deliver what is leased, then end"),
     ]
-    limits = [tag("li", f"{key}: {value}") for key, value in status.limits.items()]
-    return _section("Control", [*forms, tag("p", "Limits in force:"), tag("ul", limits)] if limits else forms)
+    return _section("Control", [*forms, *_limits(status)])
 
 
-def form(order: str, name: str, *fields: Child) -> Fragment:
-    """Return a form that gives `order`."""
-    return tag("form", fields, tag("button", name, type="submit"), data_order=order, class_="order")
+def _limits(status: NodeStatus) -> Iterator[Fragment]:
+    """Yield a form for each limit that may change, then the others."""
+    if status.changeable:
+        yield tag("h3", "Limits")
+        said = (
+            "A change takes effect within a second, and holds until the node ends; to keep it, write it in node.toml."
+        )
+        yield tag("p", said, class_="soft")
+    shown = dict(status.limits)
+    for key, value in status.changeable.items():
+        if key in LIMITS:
+            text = shown.pop(named(key), "")
+            yield _limit(key, value, "" if " (until " not in text else f"In force: {text}")
+    if shown:
+        yield tag("p", "These change in node.toml, after a restart:", class_="soft")
+        yield tag("ul", [tag("li", f"{key}: {value}") for key, value in shown.items()])
+
+
+def _limit(key: str, value: Value, in_force: str) -> Fragment:
+    """Return the form of one limit. in_force: what is said beside it; "" if it is as at the start."""
+    label, unit, rules = LIMITS[key]
+    written = "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
+    field = tag("input", name_="value", value=written, size=18, autocomplete="off", **rules)
+    return form(
+        "limit",
+        "Change",
+        tag("label", f"{label} ", field, f" {unit}"),
+        tag("input", type="hidden", name_="key", value=key),
+        about=label,
+        remark=in_force,
+    )
+
+
+def form(order: str, name: str, *fields: Child, about: str = "", remark: str = "") -> Fragment:
+    """Return a form that gives `order`. about: what its button changes, for a screen reader."""
+    button = tag("button", name, type="submit", aria_label=f"{name}: {about}" if about else None)
+    said = tag("span", remark, class_="soft") if remark else None
+    return tag("form", fields, button, said, data_order=order, class_="order")
 
 
 def _text(name: str, label: str) -> Fragment:

@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.state.operator_orders import Change, OperatorDecisions, Stop, given_ns
+from node.state.operator_orders import Change, OperatorDecisions, Stop
+from node.state.order_files import given_ns
 from tests.support.learner_fixture import Settings, open_learner
 
 

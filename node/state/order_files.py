@@ -1,0 +1,87 @@
+"""Leave orders for a running program: one file for each, in `orders` in its state directory.
+
+    <state>/orders/<time>-<number>.json
+
+Files need no listener, and are obeyed in the order in which they were given. `operator_orders` and `owner_orders` say
+which orders there are.
+
+Invariants:
+
+- A file appears whole, and its name says when.
+- A file that is no order is left where it is, and reported by the reader.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from learner.artifacts.regular_file import read_file
+from node.runtime.errors import RunError
+from protocol.core.codec import ready
+
+FOLDER = "orders"
+SUFFIX = ".json"
+MAX_WAITING = 256
+"""Most orders that are read at a time; nobody gives more in a second."""
+
+MAX_ORDER_BYTES = 16 * 1024
+"""Most bytes of an order: a ban with the longest reason has 3 KB."""
+
+
+class NoOrder(ValueError):
+    """Raised for a file that is no order. The message names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class OrderFiles:
+    """The orders in the state directory `root`."""
+
+    root: Path
+
+    def give(self, order: msgspec.Struct) -> None:
+        """Leave an order for the program. Raises RunError."""
+        folder = self.root / FOLDER
+        name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
+        draft = folder / f".{name}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            draft.write_bytes(msgspec.json.encode(order))
+            draft.replace(folder / f"{name}{SUFFIX}")
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
+
+    def waiting(self) -> list[Path]:
+        """Return the files that wait, the oldest first; none if nobody ever gave an order. Raises NoOrder."""
+        folder = self.root / FOLDER
+        try:
+            return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)[:MAX_WAITING]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise NoOrder(f"Orders in {folder} cannot be read: {error.strerror}. Check who owns it.") from None
+
+
+def given_ns(path: Path) -> int | None:
+    """Return when the order in a file was given, in nanoseconds since 1970; None if its name does not say."""
+    time_of, _, _ = path.name.partition("-")
+    return int(time_of) if time_of.isdecimal() and time_of.isascii() else None
+
+
+def process_began_ns() -> int:
+    """Return when this process began, in nanoseconds since 1970: orders from before were for another run."""
+    return round(psutil.Process().create_time() * 1e9)
+
+
+def read_as(path: Path, kind: Any) -> Any:
+    """Return the order in a file, of the type `kind`. Raises NoOrder."""
+    try:
+        return msgspec.json.decode(read_file(path, MAX_ORDER_BYTES), type=ready(kind))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NoOrder(f"{path} is no order and was left where it is ({error}). Remove it.") from None

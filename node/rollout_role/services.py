@@ -69,6 +69,12 @@ from swarm.versions.follower import Arrival, VersionFollower
 from swarm.work.client import WorkClient
 
 
+async def set_hours(role: NodeWorker, config: NodeConfig) -> None:
+    """Lend the machine in other hours from now on. The learner plans with their end, so it hears of it at once."""
+    role.shift.change(parse_hours(config.engine.hours))
+    role.work_client.heartbeat_now()
+
+
 @dataclass(kw_only=True, eq=False)
 class NodeServices:
     """The resources of every node, and the services for its owner and its machine."""
@@ -96,12 +102,7 @@ class NodeServices:
 
         `carried` returns the bytes that circuits through here carried. `setters`: of limits that not all nodes have.
         """
-
-        async def set_hours(config: NodeConfig) -> None:
-            role.shift.change(parse_hours(config.engine.hours))
-            role.work_client.heartbeat_now()  # the learner plans with the end of our hours
-
-        common = {HOURS: set_hours, UPLOAD: self._set_rates, DOWNLOAD: self._set_rates}
+        common = {HOURS: partial(set_hours, role), UPLOAD: self._set_rates, DOWNLOAD: self._set_rates}
         return Owner(
             root=self.root,
             signals=self.signals,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from datetime import datetime, timedelta
 
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
+from tests.e2e.test_bad_input import TROUBLE, USAGE, check_refusal
 from tests.node.rollout_role.test_yield_to_programs import running
 
 STEPS = 100_000
@@ -66,6 +69,69 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
     assert swarm.rows("SELECT 1 FROM leases WHERE status = 'open'") == []
     assert swarm.machine.call("drain", node.state).code == 1, "nobody runs there"
     assert doing(swarm, node) == "not running"
+
+
+def in_force(swarm: Swarm, node: Program) -> dict[str, str]:
+    """Return the limits that `volery status` says are in force."""
+    said = swarm.machine.call("status", node.state, "--json")
+    assert said.code == 0, said
+    return dict(json.loads(said.out)["limits"])
+
+
+def test_the_limits_of_a_running_node_change_and_end_with_it(swarm: Swarm) -> None:
+    swarm.configure(steps=STEPS)
+    learner = swarm.learn_doomed()
+    node = swarm.join("node", token_s=TOKEN_S)
+    assert node.state is not None
+    wait_event(node, "receipt", learner)
+    at_first = in_force(swarm, node)
+    shown = swarm.machine.call("limits", node.state)
+    assert (shown.code, "[network] upload_mbit    none" in shown.out) == (0, True), shown
+    later = shown.out.split("after a restart:")[1]
+    assert "[engine] threads" in later
+    assert "upload_mbit" not in later
+
+    closed = (datetime.now() + timedelta(hours=6)).strftime("%H:%M-") + (datetime.now() + timedelta(hours=12)).strftime(
+        "%H:%M"
+    )
+    told = swarm.machine.call("limits", node.state, "--hours", closed, "--upload-mbit", "50", "--quota-gb", "32")
+    assert told.code == 0, told
+    assert "until the node ends" in told.out
+    assert f'To keep that, write [engine] hours = "{closed}" in node.toml.' in told.out
+    wait_event(node, "hours_ended", learner, again_at=closed[:5])
+    wait_doing(swarm, node, f"outside its hours, until {closed[:5]}")
+    wait_for("all to be given back", lambda: not swarm.rows("SELECT 1 FROM leases WHERE status = 'open'"), learner)
+    wait_for("a quota", lambda: in_force(swarm, node)["[store] quota_gb"].startswith("32 GB"), node)
+    now = in_force(swarm, node)
+    assert now["[engine] hours"] == f"{closed} (until the node ends; at its start: always)"
+    assert now["[network] upload_mbit"] == "50 Mbit/s (until the node ends; at its start: none)"
+    changed = [(one["key"], one["value"], one["by"]) for one in node.events("limit_changed")]
+    assert changed == [
+        ("[engine] hours", closed, "`volery limits`"),
+        ("[network] upload_mbit", "50 Mbit/s", "`volery limits`"),
+        ("[store] quota_gb", "32 GB", "`volery limits`"),
+    ]
+
+    receipts = len(node.events("receipt"))
+    assert swarm.machine.call("limits", node.state, "--hours", "", "--upload-mbit", "none").code == 0
+    wait_event(node, "receipt", learner, after=receipts)
+    wait_doing(swarm, node, "at work")
+    wait_for("no cap", lambda: in_force(swarm, node)["[network] upload_mbit"] == "none", node)
+    assert not node.events("trouble"), node.story()
+
+    for option, value, words in (
+        ("--hours", "19:00", "--hours: '19:00' is not a range of hours."),
+        ("--upload-mbit", "0", "--upload-mbit 0.0: expected `float` >= 0.1."),
+        ("--upload-mbit", "much", "--upload-mbit much: this is not a number."),
+        ("--quota-gb", "none", "--quota-gb none: this is not a number."),
+    ):
+        check_refusal(swarm.machine.call("limits", node.state, option, value), USAGE, words)
+    node.interrupt()
+    assert node.wait() == 130
+    assert swarm.machine.call("limits", node.state, "--upload-mbit", "5").code == TROUBLE
+    again = swarm.join("node", token_s=TOKEN_S)
+    wait_event(again, "receipt", learner, after=len(again.events("receipt")))
+    assert in_force(swarm, again) == at_first
 
 
 def test_a_node_whose_learner_is_away_is_not_said_to_be_at_work(swarm: Swarm) -> None:

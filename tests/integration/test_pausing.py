@@ -1,8 +1,11 @@
-"""An owner pauses, resumes and drains a node by files, over a network in memory."""
+"""An owner pauses, resumes, drains and limits a node by files, over a network in memory."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,16 @@ import trio
 import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
-from node.rollout_role.owner_control import Drained, Owner
+from node.config.live_limits import HOURS, UPLOAD
+from node.config.node_config import NodeConfig
+from node.rollout_role.owner_control import BY_FILE, Drained, Owner
+from node.rollout_role.resource_limits import RunningLimits
 from node.rollout_role.retry_policy import Failed
-from node.rollout_role.worker import DRAINED, HELD, RolloutWorker
+from node.rollout_role.services import set_hours
+from node.rollout_role.worker import DRAINED, HELD, OVER, RolloutWorker
 from node.runtime.events import EventLog
-from node.state.owner_orders import Drain, OwnerRequests, OwnerSignals
+from node.state.order_files import process_began_ns
+from node.state.owner_orders import Drain, Limit, LimitOrders, OwnerRequests, OwnerSignals
 from node.state.status_file import standing_of
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import TroubleKind
@@ -37,6 +45,7 @@ class Owned:
     def __init__(self, root: Path, prepare: Callable[[RolloutWorker], None] = lambda role: None) -> None:
         self.root, self.prepare = root, prepare
         self.orders, self.signals = OwnerRequests(root), OwnerSignals()
+        self.limit_orders, self.began_ns = LimitOrders(root), process_began_ns()
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.here = trio.Event()
 
@@ -44,11 +53,23 @@ class Owned:
         self.role = role
         self.prepare(role)
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))
+        self.caps: list[NodeConfig] = []
+        limits = RunningLimits(
+            config=NodeConfig(), setters={HOURS: partial(set_hours, role), UPLOAD: self.set_upload}, events=events
+        )
         self.owner = Owner(
-            root=self.root, signals=self.signals, role=role, limits={"[engine] nice": "5"}, trouble=lambda text: None
+            root=self.root,
+            signals=self.signals,
+            role=role,
+            limits=limits,
+            trouble=events.trouble,
+            began_ns=self.began_ns,
         )
         self.lent_at_first = role.shift.is_lent
         self.here.set()
+
+    async def set_upload(self, config: NodeConfig) -> None:
+        self.caps.append(config)
 
     async def obey(self) -> None:
         await self.here.wait()
@@ -259,3 +280,127 @@ async def test_a_node_that_cannot_work_says_so_to_its_owner(tmp_path: Path) -> N
         await until(lambda: owned.doing == "paused by `volery pause`")
 
     await run_owned(owned, tmp_path, NEVER_S, check)
+
+
+def around_now(first_h: float, last_h: float) -> str:
+    """Return hours from so many hours after now to so many."""
+    return "-".join((datetime.now() + timedelta(hours=hours)).strftime("%H:%M") for hours in (first_h, last_h))
+
+
+async def test_closed_hours_give_back_what_was_leased_and_open_ones_lease_again(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
+        [peer] = learner.run.present
+        hours = around_now(6, 12)
+        owned.limit_orders.give(Limit(key=HOURS, value=hours, by="the live page"))
+        owned.look()
+        await until(lambda: not role.shift.is_lent)
+        assert owned.told("limit_changed") == [{"key": "[engine] hours", "value": hours, "by": "the live page"}]
+        assert owned.told("hours_ended") == [{"again_at": hours[:5]}]
+        await until(lambda: role.holding == set())
+        assert {fields["reason"] for fields in owned.told("leases_given_back") + owned.told("handed_back")} == {OVER}
+        await until(lambda: not learner.capacity.leasing.open)
+        await until(lambda: learner.scheduler.worker(peer).until_ms <= learner.wall.ms)
+        await until(lambda: owned.doing == f"outside its hours, until {hours[:5]}")
+        assert standing_of(tmp_path).changeable == {HOURS: hours, UPLOAD: None}  # type: ignore[union-attr]
+        owned.limit_orders.give(Limit(key=HOURS, value=None))
+        owned.look()
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
+        assert owned.told("limit_changed")[-1]["by"] == BY_FILE
+        await until(lambda: standing_of(tmp_path).changeable[HOURS] == "")  # type: ignore[union-attr]
+        assert owned.limit_orders.waiting() == []
+
+    await run_owned(owned, tmp_path, NEVER_S, check)
+
+
+async def test_hours_that_still_last_are_told_to_the_learner_at_once(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: bool(learner.capacity.leasing.open) and owned.role._begun is not None)
+        [peer] = learner.run.present
+        assert learner.scheduler.worker(peer).until_ms > learner.wall.ms + 10**9
+        owned.limit_orders.give(Limit(key=HOURS, value=around_now(-1, 6)))
+        owned.look()
+        await until(lambda: learner.scheduler.worker(peer).until_ms <= learner.wall.ms + 6 * 3_600_000)
+        assert owned.role.shift.is_lent
+        assert owned.told("hours_began") == []
+
+    await run_owned(owned, tmp_path, NEVER_S, check)
+
+
+async def test_an_order_that_cannot_be_is_told_and_gone_and_a_file_that_is_none_stays(tmp_path: Path) -> None:
+    owned = Owned(tmp_path)
+    strange = tmp_path / "orders" / "0.json"
+    strange.parent.mkdir()
+    strange.write_text("{")
+
+    async def check(learner: Learner) -> None:
+        for key, value in ((UPLOAD, 0.0), ("quota_gb", 5.0), ("threads", 3.0), (UPLOAD, 8.0)):
+            owned.limit_orders.give(Limit(key=key, value=value))
+        owned.look()
+        await until(lambda: len(owned.caps) == 1)
+        assert [one.network.upload_mbit for one in owned.caps] == [8.0]
+        await until(lambda: owned.limit_orders.waiting() == [strange])
+        owned.look()
+        await until(lambda: "8 Mbit/s (until" in standing_of(tmp_path).limits["[network] upload_mbit"])  # type: ignore[union-attr]
+        texts = [str(fields["text"]) for fields in owned.told("trouble")]
+        assert len(texts) == 4
+        assert "0.json is no order" in texts[0]
+        assert texts[1:] == [
+            "An order was not carried out: [network] upload_mbit: expected `float` >= 0.1.",
+            "An order was not carried out: [store] quota_gb has no effect on this node.",
+            "An order was not carried out: 'threads' cannot be changed while the node runs. These can: hours, "
+            "upload_mbit, download_mbit, quota_gb.",
+        ]
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_a_limit_for_an_earlier_run_does_nothing_to_this_one(tmp_path: Path) -> None:
+    owned = Owned(tmp_path)
+    owned.limit_orders.give(Limit(key=UPLOAD, value=3.0))
+    owned.began_ns = time.time_ns()
+    owned.limit_orders.give(Limit(key=UPLOAD, value=4.0))
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: owned.limit_orders.waiting() == [])
+        assert [one.network.upload_mbit for one in owned.caps] == [4.0]
+        assert [fields["text"] for fields in owned.told("trouble")] == [
+            "An order was not carried out: [network] upload_mbit = 3 was for a run before this one."
+        ]
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_an_order_that_cannot_be_removed_is_carried_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = Owned(tmp_path)
+    owned.limit_orders.give(Limit(key=UPLOAD, value=4.0))
+    [path] = owned.limit_orders.waiting()
+    monkeypatch.setattr(type(path), "unlink", refuse_to_unlink(type(path).unlink, path))
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: bool(owned.caps))
+        for _ in range(3):
+            owned.look()
+            await until(lambda: not owned.signals.told.is_set())
+        assert len(owned.caps) == 1
+        assert owned.limit_orders.waiting() == [path]
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+def refuse_to_unlink(unlink: Callable[..., None], kept: Path) -> Callable[..., None]:
+    """Return an `unlink` that fails for one file, as in a folder of another user."""
+
+    def refusing(self: Path, missing_ok: bool = False) -> None:
+        if self == kept:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(self, missing_ok=missing_ok)
+
+    return refusing

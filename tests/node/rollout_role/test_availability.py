@@ -151,3 +151,59 @@ async def test_a_machine_that_is_held_back_from_the_start_is_told_so(autojump_cl
             await shift.wait_on()
         nursery.cancel_scope.cancel()
     assert told == [False, True]
+
+
+async def test_other_hours_hold_at_once_and_are_followed(autojump_clock: MockClock) -> None:
+    wall = Wall()
+    shift = Availability(parse_hours(""), wall)
+
+    def close() -> None:
+        shift.change(parse_hours("07:00-07:30"))
+        assert (shift.is_lent, shift.left_s, shift.turns_at) == (False, 0.0, "07:00")
+
+    assert await followed(shift, wall, 4, close) == ["28 08:00:00 False 07:00"], "07:30 was before"
+    wall = Wall()
+    shift = Availability(parse_hours("10:00-11:00"), wall)
+    told = await followed(shift, wall, 2, lambda: shift.change(parse_hours("06:00-07:30")))
+    assert told == ["28 06:00:00 False 10:00", "28 07:00:00 True 07:30", "28 07:30:00 False 06:00"]
+
+
+async def test_hours_that_are_given_to_a_machine_without_any_end_when_they_should(autojump_clock: MockClock) -> None:
+    wall = Wall()
+    shift = Availability(parse_hours(""), wall)
+    told = await followed(shift, wall, 4, lambda: shift.change(parse_hours("06:00-09:00")))
+    assert told == ["28 09:00:00 False 06:00"], "while it stays lent, nothing is to be said"
+
+
+async def test_who_is_outside_old_and_new_hours_hears_when_they_begin_now(autojump_clock: MockClock) -> None:
+    wall = Wall()
+    shift = Availability(parse_hours("20:00-21:00"), wall)
+    told = await followed(shift, wall, 2, lambda: shift.change(parse_hours("22:00-23:00")))
+    assert told == ["28 06:00:00 False 20:00", "28 07:00:00 False 22:00"]
+
+
+async def test_other_hours_wake_who_waits_and_stop_who_works_but_end_no_hold(autojump_clock: MockClock) -> None:
+    wall, told = Wall(), list[str]()
+    shift = Availability(parse_hours("22:00-23:00"), wall)
+
+    async def work() -> None:
+        while True:
+            await shift.wait_on()
+            told.append("on")
+            with shift.until_over():
+                await trio.sleep_forever()
+            told.append("off")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shift.run, lambda: None)
+        nursery.start_soon(work)
+        for hours, expected in (("", ["on"]), ("22:00-23:00", ["on", "off"])):
+            shift.change(parse_hours(hours))
+            await trio.testing.wait_all_tasks_blocked()
+            assert told == expected
+        shift.hold("owner", "paused")
+        shift.change(parse_hours(""))
+        assert (shift.is_lent, shift.held) == (False, "paused")
+        shift.release("owner")
+        assert shift.is_lent
+        nursery.cancel_scope.cancel()

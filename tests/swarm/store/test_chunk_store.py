@@ -462,6 +462,26 @@ def test_a_refusal_names_the_quota_that_would_do(tmp_path: Path) -> None:
         store.begin(large)
 
 
+def test_a_smaller_quota_holds_at_once_and_a_larger_one_makes_room(tmp_path: Path) -> None:
+    third_files = small_model(3)
+    third = SWARM.publish(third_files, version=3)
+    total = SIGNED.manifest.total_bytes
+    with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=100 * total) as store:
+        fill(store, SIGNED, FILES)
+        fill(store, NEXT, NEXT_FILES)
+        store.begin(third)
+        store.limit(1)
+        assert [held.hash for held in store.versions()] == [NEXT.hash, third.hash], "the newest, and one being fetched"
+        assert len(list((store.root / "versions").iterdir())) == 2
+        assert model_files(store.directory(NEXT.hash)) == NEXT_FILES
+        fourth = SWARM.publish(small_model(4), version=4)
+        with pytest.raises(StoreFull, match=r"may take only 1\. Set"):
+            store.begin(fourth)
+        store.limit(100 * total)
+        store.begin(fourth)
+        assert len(store.versions()) == 3
+
+
 def test_room_is_made_by_the_oldest_that_nobody_needs(tmp_path: Path) -> None:
     later_files = {number: small_model(number) for number in (3, 4)}
     later = {n: SWARM.publish(files, version=n, patches={SIGNED.hash: b"patch"}) for n, files in later_files.items()}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import ManifestHash, PolicyVersion
-from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
+from swarm.store.eviction import NoRoom, Tenant, beyond_quota, dispensable, make_room
 
 
 def tenant(number: int, *, size: int = 10, complete: bool = True, pinned: bool = False) -> Tenant:
@@ -44,6 +44,15 @@ def test_when_what_is_pinned_leaves_too_little_nobody_goes_and_the_answer_says_w
     tenants = [tenant(1), tenant(2, pinned=True)]
     assert make_room(tenants, 15, quota_bytes=24) == NoRoom(staying_bytes=10, needed_bytes=25)
     assert make_room(tenants, 15, quota_bytes=25) == [tenant(1)]
+
+
+def test_for_a_smaller_quota_the_oldest_go_but_not_the_newest_or_one_in_use_or_in_part() -> None:
+    tenants = [tenant(4), tenant(1), tenant(2, pinned=True), tenant(3), tenant(0, complete=False)]
+    assert beyond_quota(tenants, 50) == []
+    assert beyond_quota(tenants, 49) == [tenant(1)]
+    assert beyond_quota(tenants, 31) == [tenant(1), tenant(3)]
+    assert beyond_quota(tenants, 1) == [tenant(1), tenant(3)], "the quota is exceeded, and the node goes on"
+    assert beyond_quota([], 1) == []
 
 
 TENANTS = st.lists(

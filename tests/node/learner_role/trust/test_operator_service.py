@@ -8,8 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from node.learner_role.trust.operator_service import LOOK_S
 from node.state.operator_orders import Change, OperatorDecisions, Stop
-from node.state.order_files import given_ns
+from node.state.order_files import FOLDER, given_ns
 from tests.support.learner_fixture import Settings, open_learner
 
 
@@ -43,6 +44,24 @@ async def test_an_order_that_cannot_be_carried_out_is_told_and_gone(tmp_path: Pa
         [told] = [fields["text"] for name, fields in learner.log if name == "trouble"]
         assert told.startswith("An order was not carried out: S = 0 is the sequential mode")
         assert learner.capacity.window == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_folder_that_cannot_be_read_is_told_once_and_ends_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_learner(tmp_path, Settings(staleness=3)) as learner, trio.open_nursery() as nursery:
+        folder = learner.root / FOLDER
+        folder.touch()
+        nursery.start_soon(learner.operator.run)
+        await trio.sleep(10 * LOOK_S)
+        [told] = [fields["text"] for name, fields in learner.log if name == "trouble"]
+        assert told == f"Orders in {folder} cannot be read: Not a directory. Check who owns it."
+        folder.unlink()
+        orders = OperatorDecisions(learner.root)
+        orders.give(Change(key="staleness", value=4))
+        await settle(orders)
+        assert learner.capacity.window == 4
         nursery.cancel_scope.cancel()
 
 

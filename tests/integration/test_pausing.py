@@ -323,8 +323,18 @@ async def test_hours_that_still_last_are_told_to_the_learner_at_once(tmp_path: P
         await until(lambda: bool(learner.capacity.leasing.open) and owned.role._begun is not None)
         [peer] = learner.run.present
         assert learner.scheduler.worker(peer).until_ms > learner.wall.ms + 10**9
+        beat, beats = owned.role.work_client.heartbeat_now, list[float | None]()
+
+        def beats_now() -> None:
+            beats.append(owned.role.shift.left_s)
+            beat()
+
+        owned.role.work_client.heartbeat_now = beats_now  # type: ignore[method-assign]
         owned.limit_orders.give(Limit(key=HOURS, value=around_now(-1, 6)))
         owned.look()
+        await until(lambda: bool(owned.told("limit_changed")))
+        assert beats, "the learner should not have to wait for the next heartbeat"
+        assert all(left_s is not None for left_s in beats)
         await until(lambda: learner.scheduler.worker(peer).until_ms <= learner.wall.ms + 6 * 3_600_000)
         assert owned.role.shift.is_lent
         assert owned.told("hours_began") == []

@@ -21,6 +21,7 @@ from node.commands.page.orders import MAX_ORDER_BYTES
 from node.commands.page.parts.peers import MOST_ROWS
 from node.runtime.events import EventLog
 from node.state.keys import load_or_create_key
+from node.state.owner_orders import LimitOrders, read_limit
 from node.web import address
 from node.web.address import Listen, open_listener
 from node.web.door import PageDoor
@@ -363,6 +364,46 @@ def test_a_ban_is_left_for_the_learner(tmp_path: Path) -> None:
         assert json.loads(text)["told"].startswith("Banned: ")
     left = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.suffix in (".json", ".jsonl")]
     assert any(ALPHA in text for text in left)
+
+
+def test_limits_are_left_for_the_node(node_page: LivePage) -> None:
+    orders = LimitOrders(node_page.log.parent)
+    given: tuple[tuple[dict[str, object], str], ...] = (
+        ({"key": "hours", "value": "19:00-07:30"}, '[engine] hours = "19:00-07:30", within a second'),
+        ({"key": "upload_mbit", "value": 10}, "To keep that, write [network] upload_mbit = 10 in node.toml."),
+        ({"key": "download_mbit"}, "no [network] download_mbit, within a second and until the node ends."),
+        ({"key": "quota_gb", "value": 1.5}, "[store] quota_gb = 1.5"),
+    )
+    for fields, words in given:
+        status, text = order(node_page, {"order": "limit", **fields}, **BEARER)
+        assert status == 200, text
+        assert words in json.loads(text)["told"]
+    left = [read_limit(path) for path in orders.waiting()]
+    assert [(one.key, one.value, one.by) for one in left] == [
+        (fields["key"], fields.get("value"), "the live page") for fields, _ in given
+    ]
+
+
+def test_a_bad_limit_is_told_in_the_words_of_node_toml_and_left_for_nobody(node_page: LivePage) -> None:
+    before = LimitOrders(node_page.log.parent).waiting()
+    wrong: tuple[tuple[dict[str, object], str], ...] = (
+        ({"key": "hours", "value": "19:00"}, "[engine] hours: '19:00' is not a range of hours."),
+        ({"key": "hours", "value": 7}, "[engine] hours: expected `str`, got `float`. Write text in quotes."),
+        ({"key": "upload_mbit", "value": 0}, "[network] upload_mbit: expected `float` >= 0.1."),
+        ({"key": "upload_mbit", "value": "fast"}, "[network] upload_mbit: expected `float`, got `str`."),
+        ({"key": "quota_gb"}, "[store] quota_gb: a store always has a quota."),
+        ({"key": "threads", "value": 3}, "'threads' cannot be changed while the node runs."),
+        ({"key": "k" * 33}, "This is no order: "),
+        ({"key": "hours", "value": "1" * 257}, "This is no order: "),
+        ({"key": "hours", "value": [1]}, "This is no order: "),
+        ({"value": 1}, "This is no order: "),
+    )
+    for fields, words in wrong:
+        status, text = order(node_page, {"order": "limit", **fields}, **BEARER)
+        assert status == 422, text
+        assert json.loads(text)["error"].startswith(words)
+    assert order(node_page, {"order": "limit", "key": "hours", "value": ""})[0] == 401
+    assert LimitOrders(node_page.log.parent).waiting() == before
 
 
 # Bad watchers and bad bytes

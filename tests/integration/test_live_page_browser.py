@@ -16,7 +16,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from node.commands.page.parts.peers import FIRST_ROWS
+from node.config.live_limits import SECTIONS, with_limit
+from node.config.node_config import NodeConfig
+from node.rollout_role.resource_limits import RunningLimits
+from node.runtime.events import EventLog
 from node.state.keys import load_or_create_key
+from node.state.owner_orders import LimitOrders, read_limit
+from node.state.status_file import NodeStatus, StatusFile
 from tests.integration.test_live_page import FAST, begin, events_of
 from tests.node.reports.html.test_document import own
 from tests.support.ledgers import ALPHA
@@ -126,9 +132,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivePage]:
     log.emit("joined", newest="1.4")
     log.emit("trouble", text=f"something about {NAMES[6]}")
     log.close()
+    show_limits(found, NodeConfig())
     with serving(found, kind="rollout", before=FAST) as served:
         served.wait_for('id="files-title"')
         yield served
+
+
+def show_limits(state: Path, config: NodeConfig) -> None:
+    """Let this process be the node in `state`, with these limits."""
+    limits = RunningLimits(config=NodeConfig(), setters=dict.fromkeys(SECTIONS, nothing), events=EventLog())
+    limits.config = config
+    board = StatusFile(state)
+    board.show(NodeStatus(doing="at work", limits=limits.shown, changeable=limits.changeable))
+
+
+async def nothing(config: NodeConfig) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -436,6 +454,49 @@ def test_an_order_is_given_and_its_answer_stays_beside_it(look: Open, run: Run) 
     run.step(9)
     expect(page.locator("#head")).to_contain_text("Step 9")
     expect(page.locator('form[data-order="ban"] output')).to_contain_text("Banned: ")
+
+
+def test_limits_are_changed_by_keyboard(look: Open, node: LivePage) -> None:
+    state = node.log.parent
+    orders = LimitOrders(state)
+    one = look(node)
+    page = ready(one.page)
+    upload = page.get_by_label("Upload")
+    expect(upload).to_have_value("")
+    upload.focus()
+    page.keyboard.type("0.01")
+    page.keyboard.press("Enter")
+    assert upload.evaluate("(one) => one.validity.rangeUnderflow"), "the browser says so, and asks nobody"
+    upload.fill("12.5")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Change: Upload")).to_be_focused()
+    page.keyboard.press("Enter")
+    said = page.locator("form.limit", has=upload).locator("output")
+    expect(said).to_contain_text("[network] upload_mbit = 12.5, within a second and until the node ends.")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    hours = page.get_by_label("Hours")
+    hours.fill("19:00")
+    page.keyboard.press("Enter")
+    expect(page.locator("form.limit", has=hours).locator("output")).to_contain_text("is not a range of hours")
+    one.said.clear()  # the browser logs the 422
+    hours.fill("19:00-07:30")
+    page.keyboard.press("Enter")
+    expect(page.locator("form.limit", has=hours).locator("output")).to_contain_text("To keep that, write")
+    assert [(order.key, order.value) for order in map(read_limit, orders.waiting())] == [
+        ("upload_mbit", 12.5),
+        ("hours", "19:00-07:30"),
+    ]
+    show_limits(state, with_limit(with_limit(NodeConfig(), "upload_mbit", 12.5), "hours", "19:00-07:30"))
+    page.locator("h1").click()  # the form is left
+    remark = "In force: 12.5 Mbit/s (until the node ends; at its start: none)"
+    expect(page.locator("form.limit", has=upload)).to_contain_text(remark)
+    expect(upload).to_have_value("12.5")
+    upload.fill("")
+    page.keyboard.press("Enter")
+    expect(page.locator("form.limit", has=upload).locator("output")).to_contain_text("no [network] upload_mbit")
+    last = read_limit(orders.waiting()[-1])
+    assert (last.key, last.value) == ("upload_mbit", None)
 
 
 def test_without_the_token_the_forms_are_closed_and_it_says_why(look: Open, learner: LivePage) -> None:

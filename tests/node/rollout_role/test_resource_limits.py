@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from node.config.common import GB
+from node.config.live_limits import QUOTA, UPLOAD
 from node.config.loader import read_node_config
 from node.config.node_config import EngineSection, LimitsSection, NodeConfig, NodeNetworkSection
 from node.config.swarm_config import NetworkSection
@@ -23,8 +24,9 @@ from node.engine.vllm_install import has_gpu
 from node.engine.worker_engine import open_worker_engine
 from node.network.transport import open_transport
 from node.rollout_role.command import Overrides, adjust
-from node.rollout_role.resource_limits import LIMITS, in_force
+from node.rollout_role.resource_limits import LIMITS, RunningLimits, in_force
 from node.runtime.errors import UsageError
+from node.runtime.events import EventLog, Fields
 from swarm.libp2p.host import Host
 from tests.support.paths import ROOT
 
@@ -162,6 +164,50 @@ def test_every_limit_is_named_in_words() -> None:
         )
     assert said["[limits] pause_for"] == "blender, steam"
     assert (said["[network] upload_mbit"], said["[network] download_mbit"]) == ("8 Mbit/s", "none")
+
+
+async def test_a_changed_limit_is_in_force_before_it_is_shown_and_told() -> None:
+    told: list[tuple[str, Fields]] = []
+    events, set_to = EventLog(), list[float | None]()
+    events.listen(lambda name, fields: told.append((name, fields)))
+
+    async def set_upload(config: NodeConfig) -> None:
+        assert limits.changeable == {UPLOAD: before[-1]}, "it is shown afterwards"
+        set_to.append(config.network.upload_mbit)
+
+    limits = RunningLimits(config=NodeConfig(), setters={UPLOAD: set_upload}, events=events)
+    at_first, before = limits.shown, list[float | None]([None])
+    assert at_first == in_force(NodeConfig())
+    await limits.change(UPLOAD, 8.0, "me")
+    assert limits.shown == {
+        **at_first, "[network] upload_mbit": "8 Mbit/s (until the node ends; at its start: none)"
+    }  # fmt: skip
+    before.append(8.0)
+    await limits.change(UPLOAD, None, "me")
+    assert limits.shown == at_first
+    assert set_to == [8.0, None]
+    assert told == [
+        ("limit_changed", {"key": "[network] upload_mbit", "value": value, "by": "me"})
+        for value in ("8 Mbit/s", "none")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (UPLOAD, 0.0, r"\[network\] upload_mbit: expected `float` >= 0\.1\."),
+        (QUOTA, 5.0, r"\[store\] quota_gb has no effect on this node\."),
+        ("nice", 5.0, "'nice' cannot be changed while the node runs"),
+    ],
+)
+async def test_a_limit_that_cannot_be_changes_nothing(key: str, value: float, words: str) -> None:
+    async def fail(config: NodeConfig) -> None:
+        raise AssertionError("it was set")
+
+    limits = RunningLimits(config=NodeConfig(), setters={UPLOAD: fail}, events=EventLog())
+    with pytest.raises(UsageError, match=words):
+        await limits.change(key, value, "me")
+    assert limits.shown == in_force(NodeConfig())
 
 
 def test_threads_are_told_beside_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,22 +107,17 @@ def _limit(key: str, value: Value, in_force: str) -> Fragment:
     """Return the form of one limit. in_force: what is said beside it; "" if it is as at the start."""
     label, unit, rules = LIMITS[key]
     written = "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
-    field = tag("input", name_="value", value=written, size=18, autocomplete="off", **rules)
-    return form(
-        "limit",
-        "Change",
-        tag("label", f"{label} ", field, f" {unit}"),
-        tag("input", type="hidden", name_="key", value=key),
-        about=label,
-        remark=in_force,
-    )
+    field = tag("input", name_="value", value=written, size=24, autocomplete="off", **rules)
+    named_field = tag("label", tag("span", f"{label} "), field, tag("span", f" {unit}", class_="soft"))
+    hidden = tag("input", type="hidden", name_="key", value=key)
+    return form("limit", "Change", named_field, hidden, about=label, remark=in_force)
 
 
 def form(order: str, name: str, *fields: Child, about: str = "", remark: str = "") -> Fragment:
     """Return a form that gives `order`. about: what its button changes, for a screen reader."""
     button = tag("button", name, type="submit", aria_label=f"{name}: {about}" if about else None)
     said = tag("span", remark, class_="soft") if remark else None
-    return tag("form", fields, button, said, data_order=order, class_="order")
+    return tag("form", fields, button, said, data_order=order, class_=f"order {order}")
 
 
 def _text(name: str, label: str) -> Fragment:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.commands.page.event_tail import Logged
 from node.commands.page.live_run import LiveRun
-from node.commands.page.parts import invite, learner_head, learner_page, node_page, peers, samples
+from node.commands.page.parts import invite, learner_head, learner_page, node_page, orders, peers, samples
 from node.commands.page.parts.learner_head import READING
 from node.commands.page.parts.samples import Wanted
 from node.energy.machine_load import GpuLoad, Load
@@ -85,10 +85,18 @@ def learner_parts(report: SwarmReport | None, text: str, *, is_public: bool) -> 
 
 def node_parts(report: OwnReport, text: str) -> dict[str, Fragment]:
     load = Load(cpu=0.5, cores=2, memory_bytes=9, all_memory_bytes=99, gpus=[GpuLoad(name=text, busy=0.5, celsius=70)])
-    status = NodeStatus(doing=text, limits={"upload": text}, notice=text, reach=text)
+    changed = f"{text} (until the node ends; at its start: always)"
+    status = NodeStatus(
+        doing=text,
+        limits={"upload": text, "[engine] hours": changed},
+        changeable={"hours": text, "quota_gb": 64.0, "of another version": text},
+        notice=text,
+        reach=text,
+    )
     return {
         **node_page.slow_parts(report),
         **node_page.live_parts(live(Role.ROLLOUT, text), load, status),
+        "orders": orders.node_orders(status, is_paused=False),
     }
 
 

@@ -8,6 +8,7 @@ A mistake in a file is reported before anything is created, with the file, the k
 - `engine_requirements`: what an operator requires of engines, as learner and node understand it
 - `error_messages`: what is wrong with a file, in a sentence
 - `invite_text`: finds an invite in a text that was typed or pasted, or in a file
+- `live_limits`: limits that change while a node runs
 - `loader`: reads and checks a file
 - `node_config`: the volunteer's file
 - `preflight`: checks before a start, while nothing has been created

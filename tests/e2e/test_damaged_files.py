@@ -53,6 +53,7 @@ NOT_HERE = {
 CANNOT_HERE = {
     "drain": "no node runs there",
     "join --dry-run": "its learner has ended",
+    "limits": "no node runs there",
     "plan": "the machines are too few, which is told with a plan",
     "plan --from": "the machines are too few, which is told with a plan",
     "plan CSV": "the machines are too few, which is told with a plan",

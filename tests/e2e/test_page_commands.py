@@ -65,7 +65,14 @@ FOUND = "volery init my-swarm --model runs/demo/model"
 LEARN = "volery learn my-swarm"
 JOIN = "volery join my-swarm/state/invite"
 
-OWNER = ["volery pause", "volery resume", "volery pause '~/.local/share/volery/SWARM/node-1'", "volery drain"]
+OWNER = [
+    "volery limits --upload-mbit 4",
+    "volery limits --hours 22:00-07:00 --upload-mbit 4",
+    "volery pause",
+    "volery resume",
+    "volery pause '~/.local/share/volery/SWARM/node-1'",
+    "volery drain",
+]
 """What the owner of the node types, in this order; the last one ends it."""
 
 BANS = ["volery ban cheat1 my-swarm --reason 'see our mail'", "volery pardon cheat1 my-swarm"]

@@ -75,6 +75,20 @@ async def set_hours(role: NodeWorker, config: NodeConfig) -> None:
     role.work_client.heartbeat_now()
 
 
+async def set_rates(transport: Transport, config: NodeConfig) -> None:
+    """Cap what all connections together send and receive."""
+    upload, download = map(bits_per_s, (config.network.upload_mbit, config.network.download_mbit))
+    transport.limit_rates(upload_bits_per_s=upload, download_bits_per_s=download)
+
+
+async def set_quota(store: ChunkStore, events: EventLog, config: NodeConfig) -> None:
+    """Bound the disk for versions, and evict those beyond it."""
+    try:
+        await trio.to_thread.run_sync(store.limit, round(config.store.quota_gb * GB))
+    except (StoreError, OSError) as error:
+        events.trouble(f"The quota holds, but old versions beyond it could not be removed: {error}")
+
+
 @dataclass(kw_only=True, eq=False)
 class NodeServices:
     """The resources of every node, and the services for its owner and its machine."""
@@ -102,7 +116,8 @@ class NodeServices:
 
         `carried` returns the bytes that circuits through here carried. `setters`: of limits that not all nodes have.
         """
-        common = {HOURS: partial(set_hours, role), UPLOAD: self._set_rates, DOWNLOAD: self._set_rates}
+        rates = partial(set_rates, self.transport)
+        common: dict[str, Setter] = {HOURS: partial(set_hours, role), UPLOAD: rates, DOWNLOAD: rates}
         return Owner(
             root=self.root,
             signals=self.signals,
@@ -112,10 +127,6 @@ class NodeServices:
             loop=lambda: self.loop.latest,
             reach=lambda: reach_words(self.transport.reached(), carried()),
         )
-
-    async def _set_rates(self, config: NodeConfig) -> None:
-        upload, download = map(bits_per_s, (config.network.upload_mbit, config.network.download_mbit))
-        self.transport.limit_rates(upload_bits_per_s=upload, download_bits_per_s=download)
 
     def build_energy(self, role: NodeWorker) -> EnergyWatch:
         """Build the service that measures the energy which the machine uses while it is lent."""
@@ -167,7 +178,9 @@ class RolloutServices(NodeServices):
         )
         self.role = self._build_role()
         self.owner = self.build_owner(
-            self.role, carried=lambda: self.session.bytes_carried, setters={QUOTA: self._set_quota}
+            self.role,
+            carried=lambda: self.session.bytes_carried,
+            setters={QUOTA: partial(set_quota, self.store, self.events)},
         )
         self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
@@ -238,12 +251,6 @@ class RolloutServices(NodeServices):
             nursery.start_soon(self.revisions.run)
             nursery.start_soon(self.owner.run)
             self.watch_machine(nursery, self.role)
-
-    async def _set_quota(self, config: NodeConfig) -> None:
-        try:
-            await trio.to_thread.run_sync(self.store.limit, round(config.store.quota_gb * GB))
-        except (StoreError, OSError) as error:
-            self.events.trouble(f"The quota holds, but old versions beyond it could not be removed: {error}")
 
     def take_up_held(self) -> None:
         """Start with the newest version that is complete in the store."""

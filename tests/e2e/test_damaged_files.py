@@ -151,6 +151,7 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "pause": ("pause", node),
         "resume": ("resume", node),
         "drain": ("drain", node),
+        "limits": ("limits", node),
         "why --replay": ("why", peer, config, "--replay"),
         "why --replay LEASE": ("why", lease, config, "--replay"),
         "why LEASE": ("why", lease, config),

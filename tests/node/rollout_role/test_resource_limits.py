@@ -14,7 +14,7 @@ import torch
 from node.config.common import GB
 from node.config.live_limits import QUOTA, UPLOAD
 from node.config.loader import read_node_config
-from node.config.node_config import EngineSection, LimitsSection, NodeConfig, NodeNetworkSection
+from node.config.node_config import EngineSection, LimitsSection, NodeConfig, NodeNetworkSection, NodeStoreSection
 from node.config.swarm_config import NetworkSection
 from node.engine.factory import transformers_config, vllm_config
 from node.engine.interface import EngineCrashed
@@ -25,10 +25,13 @@ from node.engine.worker_engine import open_worker_engine
 from node.network.transport import open_transport
 from node.rollout_role.command import Overrides, adjust
 from node.rollout_role.resource_limits import LIMITS, RunningLimits, in_force
+from node.rollout_role.services import set_quota, set_rates
 from node.runtime.errors import UsageError
 from node.runtime.events import EventLog, Fields
 from swarm.libp2p.host import Host
+from swarm.store import ChunkStore
 from tests.support.paths import ROOT
+from tests.support.store_fixture import small_swarm
 
 SEED = bytes(range(32))
 
@@ -47,6 +50,24 @@ async def test_caps_reach_the_transport(section: type[NetworkSection] | type[Nod
         assert caps.upload is None
         assert caps.download is not None
         assert caps.download._core.bytes_per_s == 10_000_000
+
+
+async def test_changed_limits_reach_the_transport_and_the_store(tmp_path: Path) -> None:
+    config = NodeConfig(
+        network=NodeNetworkSection(upload_mbit=8.0, download_mbit=80.0), store=NodeStoreSection(quota_gb=0.5)
+    )
+    async with open_transport(SEED, NodeNetworkSection(listen=[])) as transport:
+        assert isinstance(transport, Host)
+        caps = transport._caps
+        await set_rates(transport, config)
+        assert caps.upload is not None
+        assert caps.download is not None
+        assert (caps.upload._core.bytes_per_s, caps.download._core.bytes_per_s) == (1_000_000, 10_000_000)
+        await set_rates(transport, NodeConfig())
+        assert (caps.upload, caps.download) == (None, None)
+    with ChunkStore.open(tmp_path / "store", small_swarm().authority, quota_bytes=1) as store:
+        await set_quota(store, EventLog(), config)
+        assert store._quota_bytes == 500_000_000
 
 
 def test_what_the_command_line_says_goes_before_the_file() -> None:

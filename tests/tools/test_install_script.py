@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from tests.support.paths import ROOT
 
 SCRIPT = ROOT / "install.sh"
+INSTALLER = "https://example.invalid/volery/install.sh"
 
 UV = """\
 #!/bin/sh
@@ -28,7 +32,8 @@ case "$*" in
             case $1 in --overrides | --constraints) cp "$2" "$STUB/$(echo "$1" | tr -d -)" ;; esac
             shift
         done
-        [ -z "${UV_SAYS:-}" ] || { echo "$UV_SAYS"; exit 2; } ;;
+        [ -z "${UV_SAYS:-}" ] || { echo "$UV_SAYS"; exit 2; }
+        [ -z "${UV_HANGS:-}" ] || { echo >"$STUB/hanging"; cat "$STUB/never"; } ;;
 esac
 """
 
@@ -42,8 +47,8 @@ esac
 """
 
 TOOLS = (
-    "sh", "basename", "cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "mkdir", "mktemp", "rm", "sleep", "tail",
-    "tr", "uname",
+    "sh", "basename", "cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "mkdir", "mktemp", "rm", "sed", "sleep",
+    "tail", "tr", "uname",
 )  # fmt: skip
 
 
@@ -63,8 +68,23 @@ def stub(tmp_path: Path) -> Path:
         (tmp_path / "bin" / name).symlink_to(found)
     program(tmp_path / "bin" / "uv", UV)
     program(tmp_path / "bin" / "volery", VOLERY)
+    disk(tmp_path, free_mb=20_000)
     (tmp_path / "home").mkdir()
     return tmp_path
+
+
+def disk(stub: Path, *, free_mb: int) -> None:
+    """A `df` that says how much is free."""
+    head = "Filesystem 1024-blocks Used Available Capacity Mounted on"
+    row = f"/dev/vda 99999999 1 {-(-free_mb * 1_000_000 // 1024)} 50% /"
+    program(stub / "bin" / "df", f"#!/bin/sh\necho '{head}'; echo '{row}'\n")
+
+
+def receipt(stub: Path, extras: str) -> None:
+    """What uv leaves of an earlier installation."""
+    tool = stub / "tools" / "volery"
+    tool.mkdir(parents=True, exist_ok=True)
+    (tool / "uv-receipt.toml").write_text(f'[tool]\nrequirements = [{{ name = "volery"{extras} }}]\n')
 
 
 def run(stub: Path, *arguments: str, pins: str | None = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -90,7 +110,7 @@ def test_a_volunteer_gets_the_engine_that_works_everywhere_and_reads_the_next_li
     assert "--python >=3.11,<3.14" in asked(stub)
     assert (stub / "overrides").read_text() == "fastecdsa>=3,<4\n"
     assert "doctor looked" in done.stdout
-    assert done.stdout.splitlines()[-1] == "volery:     volery join INVITE"
+    assert done.stdout.splitlines()[-1] == "    volery join INVITE"
     assert not list(stub.glob("tmp.*"))  # nothing is left behind
 
 
@@ -98,7 +118,7 @@ def test_a_gpu_gets_torch_for_cuda_and_hears_of_vllm(stub: Path) -> None:
     program(stub / "bin" / "nvidia-smi", "#!/bin/sh\n")
     done = run(stub)
     assert "--torch-backend auto" in asked(stub)
-    assert done.stdout.splitlines()[-1] == "volery:     volery engines install vllm"
+    assert done.stdout.splitlines()[-1] == "    volery engines install vllm"
 
 
 def test_macos_takes_torch_as_the_index_has_it(stub: Path) -> None:
@@ -165,7 +185,7 @@ def test_pins_that_cannot_be_read_are_told(stub: Path) -> None:
     done = run(stub, pins="file:///nowhere/constraints.txt")
     assert done.returncode == 1
     assert "the tested versions cannot be read from file:///nowhere/constraints.txt" in done.stderr
-    assert "    export VOLERY_PINS=\n" in done.stderr
+    assert done.stderr.splitlines()[-2:] == ["    export VOLERY_PINS=", "    curl -LsSf " + INSTALLER + " | sh"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +194,7 @@ def test_pins_that_cannot_be_read_are_told(stub: Path) -> None:
         ("error: command 'cc' failed: No such file or directory", "As root, run"),
         ("Failed to build `fastecdsa==2.3.2`", "As root, run"),
         ("write error: No space left on device", "the disk is full"),
-        ("No interpreter found for Python >=3.11", "uv could not fetch one. As root, run"),
+        ("No interpreter found for Python >=3.11", "uv could not fetch one. As root, run the first line"),
         ("client error (Connect)", "Check the network"),
     ],
 )
@@ -183,7 +203,7 @@ def test_a_failure_ends_with_what_to_do(stub: Path, said: str, advice: str) -> N
     assert done.returncode == 1
     assert said in done.stderr
     assert advice in done.stderr
-    assert "run this again: curl -LsSf" in " ".join(done.stderr.split())
+    assert done.stderr.splitlines()[-1] == f"    curl -LsSf {INSTALLER} | sh"
 
 
 def test_a_compiler_is_asked_for_as_the_system_installs_it(stub: Path) -> None:
@@ -208,8 +228,8 @@ def test_uv_is_fetched_where_there_is_none_and_commands_are_told_with_their_plac
     done = run(stub, VOLERY_UV=f"file://{stub}/uv-installer.sh")
     assert done.returncode == 0, done.stderr
     place = f"{stub}/home/.local/bin"
-    assert f"volery:     {place}/volery join INVITE" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"volery:     {place}/uv tool update-shell"
+    assert f"    {place}/volery join INVITE\n" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"    {place}/uv tool update-shell"
 
 
 @pytest.mark.parametrize("installer", ["file:///nowhere/uv.sh", "file:///dev/null"])
@@ -218,6 +238,117 @@ def test_without_uv_it_ends_with_the_place_that_explains_how_to_get_it(stub: Pat
     done = run(stub, VOLERY_UV=installer)
     assert done.returncode == 1
     assert "https://docs.astral.sh/uv/getting-started/installation/" in done.stderr
+
+
+def test_a_learner_reads_how_to_start_a_swarm(stub: Path) -> None:
+    told = run(stub, "learner").stdout.splitlines()
+    line = "    volery init my-swarm --example reverse"
+    assert told[-4:-2] == ["volery: ready. To start a small swarm on this machine:", line]
+
+
+@pytest.mark.parametrize(
+    ("held", "arguments", "wanted"),
+    [
+        (', extras = ["learner", "tasks"]', [], "volery[learner,tasks]"),
+        (', extras = ["learner"], path = "/w.whl"', ["tasks", "learner"], "volery[tasks,learner]"),
+        (', extras = ["learner"]', ["vllm"], "volery[learner]"),
+        (', extras = ["learner"]', ["base"], "volery"),
+        ("", [], "volery"),
+    ],
+)
+def test_a_second_run_removes_no_extra(stub: Path, held: str, arguments: list[str], wanted: str) -> None:
+    receipt(stub, held)
+    assert run(stub, *arguments).returncode == 0
+    assert asked(stub).split()[-1] == wanted
+
+
+@pytest.mark.parametrize(("arguments", "needed"), [([], "1300 MB"), (["learner"], "1500 MB"), (["base"], "400 MB")])
+def test_a_disk_that_is_too_small_is_told_before_the_download(stub: Path, arguments: list[str], needed: str) -> None:
+    disk(stub, free_mb=300)
+    done = run(stub, *arguments)
+    assert done.returncode == 1
+    assert f"300 MB are free at {stub}, and this takes {needed}.\n" in done.stderr
+    assert not (stub / "asked").exists()
+
+
+def test_an_upgrade_asks_for_no_space(stub: Path) -> None:
+    receipt(stub, ', extras = ["transformers"]')
+    disk(stub, free_mb=300)
+    assert run(stub).returncode == 0
+
+
+def test_a_disk_that_says_nothing_is_tried(stub: Path) -> None:
+    program(stub / "bin" / "df", "#!/bin/sh\necho df: error\n")
+    assert run(stub).returncode == 0
+
+
+def test_the_line_to_run_again_is_the_one_that_was_typed(stub: Path) -> None:
+    checkout = stub / "a checkout"
+    checkout.mkdir()
+    shutil.copy(SCRIPT, checkout)
+    environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub), "VOLERY_PINS": ""}
+    done = subprocess.run(
+        ["sh", f"{checkout}/install.sh", "learner"],
+        env={**environment, "VOLERY_FROM": f"{checkout}/", "UV_SAYS": "no"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == f"    VOLERY_FROM='{checkout}/' sh '{checkout}/install.sh' learner"
+    done = run(stub, "learner", "tasks", UV_SAYS="no", VOLERY_FROM="https://example.invalid/volery.whl")
+    again = f"curl -LsSf {INSTALLER} | VOLERY_FROM=https://example.invalid/volery.whl sh -s -- learner tasks"
+    assert done.stderr.splitlines()[-1] == f"    {again}"
+    (stub / "bin" / "curl").unlink()
+    assert run(stub, UV_SAYS="no").stderr.splitlines()[-1] == f"    wget -qO- {INSTALLER} | sh"
+
+
+def test_a_home_with_spaces_is_quoted_where_it_is_to_be_typed(stub: Path) -> None:
+    place = stub / "it's home" / "bin"
+    program(place / "volery", VOLERY)
+    uv = (stub / "bin" / "uv").read_text().replace('"$STUB/bin"', f'"{place}"')
+    program(stub / "bin" / "uv", uv)
+    line = run(stub).stdout.split("gave you:\n")[1].splitlines()[0]
+    assert shlex.split(line) == [f"{place}/volery", "join", "INVITE"]
+
+
+def test_a_script_that_was_cut_off_does_nothing(stub: Path) -> None:
+    text = SCRIPT.read_text()
+    end = len(text.rstrip())
+    environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub)}
+    for cut in (end // 3, end // 2, *range(end - 60, end)):
+        done = subprocess.run(["sh"], input=text[:cut], env=environment, cwd=stub, capture_output=True, text=True)
+        assert done.stdout == "", text[cut - 20 : cut]
+    assert not (stub / "asked").exists()
+
+
+def test_an_interruption_says_how_to_go_on(stub: Path) -> None:
+    os.mkfifo(stub / "hanging")
+    os.mkfifo(stub / "never")
+    environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub), "TMPDIR": str(stub)}
+    script = subprocess.Popen(
+        ["sh", str(SCRIPT), "base"],
+        env={**environment, "VOLERY_PINS": "", "UV_HANGS": "1"},
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    (stub / "hanging").read_text()  # waits until uv installs
+    os.killpg(script.pid, signal.SIGINT)
+    _, told = script.communicate(timeout=60)
+    assert script.returncode == 130
+    assert told.splitlines()[-2:] == [
+        "volery: stopped. What was downloaded is kept. To go on, run this again:",
+        f"    sh {SCRIPT} base",
+    ]
+    assert not list(stub.glob("tmp.*"))
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [("cp: error writing 'uv': No space left on device", "the disk is full"), ("curl: (18)", "Check the network")],
+)
+def test_an_installer_of_uv_that_fails_ends_with_what_to_do(stub: Path, said: str, advice: str) -> None:
+    (stub / "bin" / "uv").unlink()
+    program(stub / "uv-installer.sh", f'echo "{said}"; exit 1\n')
+    done = run(stub, VOLERY_UV=f"file://{stub}/uv-installer.sh")
+    assert done.returncode == 1
+    assert advice in done.stderr
+    assert done.stderr.splitlines()[-1] == f"    curl -LsSf {INSTALLER} | sh"
 
 
 @pytest.mark.parametrize("script", ["install.sh", "tools/bootstrap.sh"])

@@ -33,7 +33,7 @@ case "$*" in
             shift
         done
         [ -z "${UV_SAYS:-}" ] || { echo "$UV_SAYS"; exit 2; }
-        [ -z "${UV_HANGS:-}" ] || { echo >"$STUB/hanging"; cat "$STUB/never"; } ;;
+        [ -z "${UV_HANGS:-}" ] || exec cat "$STUB/never" ;;
 esac
 """
 
@@ -319,7 +319,6 @@ def test_a_script_that_was_cut_off_does_nothing(stub: Path) -> None:
 
 
 def test_an_interruption_says_how_to_go_on(stub: Path) -> None:
-    os.mkfifo(stub / "hanging")
     os.mkfifo(stub / "never")
     environment = {"PATH": str(stub / "bin"), "HOME": str(stub / "home"), "STUB": str(stub), "TMPDIR": str(stub)}
     with (stub / "told").open("w") as told:  # no pipe: what shows the progress may outlive the script by two seconds
@@ -328,9 +327,9 @@ def test_an_interruption_says_how_to_go_on(stub: Path) -> None:
             env={**environment, "VOLERY_PINS": "", "UV_HANGS": "1"},
             start_new_session=True, stdout=subprocess.DEVNULL, stderr=told,
         )  # fmt: skip
-        (stub / "hanging").read_text()  # waits until uv installs
-        os.killpg(script.pid, signal.SIGINT)
-        assert script.wait(60) == 130
+        with (stub / "never").open("w"):  # waits until uv, a `cat` here, reads from it
+            os.killpg(script.pid, signal.SIGINT)
+            assert script.wait(60) == 130
     assert (stub / "told").read_text().splitlines()[-2:] == [
         "volery: stopped. What was downloaded is kept. To go on, run this again:",
         f"    sh {SCRIPT} base",

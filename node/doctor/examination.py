@@ -100,6 +100,7 @@ LOOK_S = 0.1
 """Seconds between two looks at the evidence of how this machine is reached."""
 
 IS_LATE = NotKnown(why=f"no result within {WHOLE_S:.0f} s")
+ENGINE_IS_LATE = NotKnown(why=f"no result within {WHOLE_S:.0f} s; an engine's first start takes longest, so try again")
 NO_MODEL = "no version of this swarm's model is on this machine, and the learner was not reached"
 NOT_ASKED = NotKnown(why="that needs an invite")
 
@@ -151,7 +152,7 @@ class _Examination:
     clock: ClockOffset | NotKnown = NOT_ASKED
     down: Rate | NotKnown = NOT_ASKED
     up: Rate | NotKnown = NOT_ASKED
-    speed: EngineSpeed | NotKnown = IS_LATE
+    speed: EngineSpeed | NotKnown = ENGINE_IS_LATE
     stand_in: StandIn | NotKnown = NOT_ASKED
     engine: EngineFinding | NotKnown = field(init=False)
     _link_is_free: trio.Event = field(default_factory=trio.Event)

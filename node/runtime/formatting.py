@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 
@@ -22,6 +23,13 @@ columns."""
 
 NOTHING = "-"
 
+_PIECES = re.compile(r"`[^`]*`\S*|(?:Type|Its report|To install one): .*|\S+")
+"""What `folded` keeps whole: a command between backquotes, one that ends the line, and a word."""
+
+_LABEL = re.compile(r" *\S+(?: \S+)* {2,}")
+_MARGIN = re.compile(r" *(?:\d+\. )?")
+"""Where the first line of a row, or of a paragraph or point, begins: after the label, or after the margin."""
+
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:
     """Return `name` on one line, without control and direction characters, shortened to `limit` characters.
@@ -31,6 +39,23 @@ def plain_name(name: str, limit: int = NAME_CHARS) -> str:
     """
     clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def folded(line: str, width: int) -> str:
+    """Return `line` on lines of at most `width` characters, which begin below its second column if it has one.
+
+    Commands and words that are longer stay whole, so that they can be copied.
+    """
+    begins = _LABEL.match(line) or _MARGIN.match(line)
+    indent = min(begins.end() if begins else 0, width // 2)
+    lines, end = [""], 0
+    for piece in _PIECES.finditer(line):
+        gap, end = line[end : piece.start()], piece.end()
+        if lines[-1].strip() and len(lines[-1]) + len(gap) + len(piece[0]) > width:
+            lines.append(" " * indent + piece[0])
+        else:
+            lines[-1] += gap + piece[0]
+    return "\n".join(lines)
 
 
 def count(value: int | None) -> str:

@@ -30,6 +30,7 @@ from typing import Any
 import typer
 
 from node.runtime.errors import unwritable_output
+from node.runtime.formatting import folded
 from protocol.core.visible import visible
 
 WIDTHS = (80, 200)
@@ -73,6 +74,14 @@ def screen_width(least: int = WIDTHS[0]) -> int:
 def say(text: str, *, nl: bool = True) -> None:
     """Print lines to standard output, made harmless. Everything that is not drawn goes through here."""
     typer.echo(visible(text), nl=nl)
+
+
+def say_folded(text: str) -> None:
+    """Print lines to standard output; on a terminal, break those that are longer than it is wide."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(folded(line, width) for line in text.split("\n"))
+    say(text)
 
 
 def say_drawn(text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from node.energy.machine_load import Load, follow_load
 from node.reports.model.report import Role
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
+from node.runtime.formatting import folded
 from node.runtime.loop_watch import spare_collections
 from node.runtime.safe_console import HarmlessConsole
 from node.runtime.shutdown import STOP_ON_EOF, STOPPED_EXIT_CODE, Stopped, stop_when_told
@@ -26,7 +27,7 @@ from node.state.owner_orders import Drain, OwnerRequests
 from node.ui.charts import clock
 from node.ui.full_screen import FullScreen
 from node.ui.keyboard import Keyboard, in_foreground
-from node.ui.live_view import ViewState
+from node.ui.live_view import Notice, ViewState
 from node.ui.log_lines import LogFile, LogFormat, LogLines, Stream
 from node.ui.look import Order
 from node.ui.plain_lines import PlainLines
@@ -77,20 +78,28 @@ class Terminal:
     """Whether what is said is printed. With JSON on standard output, it is a line of the log instead."""
     orders: OwnerRequests | None = None
     is_stopping: bool = False
+    printed: list[Notice] = field(default_factory=list)
+    """Notices that stand on the first screen as well. It begins with them, so they are not repeated at the end."""
 
     def say(self, text: str) -> None:
         """Print `text` as it is; if the view fills the terminal, on the first screen, and as a notice.
 
         Long lines stay whole, so that they can be copied.
         """
+        self._say(text, text)
+
+    def _say(self, text: str, shown: str) -> None:
+        """Print `shown`, and leave `text` in the logs and as a notice."""
         for log in self.logs:
             log.say(text)
         if self.screen is not None:
             first, _, more = text.strip().partition("\n")
             self.state.note(f"{first} (i shows all of it)" if more else first)
+            if not more:
+                self.printed.append(self.state.notices[-1])
         if self.speaks:
             with self.screen.printing() if self.screen is not None else nullcontext():
-                self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+                self.console.print(shown, highlight=False, markup=False, soft_wrap=True)
         for log in self.logs:
             log.update()
 
@@ -146,7 +155,8 @@ class Terminal:
 
         Call it when the live view is over: the text then stands below it, and stays in sight.
         """
-        self.say("\n".join(line for line in lines if line))
+        text = "\n".join(line for line in lines if line)
+        self._say(text, _on_lines(self.console, text))
         return STOPPED_EXIT_CODE
 
 
@@ -252,7 +262,7 @@ def open_terminal(
             refresh()  # shows the latest events before the caller prints more
     if screen is not None:
         terminal.screen = None
-        _say_last(console, state)
+        _say_last(terminal)
 
 
 def shows_pictures(console: rich.console.Console) -> bool:
@@ -272,10 +282,19 @@ def _keyboard() -> Keyboard | None:
     return Keyboard(0)
 
 
-def _say_last(console: rich.console.Console, state: ViewState) -> None:
-    """Print the newest notices, which the screen has taken with it."""
-    for notice in list(state.notices)[-LAST_NOTICES:]:
-        console.print(f"{clock(notice.at_s)} {notice.text}", highlight=False, markup=False, soft_wrap=True)
+def _say_last(terminal: Terminal) -> None:
+    """Print the newest notices that the screen has taken with it."""
+    taken = [notice for notice in terminal.state.notices if notice not in terminal.printed]
+    for notice in taken[-LAST_NOTICES:]:
+        text = _on_lines(terminal.console, f"{clock(notice.at_s)}  {notice.text}")
+        terminal.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _on_lines(console: rich.console.Console, text: str) -> str:
+    """Return `text` with its lines broken at words if `console` is a terminal."""
+    if not console.is_terminal:
+        return text
+    return "\n".join(folded(line, console.width) for line in text.split("\n"))
 
 
 def go_on(again: str) -> str:

@@ -15,7 +15,7 @@ from node.doctor.telling import to_json, to_text
 from node.doctor.verdict import conclude
 from node.runtime.errors import NodeError, RunError, UsageError, about_keys_of
 from node.runtime.events import Clock
-from node.runtime.stdout import complain, say
+from node.runtime.stdout import complain, say, say_folded
 
 
 async def doctor(invite: str, *, config: Path | None, state: Path | None, as_json: bool) -> int:
@@ -41,7 +41,10 @@ async def _examine(invite: str, config: Path | None, state: Path | None, *, as_j
         complain(f"Checking this machine and its connection to the swarm ({WHOLE_S:.0f} s at most)...")
     findings = await examine(word, settings, state=state)
     conclusion = conclude(findings)
-    say((to_json if as_json else to_text)(findings, conclusion))
+    if as_json:
+        say(to_json(findings, conclusion))
+    else:
+        say_folded(to_text(findings, conclusion))
     if conclusion.can_take_part:
         return 0
     return (UsageError if findings.is_usage else RunError).exit_code

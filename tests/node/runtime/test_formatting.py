@@ -34,3 +34,27 @@ def test_short_durations_are_told_apart(seconds: float, shown: str) -> None:
 )
 def test_hours_of_a_second_and_of_a_month(value: float, shown: str) -> None:
     assert words.in_hours(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("", ""),
+        ("short", "short"),
+        ("one two three four five six", "one two three four\nfive six"),
+        ("  an indented text goes on", "  an indented text\n  goes on"),
+        ("  1. a point goes on below", "  1. a point goes on\n     below"),
+        ("  label  a value of words", "  label  a value of\n         words"),
+        ("a word_that_is_longer_than_a_line", "a\nword_that_is_longer_than_a_line"),
+        ("then type `volery join x` here", "then type\n`volery join x` here"),
+        ("It is missing. Type: volery engines install vllm", "It is missing.\nType: volery engines install vllm"),
+    ],
+)
+def test_a_line_is_folded_at_words_and_commands_stay_whole(line: str, shown: str) -> None:
+    assert words.folded(line, 20) == shown
+
+
+def test_a_label_leaves_half_of_the_line() -> None:
+    assert words.folded("  a very long label  with a value of many words", 24) == (
+        "  a very long label\n            with a value\n            of many\n            words"
+    )

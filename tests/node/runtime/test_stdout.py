@@ -107,6 +107,26 @@ def test_what_is_shown_to_a_terminal_that_was_closed_is_dropped() -> None:
     assert running.returncode == 7
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_lines_are_folded_for_a_terminal_alone(is_terminal: bool) -> None:
+    program = "from node.runtime.stdout import say_folded; say_folded('one two three four five six')"
+    environment = {**os.environ, "COLUMNS": "20"}
+    command = [sys.executable, "-c", program]
+    if not is_terminal:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == "one two three four five six\n"
+        return
+    master, slave = os.openpty()
+    with subprocess.Popen(command, env=environment, stdout=slave) as running:
+        os.close(slave)
+        told = b""
+        while not told.endswith(b"six\r\n"):
+            told += os.read(master, 100)
+        assert told == b"one two three four\r\nfive six\r\n"
+    os.close(master)
+    assert running.returncode == 0
+
+
 def closing(which: str, command: str) -> list[str]:
     """A shell that starts this interpreter with some descriptors closed."""
     return ["sh", "-c", f'exec "$0" -c "$1" tasks {which}', sys.executable, command]

@@ -125,6 +125,29 @@ def test_what_is_said_while_the_screen_is_drawn_is_a_notice_as_well(
     os.close(master)
 
 
+def test_the_end_repeats_no_notice_and_breaks_lines_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "40")
+        with open_terminal(ViewState(role=Role.ROLLOUT), plain=False) as terminal:
+            terminal.say("Live page: http://127.0.0.1:1/")
+            terminal.state.note("a notice that is a little longer than a line")
+        terminal.say_stopped(
+            "Stopped. What the learner admitted stays counted.", "Its report: volery report " + 30 * "x"
+        )
+    told = os.read(master, 100_000).decode().rpartition("\x1b[?1049l")[2].splitlines()
+    os.close(master)
+    assert told == [
+        "00:00  a notice that is a little longer",
+        "       than a line",
+        "Stopped. What the learner admitted stays",
+        "counted.",
+        "Its report: volery report " + 30 * "x",
+    ]
+
+
 # Orders by key
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from shutil import which
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -30,7 +31,12 @@ INSTALLER_LABEL = "Installer"
 
 BRING_TORCH = frozenset({"learner", "lora", "transformers"})
 PICK_TORCH = "--torch-backend auto "
-"""uv takes the build of torch that suits the machine, instead of 3 GB of CUDA where there is no such GPU."""
+"""uv takes the build of torch that suits the machine, instead of 5 GB of CUDA where there is no such GPU."""
+
+CPU_TORCH = "--extra-index-url https://download.pytorch.org/whl/cpu "
+"""pip finds builds for CPUs there, and takes them before those of the usual index, which are for CUDA."""
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 
 UVX_FOLDERS = frozenset({"archive-v0", "environments-v2"})
 """Folders of uv's cache that hold the environments of uvx. They are gone when the cache is emptied."""
@@ -135,7 +141,9 @@ def line_for(extra: str, made: Installation) -> str:
     everything = made.extras | {extra}
     quoted = shlex.quote(requirement({extra}, made.source))
     python = shlex.quote(str(made.python))
-    pick = PICK_TORCH if extra in BRING_TORCH and sys.platform == "linux" else ""
+    picks = extra in BRING_TORCH and sys.platform == "linux"
+    pick = PICK_TORCH if picks else ""
+    index = CPU_TORCH if picks and not (NVIDIA_DRIVER.exists() or which("nvidia-smi")) else ""
     match made.way:
         case Way.INSTALLER:
             return _line_of_installer(made, " ".join(sorted(everything)))
@@ -145,14 +153,14 @@ def line_for(extra: str, made: Installation) -> str:
             wanted = shlex.quote(requirement(everything, made.source))
             return f"uvx {pick}--from {wanted} {shlex.join((NAME, *made.typed))}"
         case Way.PIPX:
-            return f"pipx runpip {NAME} install {quoted}"
+            return f"pipx runpip {NAME} install {index}{quoted}"
         case Way.CHECKOUT:
             script = _directory(made.source) / "tools" / "bootstrap.sh"
             return f"sh {shlex.quote(str(script))} {shlex.quote(str(made.prefix))} {extra}"
         case Way.UV:
             return f"uv pip install {pick}--python {python} {quoted}"
         case Way.PIP:
-            return f"{python} -m pip install {quoted}"
+            return f"{python} -m pip install {index}{quoted}"
 
 
 def _line_of_installer(made: Installation, extras: str) -> str:

@@ -51,7 +51,7 @@ def folded(line: str, width: int) -> str:
     lines, end = [""], 0
     for piece in _PIECES.finditer(line):
         gap, end = line[end : piece.start()], piece.end()
-        if lines[-1].strip() and len(lines[-1]) + len(gap) + len(piece[0]) > width:
+        if len(lines[-1] + gap) > indent and len(lines[-1] + gap + piece[0]) > width:
             lines.append(" " * indent + piece[0])
         else:
             lines[-1] += gap + piece[0]

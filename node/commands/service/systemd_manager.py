@@ -36,10 +36,12 @@ class Systemd:
 
     def require(self, spec: ServiceSpec) -> None:
         if not self.booted.is_dir():
+            words = _by_hand(spec)
+            invite = ", with your invite in place of INVITE" if "INVITE" in words else ""
             raise RunError(
                 "systemd does not run on this machine, and `volery service` knows no other service manager of Linux. "
                 "Use a container (docs/operate/containers.md), or let cron start it: type `crontab -e`, and add this "
-                f"line:\n  @reboot {' '.join(_by_hand(spec))}"
+                f"line{invite}:\n  @reboot {' '.join(words)}"
             )
         done = call("systemctl", "--user", "show-environment")
         if done.returncode:
@@ -95,9 +97,9 @@ class Systemd:
 
 
 def _by_hand(spec: ServiceSpec) -> list[str]:
-    """Return the words that start the same without a service. An invite is named, since none was written."""
-    invite = str(spec.state / INVITE_FILE)
-    return ["INVITE" if word == invite else shlex.quote(word) for word in spec.command]
+    """Return the words that start the same without a service, with INVITE for an invite that was not written."""
+    invite = spec.state / INVITE_FILE
+    return ["INVITE" if word == str(invite) and not invite.is_file() else shlex.quote(word) for word in spec.command]
 
 
 def systemd_release() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.installation.install_line import Installation, Way, line_for, look
+from node.installation.install_line import CPU_TORCH, Installation, Way, line_for, look
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -92,7 +92,19 @@ def test_uvx_is_given_the_same_command_again(site: Path, tmp_path: Path, monkeyp
 
 def test_pipx_adds_to_its_environment(site: Path, tmp_path: Path) -> None:
     (tmp_path / "pipx_metadata.json").write_text("{}")
-    assert line_for("learner", made(tmp_path)) == "pipx runpip volery install 'volery[learner]'"
+    assert line_for("tasks", made(tmp_path)) == "pipx runpip volery install 'volery[tasks]'"
+
+
+@pytest.mark.parametrize(("has_driver", "index"), [(True, ""), (False, CPU_TORCH)])
+def test_without_a_gpu_pip_takes_torch_for_cpus(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_driver: bool, index: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("node.installation.install_line.NVIDIA_DRIVER", tmp_path if has_driver else tmp_path / "none")
+    assert line_for("learner", made(tmp_path)) == f"/env/bin/python -m pip install {index}'volery[learner]'"
+    (tmp_path / "pipx_metadata.json").write_text("{}")
+    assert line_for("learner", made(tmp_path)) == f"pipx runpip volery install {index}'volery[learner]'"
 
 
 @pytest.mark.parametrize(

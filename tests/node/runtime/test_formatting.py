@@ -45,6 +45,7 @@ def test_hours_of_a_second_and_of_a_month(value: float, shown: str) -> None:
         ("  an indented text goes on", "  an indented text\n  goes on"),
         ("  1. a point goes on below", "  1. a point goes on\n     below"),
         ("  label  a value of words", "  label  a value of\n         words"),
+        ("  id     an_id_that_is_longer", "  id     an_id_that_is_longer"),
         ("a word_that_is_longer_than_a_line", "a\nword_that_is_longer_than_a_line"),
         ("then type `volery join x` here", "then type\n`volery join x` here"),
         ("It is missing. Type: volery engines install vllm", "It is missing.\nType: volery engines install vllm"),

@@ -25,6 +25,7 @@ from node.commands.service.manager import Advice
 from node.commands.service.managers import installed_services, manager_here
 from node.commands.service.systemd_manager import Systemd
 from node.commands.service.windows_manager import NotFromInside, WindowsTasks
+from node.config.invite_text import INVITE_FILE
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_or_create_key
 from protocol.core.identity import Keypair
@@ -198,10 +199,20 @@ def test_a_service_that_does_not_start_leaves_no_unit(home: Path, programs: Prog
 
 def test_without_systemd_the_refusal_says_what_to_use(home: Path) -> None:
     manager = Systemd(units=home / "units", booted=home / "absent")
-    with pytest.raises(RunError, match=r"container.*crontab -e.*\n  @reboot .*volery join INVITE --state"):
+    told = r"container.*crontab -e.*, with your invite in place of INVITE:\n  @reboot .*volery join INVITE --state"
+    with pytest.raises(RunError, match=told):
         install(plan_service(node()), manager)
     assert not (home / "units").exists()
     assert not (home / "volery").exists()
+
+
+def test_without_systemd_a_node_that_keeps_its_invite_is_started_with_it(home: Path) -> None:
+    plan = plan_service(node())
+    plan.spec.state.mkdir(parents=True)
+    (plan.spec.state / INVITE_FILE).write_text(TEXT)
+    told = rf"add this line:\n  @reboot .*volery join {plan.spec.state}/{INVITE_FILE} --state"
+    with pytest.raises(RunError, match=told):
+        install(plan, Systemd(units=home / "units", booted=home / "absent"))
 
 
 def test_a_manager_that_does_not_answer_is_explained(home: Path, programs: Programs) -> None:

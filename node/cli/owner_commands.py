@@ -181,12 +181,12 @@ def _order_limits(running: Mapping[Path, NodeStatus], wanted: Mapping[str, Value
 
 def _ordered_text(running: Mapping[Path, NodeStatus], wanted: Mapping[str, Value]) -> str:
     """Return what was ordered, how long it holds, and how to keep it."""
-    from node.config.live_limits import as_toml, kept
+    from node.config.live_limits import as_toml
     from node.state.owner_orders import LOOK_S
 
-    told = ", ".join(as_toml(key, value) for key, value in wanted.items())
-    lines = [f"{root}: {told}, within {LOOK_S:.0f} s and until the node ends." for root in running]
-    return "\n".join([*lines, *(kept(key, value) for key, value in wanted.items())])
+    changed = [f"  {as_toml(key, value)}" for key, value in wanted.items()]
+    lines = [f"{root}, within {LOOK_S:.0f} s and until the node ends:" for root in running]
+    return "\n".join([*lines, *changed, "To keep a change over a restart, make it in node.toml as well."])
 
 
 def _limits_text(root: Path, standing: NodeStatus) -> str:

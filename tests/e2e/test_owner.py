@@ -96,8 +96,13 @@ def test_the_limits_of_a_running_node_change_and_end_with_it(swarm: Swarm) -> No
     )
     told = swarm.machine.call("limits", node.state, "--hours", closed, "--upload-mbit", "50", "--quota-gb", "32")
     assert told.code == 0, told
-    assert "until the node ends" in told.out
-    assert f'To keep that, write [engine] hours = "{closed}" in node.toml.' in told.out
+    assert told.out.splitlines()[1:] == [
+        f'  [engine] hours = "{closed}"',
+        "  [network] upload_mbit = 50",
+        "  [store] quota_gb = 32",
+        "To keep a change over a restart, make it in node.toml as well.",
+    ]
+    assert told.out.splitlines()[0] == f"{node.state}, within 1 s and until the node ends:"
     wait_event(node, "hours_ended", learner, again_at=closed[:5])
     wait_doing(swarm, node, f"outside its hours, until {closed[:5]}")
     wait_for("all to be given back", lambda: not swarm.rows("SELECT 1 FROM leases WHERE status = 'open'"), learner)

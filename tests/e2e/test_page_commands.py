@@ -66,7 +66,6 @@ LEARN = "volery learn my-swarm"
 JOIN = "volery join my-swarm/state/invite"
 
 OWNER = [
-    "volery limits --upload-mbit 4",
     "volery limits --hours 22:00-07:00 --upload-mbit 4",
     "volery pause",
     "volery resume",

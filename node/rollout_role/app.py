@@ -155,6 +155,7 @@ class _Opening:
 
     async def engine(self, config: NodeConfig) -> PolicyEngine:
         """Open and return the engine that `config` names."""
+        self.events.emit("starting", doing="loading the engine, which takes longest the first time")
         opened = open_engine(
             config.engine,
             self.events,
@@ -181,6 +182,7 @@ class _Reached:
 async def _reach(opening: _Opening) -> _Reached:
     """Open the receipts and the network, and find the learner. Raises what opening does, and UsageError."""
     stack, invite, events = opening.stack, opening.invite, opening.events
+    events.emit("starting", doing="looking for the swarm")
     receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
     sums = await trio.to_thread.run_sync(receipts.sums)

@@ -268,7 +268,10 @@ LEARNER_EVENTS: Mapping[str, str] = {
         "`step` (the last one taken), `durable` (step of the newest checkpoint): somebody stops the learner. It "
         "first saves what is missing."
     ),
-    "starting": "`doing`: what the learner does, at a start or with a new trainer, before it publishes a version.",
+    "starting": (
+        "`doing`: what the learner does, at a start or with a new trainer, before it publishes a version; or what a "
+        "node does before it joins."
+    ),
     "trial_passed": "`seconds`, `tokens` (generated), `text`: the trial at the start succeeded.",
     "milestone_given_up": (
         "`directory`, `step`: the disk had no room for the next checkpoint, so this "

@@ -23,7 +23,7 @@ columns."""
 
 NOTHING = "-"
 
-_PIECES = re.compile(r"`[^`]*`\S*|(?:Type|Its report|To install one): .*|\S+")
+_PIECES = re.compile(r"`[^`]*`\S*|(?:Type|Its report|Anybody can check it): .*|\S+")
 """What `folded` keeps whole: a command between backquotes, one that ends the line, and a word."""
 
 _LABEL = re.compile(r" *\S+(?: \S+)* {2,}")

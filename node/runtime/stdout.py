@@ -76,12 +76,12 @@ def say(text: str, *, nl: bool = True) -> None:
     typer.echo(visible(text), nl=nl)
 
 
-def say_folded(text: str) -> None:
+def say_folded(text: str, *, nl: bool = True) -> None:
     """Print lines to standard output; on a terminal, break those that are longer than it is wide."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = "\n".join(folded(line, width) for line in text.split("\n"))
-    say(text)
+    say(text, nl=nl)
 
 
 def say_drawn(text: str) -> None:

@@ -86,7 +86,7 @@ class ViewState:
 
     Args:
         is_open: whether the learner has published a version since its trainer was last loaded.
-        start_phase: what the learner does while it is not open.
+        start_phase: what the learner does while it is not open, or a node before it has joined.
         began_s: when the program began, by the monotonic clock.
         utilisation: fraction of the learner's time that was spent in training steps.
         waiting: fraction of the learner's time that was spent waiting for rollouts.

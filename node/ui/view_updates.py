@@ -142,6 +142,8 @@ def apply(state: ViewState, event: str, fields: Fields) -> None:
     _follow_node(state, event, fields)
     if event in ("learner_unreachable", "turned_away", "finished"):
         state.activity = event.replace("_", " ")
+    elif event == "starting" and state.role is not Role.LEARNER:
+        state.activity = state.start_phase
     elif event in NEWS_OF_WORK or (state.role is Role.LEARNER and state.activity != "finished"):
         state.activity = _activity(state)
     if sentence := sentence_of(state, event, fields):

@@ -23,6 +23,7 @@ from node.reports.text.tables import FILE_WIDTH
 from node.runtime.atomic_files import write_whole, writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
+from node.runtime.formatting import counted
 from node.runtime.stdout import is_screen, screen_width
 from node.state.locate import find_place
 from protocol.core.errors import PeerError
@@ -62,7 +63,7 @@ def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) 
         count = _write(out, write_lines(head, kept.lines(who, proofs=proofs)))
     if count == 2:
         return f"Wrote {out}. It states nothing, because there are no receipts yet."
-    return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
+    return f"Wrote {out}: {counted(count - 2, 'line')}. Anybody can check it: volery receipts verify {out}"
 
 
 def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
@@ -78,7 +79,7 @@ def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
     head, authority = head_of(place)
     lines = reputation_lines(place, authority, now_ms=Clock.now_ms(), peer=who)
     _write(out, write_lines(head, lines))
-    return f"Wrote {out}: {len(lines)} peer(s). Anybody can check it: volery reputation verify {out}"
+    return f"Wrote {out}: {counted(len(lines), 'peer')}. Anybody can check it: volery reputation verify {out}"
 
 
 def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Answer:

@@ -145,7 +145,11 @@ def receipts_text(
     if records:
         lines = fitted(RECORDS, [row for one, trained in rows for row in _record_rows(one, trained)], sys.maxsize)
         return "\n".join(lines) + "\n"
-    return "\n".join(fitted(LISTED, [_receipt_row(one, trained) for one, trained in rows], width)) + "\n"
+    table = [LISTED, *(_receipt_row(one, trained) for one, trained in rows)]
+    if len({one.peer for one, _ in rows}) == 1 and not is_one(table[0], table[1:], width):
+        place = LISTED.index("peer")  # a node knows who it is
+        table = [(*row[:place], *row[place + 1 :]) for row in table]
+    return "\n".join(fitted(table[0], table[1:], width)) + "\n"
 
 
 def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]]) -> str:

@@ -268,6 +268,15 @@ def test_a_node_shows_all_its_traffic_and_how_much_of_it_are_chunks() -> None:
     assert "3 MiB sent, 2 MiB received, of which model chunks 0 B up, 1 MiB down" in text_of(state, 120)
 
 
+def test_a_node_says_what_it_does_before_it_has_joined() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    apply(state, "starting", {"doing": "loading the engine"})
+    assert status_line(state) == "starting: loading the engine"
+    assert "starting: loading the engine" in text_of(state, 120)
+    apply(state, "joined", {})
+    assert state.activity == "at work"
+
+
 def test_a_node_that_comes_again_counts_this_start_and_all_starts() -> None:
     state = ViewState(role=Role.ROLLOUT)
     receipt = {"admitted": 12, "refused": 0, "tokens": 3000, "lease": "x"}

@@ -286,21 +286,21 @@ say_next() { # say_next STATUS: what doctor has found
         to_type "$VOLERY doctor"
         return
     fi
+    say "ready."
+    if [ "$VOLERY" != volery ]; then
+        say "So that \`volery\` is found, in this terminal and in new ones:"
+        to_type "$(quoted "$UV") tool update-shell; export PATH=$(quoted "$(dirname "$volery")"):\"\$PATH\""
+    fi
     case " $extras " in
         *' learner '*)
-            say "ready. To start a small swarm on this machine:"
-            to_type "$VOLERY init my-swarm --example reverse"
-            say "To join a swarm, with the invite that its operator gave you:" ;;
-        *) say "ready. Next, with the invite that the operator gave you:" ;;
+            say "To start a small swarm on this machine:"
+            to_type "volery init my-swarm --example reverse" ;;
     esac
-    to_type "$VOLERY join INVITE"
-    if [ "$VOLERY" != volery ]; then
-        say "To type \`volery\` alone, in new terminals:"
-        to_type "$(quoted "$UV") tool update-shell"
-    fi
+    say "To join a swarm, with the invite that its operator gave you:"
+    to_type "volery join INVITE"
     if has_nvidia && [ "$with_vllm" = no ] && [ "$(uname -s)" = Linux ]; then
         say "On this machine's GPU, vLLM is several times as fast (10 GB more):"
-        to_type "$VOLERY engines install vllm"
+        to_type "volery engines install vllm"
     fi
 }
 

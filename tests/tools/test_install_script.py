@@ -228,8 +228,12 @@ def test_uv_is_fetched_where_there_is_none_and_commands_are_told_with_their_plac
     done = run(stub, VOLERY_UV=f"file://{stub}/uv-installer.sh")
     assert done.returncode == 0, done.stderr
     place = f"{stub}/home/.local/bin"
-    assert f"    {place}/volery join INVITE\n" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"    {place}/uv tool update-shell"
+    assert done.stdout.splitlines()[-4:] == [
+        "volery: So that `volery` is found, in this terminal and in new ones:",
+        f'    {place}/uv tool update-shell; export PATH={place}:"$PATH"',
+        "volery: To join a swarm, with the invite that its operator gave you:",
+        "    volery join INVITE",
+    ]
 
 
 @pytest.mark.parametrize("installer", ["file:///nowhere/uv.sh", "file:///dev/null"])
@@ -243,7 +247,7 @@ def test_without_uv_it_ends_with_the_place_that_explains_how_to_get_it(stub: Pat
 def test_a_learner_reads_how_to_start_a_swarm(stub: Path) -> None:
     told = run(stub, "learner").stdout.splitlines()
     line = "    volery init my-swarm --example reverse"
-    assert told[-4:-2] == ["volery: ready. To start a small swarm on this machine:", line]
+    assert told[-5:-2] == ["volery: ready.", "volery: To start a small swarm on this machine:", line]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +308,11 @@ def test_a_home_with_spaces_is_quoted_where_it_is_to_be_typed(stub: Path) -> Non
     program(place / "volery", VOLERY)
     uv = (stub / "bin" / "uv").read_text().replace('"$STUB/bin"', f'"{place}"')
     program(stub / "bin" / "uv", uv)
-    line = run(stub).stdout.split("gave you:\n")[1].splitlines()[0]
-    assert shlex.split(line) == [f"{place}/volery", "join", "INVITE"]
+    line = run(stub).stdout.split("new ones:\n")[1].splitlines()[0]
+    script = f"uv() {{ :; }}; {line}; exec volery --version"
+    done = subprocess.run(["sh", "-c", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.stdout == "volery 9.9\n", done.stderr
+    assert shlex.split(line)[-1] == f"PATH={place}:$PATH"
 
 
 def test_a_script_that_was_cut_off_does_nothing(stub: Path) -> None:

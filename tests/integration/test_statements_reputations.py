@@ -67,7 +67,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_exported_verifies_and_says_what_the_report_says(state: Path) -> None:
     told = volery("reputation", "export", state, "--out", "all.jsonl")
     assert (told.code, told.err) == (0, "")
-    assert "2 peer(s). Anybody can check it: volery reputation verify all.jsonl" in told.out
+    assert "2 peers. Anybody can check it: volery reputation verify all.jsonl" in told.out
     checked = volery("reputation", "verify", "all.jsonl", "--operator", OPERATOR.peer_id, "--json")
     assert checked.code == 0
     found = {one["peer"]: one for one in json.loads(checked.out)["reputations"]}

@@ -4,13 +4,15 @@ Invariants:
 
 - One call at a time dials a peer; others wait for its result.
 - Only the peer that the caller named is dialled.
-- Every failure is reported.
+- Every failure is reported; those with the same reason are told together.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -93,7 +95,7 @@ class Dialler:
                     attempts += [partial(self._through, circuits, named_by_others) for circuits in relays.values()]
                     failures = await race(attempts)
                     if failures and self._host.open_connection(wanted) is None:
-                        raise DialFailed("; ".join(failures))
+                        raise DialFailed(_together(failures))
         finally:
             if not lock.statistics().tasks_waiting:
                 self._dialling.pop(wanted, None)
@@ -105,9 +107,9 @@ class Dialler:
             with trio.fail_after(DIAL_TIMEOUT_S):
                 return await self._connect(wanted, address, named_by_others)
         except trio.TooSlowError:
-            return f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s"
+            return _failure(address, f"no answer within {DIAL_TIMEOUT_S:.0f} s")
         except (OSError, UnicodeError) as error:  # UnicodeError: from a name that no resolver accepts
-            return f"{address}: {error}"
+            return _failure(address, _said(error))
 
     async def _connect(self, wanted: PeerId, address: Address, named_by_others: bool) -> str:
         """Do the same without a timeout. Raises OSError, and UnicodeError for a name that does not resolve."""
@@ -115,7 +117,9 @@ class Dialler:
         if named_by_others:
             found = [one for one in found if self._may_dial(one)]
             if not found:
-                return f"{address}: leads into a private network, where addresses that others named are not dialled"
+                return _failure(
+                    address, "leads into a private network, where addresses that others named are not dialled"
+                )
         return "; ".join(await race([partial(self._connect_to, wanted, one, address) for one in found]))
 
     async def _connect_to(self, wanted: PeerId, found: Address, address: Address) -> str:
@@ -125,7 +129,7 @@ class Dialler:
             except BothDialled:
                 await self._connect_again(wanted, found)
         except (OSError, HandshakeFailed) as error:
-            return f"{address}: {error}"
+            return _failure(address, _said(error))
         return ""
 
     async def _connect_again(self, wanted: PeerId, found: Address) -> None:
@@ -138,6 +142,27 @@ class Dialler:
             await self._host.unless_met(wanted, partial(trio.sleep, CROSSED_S))
         if not self._host.is_met(wanted):
             await self._host.connect(wanted, found, leaves=Leaves.ANEW)
+
+
+def _failure(address: Address, why: str) -> str:
+    """Return why an address cannot be reached. Who should answer there is known to whoever dials."""
+    return f"{replace(address, peer=None)}: {why}"
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without the address, which a system's error may name in a form of its own."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)
+
+
+def _together(failures: Sequence[str]) -> str:
+    """Return all failures, those with the same reason together."""
+    where: dict[str, list[str]] = {}
+    for failure in "; ".join(failures).split("; "):
+        address, _, why = failure.partition(": ")
+        where.setdefault(why, []).append(address)
+    return "; ".join(f"{', '.join(dict.fromkeys(found))}: {why}".rstrip(": ") for why, found in where.items())
 
 
 async def _resolve(address: Address) -> list[Address]:

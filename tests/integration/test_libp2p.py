@@ -7,10 +7,11 @@ import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
@@ -668,6 +669,26 @@ async def test_a_name_that_no_resolver_takes_is_a_dial_that_failed(name: str) ->
     async with open_libp2p(SEED_A, []) as host:
         with pytest.raises(DialFailed, match="/tcp/1"):
             await host.dial([f"/dns/{name}/tcp/1/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"])
+
+
+@pytest.mark.trio
+async def test_addresses_that_fail_alike_are_told_together(closed_ports: Sequence[int]) -> None:
+    one, other = closed_ports
+    peer = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
+    async with open_libp2p(SEED_A, []) as host:
+        with pytest.raises(DialFailed) as caught:
+            await host.dial([f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}" for port in (one, other)])
+    assert str(caught.value) == f"/ip4/127.0.0.1/tcp/{one}, /ip4/127.0.0.1/tcp/{other}: Connection refused"
+
+
+@pytest.fixture
+def closed_ports() -> Sequence[int]:
+    """Two ports on which nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 @pytest.mark.trio

@@ -6,14 +6,20 @@ Bars:
 - first_paint_s, at most 1: from the address to the first paint, the page's server running; median of the repetitions.
 - lag_s, at most 2: from an event in the log to the changed element in Chromium; the longest of all.
 - watchers_10_core_pct, at most 5: the share of a core that the page's server uses with ten watchers.
-- growth_24h_mib, at most 2: how much the memory of the page's feed grows in 24 hours of events, of which the first two
-  are left out. 2 MiB are its noise: the allocator's pages.
+- growth_24h_mib, at most 2: how much what the page's feed holds grows in 24 hours of events, of which the first two are
+  left out, as Python counts it. `process_growth_24h_mib` is that of the process, with the allocator's gaps.
+- browser_growth_24h_mib, at most 1, and browser_growth_24h_nodes, at most 500: how much the objects and the nodes of
+  the page grow in a Chromium that shows these 24 hours, a change every 30 s of them, and in which somebody opens a
+  peer, a plot's numbers and a search each hour. `noise_mib` and
+  `noise_nodes` are the error of their slopes.
+- scroll_task_ms, at most 100: the longest task while 1000 peers are scrolled and the run goes on. People notice what
+  takes longer (Google's RAIL model). Tasks below 50 ms are not counted (W3C, Long Tasks), so 0 is none.
 
 `cold_s` is told beside them: the first paint if no server runs yet, so that the browser's connection starts one.
 
 The run: a step and a version a second for an hour, 20 peers, and it goes on meanwhile. The page's server is the program
 that operators run; its door, the browser and the run's writer share this machine's cores with it. The day's events are
-replayed at once, through a log that is rotated.
+replayed at once, through a log that is rotated, and for the browser as fast as it shows them.
 """
 
 from __future__ import annotations
@@ -21,21 +27,26 @@ from __future__ import annotations
 import gc
 import http.client
 import json
+import math
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import msgspec
 import psutil
 import trio
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
+from benchmarks.harness import ROOT, Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
+from benchmarks.live import page_day
+from benchmarks.live.browser import Held, Scrolled, chromium
 from benchmarks.live.hour_of_run import LedgerWriter, LogWriter, events_at, peer_of
 from node.commands.page.feed import Feed
 from node.runtime.events import EventLog
@@ -45,6 +56,7 @@ from node.web.door import PageDoor
 from node.web.terms import PageTerms
 
 FIRST_KB, FIRST_PAINT_S, LAG_S, CORE_PCT, GROWTH_MIB = 200.0, 1.0, 2.0, 5.0, 2.0
+BROWSER_MIB, BROWSER_NODES, TASK_MS = 1.0, 500.0, 100.0
 REPS = 5
 HOUR_S, DAY_S = 3600, 86_400
 PEERS, WATCHERS = 20, 10
@@ -54,6 +66,12 @@ SPAN_S = 180.0
 
 RENDER_S = 10
 """Seconds of the day between two renderings. Each is one that a watcher would be sent."""
+
+CROWD, CROWD_S = 1000, 60
+"""Peers of the run whose table is scrolled, and the seconds that it has gone on for."""
+
+SCROLL_S = 10.0
+"""Seconds for the way down to the last of 1000 peers and up again."""
 
 SETTLED_H = 2
 """Hours of the day that are left out of the slope: rates, notices and the pace fill up meanwhile."""
@@ -85,7 +103,11 @@ def claim() -> int:
                 lags = measured_lag(browser, url, state)
                 share = measured_share(url, given.span)
         hours = replayed(root)
-    growth = slope(hours[SETTLED_H:]) * 24
+        with running(root / "crowd", peers=CROWD, seconds=CROWD_S) as state:
+            rolled = measured_scroll(found, state)
+        held = measured_day(found, root / "browser")[SETTLED_H:]
+    growth, process_growth = (slope([one[kind] for one in hours[SETTLED_H:]]) * 24 for kind in (0, 1))
+    heaps, nodes = [one.heap_mib for one in held], [float(one.nodes) for one in held]
     say(
         table(
             ["", "measured"],
@@ -95,8 +117,17 @@ def claim() -> int:
                 ["first paint, no server running [s]", f"{number(statistics.median(cold))} (to {number(max(cold))})"],
                 ["from event to screen [s]", f"{number(statistics.median(lags))} (to {number(max(lags))})"],
                 ["share of a core with ten watchers [%]", number(share)],
-                ["memory of the feed after 24 hours [MiB]", number(hours[-1], 1)],
-                ["its growth in 24 hours [MiB]", number(growth)],
+                ["memory of the feed's process after 24 hours [MiB]", number(hours[-1][1], 1)],
+                ["its growth in 24 hours [MiB]", number(process_growth)],
+                ["growth of what it holds in 24 hours [MiB]", number(growth)],
+                ["memory of the page in a browser [MiB]", number(heaps[-1], 1)],
+                [
+                    "its growth in 24 hours [MiB]",
+                    f"{number(slope(heaps) * 24)} (error {number(slope_error(heaps) * 24)})",
+                ],
+                ["growth of its nodes in 24 hours", f"{slope(nodes) * 24:.0f} (error {slope_error(nodes) * 24:.0f})"],
+                ["longest task while 1000 peers are scrolled [ms]", number(rolled.longest_task_ms, 0)],
+                ["99 of 100 frames meanwhile [ms]", number(frame_ms(rolled), 0)],
             ],
         )
     )
@@ -106,8 +137,20 @@ def claim() -> int:
         Bar(name="lag_s", value=max(lags), at_most=LAG_S),
         Bar(name="watchers_10_core_pct", value=share, at_most=CORE_PCT),
         Bar(name="growth_24h_mib", value=growth, at_most=GROWTH_MIB),
+        Bar(name="browser_growth_24h_mib", value=slope(heaps) * 24, at_most=BROWSER_MIB),
+        Bar(name="browser_growth_24h_nodes", value=slope(nodes) * 24, at_most=BROWSER_NODES),
+        Bar(name="scroll_task_ms", value=rolled.longest_task_ms, at_most=TASK_MS),
     ]
-    figures = {"cold_s": statistics.median(cold), "lag_median_s": statistics.median(lags), "feed_mib": hours[-1]}
+    figures = {
+        "cold_s": statistics.median(cold),
+        "lag_median_s": statistics.median(lags),
+        "feed_mib": hours[-1][1],
+        "process_growth_24h_mib": process_growth,
+        "browser_mib": heaps[-1],
+        "noise_mib": slope_error(heaps) * 24,
+        "noise_nodes": slope_error(nodes) * 24,
+        "frame_p99_ms": frame_ms(rolled),
+    }
     return conclude("page", bars, figures)
 
 
@@ -115,27 +158,27 @@ def claim() -> int:
 
 
 @contextmanager
-def running(state: Path) -> Iterator[Path]:
-    """Write an hour of a run, and let it go on until the block ends."""
+def running(state: Path, *, peers: int = PEERS, seconds: int = HOUR_S) -> Iterator[Path]:
+    """Write the first seconds of a run, an hour of them, and let it go on until the block ends."""
     state.mkdir(parents=True)
-    peers = [peer_of(place) for place in range(PEERS)]
-    began = time.time() - HOUR_S
-    log, ledger = LogWriter(state / "events.jsonl"), LedgerWriter(state / "ledger.sqlite", round(1000 * began), peers)
+    keys = [peer_of(place) for place in range(peers)]
+    began = time.time() - seconds
+    log, ledger = LogWriter(state / "events.jsonl"), LedgerWriter(state / "ledger.sqlite", round(1000 * began), keys)
     ended = Event()
 
     def write(second: int) -> None:
         ledger.write(second)
-        log.write(began + second, events_at(second, peers))
+        log.write(began + second, events_at(second, keys))
 
     def go_on() -> None:
-        second = HOUR_S
+        second = seconds
         ledger.open()
         while not ended.wait(max(0.0, began + second - time.time())):
             write(second)
             second += 1
         ledger.ledger.close()
 
-    for second in range(HOUR_S):
+    for second in range(seconds):
         write(second)
     ledger.ledger.close()
     (state / "invite").write_text("volery1" + "A" * 300, encoding="ascii")
@@ -234,7 +277,8 @@ OBSERVE = """() => {
       if (!(one.textContent in window.seen)) window.seen[one.textContent] = Date.now() / 1000;
     }
   };
-  new MutationObserver(look).observe(document.getElementById("main"), { childList: true, subtree: true });
+  const all = { childList: true, characterData: true, subtree: true };
+  new MutationObserver(look).observe(document.getElementById("main"), all);
 }"""
 
 
@@ -282,8 +326,11 @@ def measured_share(url: str, span_s: float) -> float:
     return 100 * (after.user + after.system - before.user - before.system) / took
 
 
-def replayed(root: Path) -> list[float]:
-    """Return the memory of a feed, in MiB, after each hour of a day's events. It runs as a process of its own."""
+def replayed(root: Path) -> list[tuple[float, float]]:
+    """Return what a feed holds, and the memory of its process, in MiB, after each hour of a day's events.
+
+    It runs as a process of its own.
+    """
     directory = root / "day"
     directory.mkdir()
     say("replaying a day")
@@ -295,12 +342,12 @@ def replayed(root: Path) -> list[float]:
     )
     if done.returncode:
         raise BenchmarkError(f"the day could not be replayed:\n{done.stderr[-2000:]}")
-    hours: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return hours
+    return [(held, process) for held, process in json.loads(done.stdout.splitlines()[-1])]
 
 
-def replay(directory: Path) -> list[float]:
+def replay(directory: Path) -> list[tuple[float, float]]:
     """Replay a day here."""
+    tracemalloc.start()
     peers = [peer_of(place) for place in range(PEERS)]
     terms = PageTerms(socket=0, kind="learner", title="a swarm", state=str(directory), token=TOKEN, public=True)
     began, log = time.time() - DAY_S, LogWriter(directory / "events.jsonl")
@@ -312,7 +359,8 @@ def replay(directory: Path) -> list[float]:
             trio.run(_catch_up, feed)
         if second % HOUR_S == HOUR_S - 1:
             gc.collect()
-            memory.append(psutil.Process().memory_info().rss / 2**20)
+            held, _ = tracemalloc.get_traced_memory()
+            memory.append((held / 2**20, psutil.Process().memory_info().rss / 2**20))
     return memory
 
 
@@ -324,9 +372,71 @@ async def _catch_up(feed: Feed) -> None:
     feed.catch_up()
 
 
+# What a browser holds, and how busy it is
+
+
+def measured_scroll(program: str, state: Path) -> Scrolled:
+    """Return what scrolling the run's peers takes."""
+    say(f"scrolling {CROWD} peers")
+    with served(state) as url, chromium(program) as browser:
+        browser.open(f"{url}#token={TOKEN}", f"document.querySelector('#live-peers[aria-rowcount=\"{CROWD + 1}\"]')")
+        return browser.scroll(SCROLL_S)
+
+
+def measured_day(program: str, state: Path) -> list[Held]:
+    """Return what the page holds after each hour of the day."""
+    say("showing a day to a browser")
+    state.mkdir()
+    held = []
+    with showing_day(state) as url, chromium(program) as browser:
+        browser.open(f"{url}#token={TOKEN}", "document.querySelector('html.may-change #head')")
+        browser.show(FIRST_CHANGES)
+        for hour in range(DAY_S // HOUR_S):
+            browser.use(hour)
+            browser.show(HOUR_S // page_day.RENDER_S)
+            held.append(browser.held())
+    return held
+
+
+FIRST_CHANGES = 2
+"""Changes before the day's first hour: what somebody opens is there by then."""
+
+
+@contextmanager
+def showing_day(state: Path) -> Iterator[str]:
+    """Serve the page of a day's events, and yield its address."""
+    with open_listener(Listen(host="127.0.0.1", port=0)) as listener:
+        terms = PageTerms(socket=listener.fileno(), kind="learner", title="a swarm", state=str(state), token=TOKEN)
+        argv = [sys.executable, "-m", "benchmarks.live.page_day"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=(listener.fileno(),), cwd=ROOT) as server:
+            try:
+                assert server.stdin is not None
+                server.stdin.write(msgspec.json.encode(terms) + b"\n")
+                server.stdin.flush()
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            finally:
+                server.kill()
+
+
+def frame_ms(rolled: Scrolled) -> float:
+    """Return the milliseconds that 99 of 100 frames took at most."""
+    return statistics.quantiles(rolled.frames_ms, n=100)[-1]
+
+
 def slope(hourly: list[float]) -> float:
     """Return how much the values grow from one to the next, by least squares."""
     return statistics.linear_regression(range(len(hourly)), hourly).slope
+
+
+def slope_error(hourly: list[float]) -> float:
+    """Return the standard error of that slope, from how far the values are from the line."""
+    places = range(len(hourly))
+    line = statistics.linear_regression(places, hourly)
+    squares = sum(
+        (value - line.intercept - line.slope * place) ** 2 for place, value in zip(places, hourly, strict=True)
+    )
+    spread = sum((place - statistics.fmean(places)) ** 2 for place in places)
+    return math.sqrt(squares / (len(hourly) - 2) / spread)
 
 
 if __name__ == "__main__":

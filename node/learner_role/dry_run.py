@@ -369,11 +369,15 @@ def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
     for mbit in dict.fromkeys([cap] if cap is not None else LINES_MBIT):
         first, version = (8 * size / (mbit * 1e6) for size in (footprint.first, footprint.version))
         then = (
-            f"the next adapter in {words.seconds(version)}"
+            f"the next adapter in {_briefly(version)}"
             if footprint.frozen
-            else f"a patch in about {words.seconds(version * PATCH_SHARE)}"
+            else f"a patch in about {_briefly(version * PATCH_SHARE)}"
         )
-        yield f"At {mbit:g} Mbit/s, the learner sends a version in {words.seconds(first)}, {then}."
+        yield f"At {mbit:g} Mbit/s, the learner sends a version in {_briefly(first)}, {then}."
+
+
+def _briefly(seconds: float) -> str:
+    return words.seconds(seconds) if seconds >= 0.001 else "less than a millisecond"
 
 
 def _count(parameters: int) -> str:

@@ -200,6 +200,11 @@ class ViewState:
             peer.rate.sample(now_s, peer.admitted)
 
     @property
+    def publishes(self) -> bool:
+        """Whether new versions are published; the operator may hold them back."""
+        return bool(self.settings.get("publish", 1))
+
+    @property
     def sum(self) -> str:
         """How many rollouts were judged since the program started, as a part of a sentence."""
         return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} rejected"

@@ -14,6 +14,7 @@ from typing import Any
 from node.reports.model.report import Role
 from node.runtime.events import EventLog, Fields
 from node.runtime.formatting import counted
+from node.state.operator_orders import setting_words
 from node.ui.live_view import ViewState
 from protocol.accounting.rank import Rank
 from protocol.core.ids import short
@@ -47,7 +48,7 @@ SENTENCES: Mapping[str, str] = {
     "evaluated_task": "version {version}, {task}: greedy {greedy}, sampled {sampled}",
     "evaluated": "version {version}: greedy {greedy}, sampled {sampled}",
     "period_changed": "{reason}",
-    "setting_changed": "{key} is {value} from now on, by order through {by}",
+    "setting_changed": "from now on {now}, by order through {by}",
     "limit_changed": "{key} is {value} until this node ends, by order through {by}",
     "stop_ordered": "the operator ordered a stop, through {by}",
     "window_changed": "the operator changed the staleness window: S = {staleness}",
@@ -157,10 +158,10 @@ def sentence_of(state: ViewState, event: str, fields: Fields) -> str:
     """Return what people read of an event, which `state` has taken; "" if they do not hear of it."""
     if not (sentence := _sentence(event, fields)):
         return ""
-    known: Fields = {}
+    known: dict[str, Any] = {"now": setting_words(fields.get("key"), fields.get("value"))}
     if "{called}" in sentence and "peer" in fields:
         peer = state.peer(fields["peer"])
-        known = {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}
+        known |= {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}
     return _Words().vformat(sentence, (), {**fields, **known})
 
 
@@ -209,7 +210,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
         case "setting_changed", {"key": key, "value": value}:
             state.settings[key] = value
         case "starting", {"doing": doing}:
-            state.start_phase = f"starting: {doing}"
+            state.start_phase = doing if doing.startswith("starting") else f"starting: {doing}"
         case "incarnation_began", {"step": step}:
             state.step = step
             state.first_step = step if state.first_step is None else state.first_step
@@ -291,7 +292,9 @@ def _activity(state: ViewState) -> str:
         return "draining" if state.draining else state.resting or "at work"
     if not state.is_open:
         return state.start_phase
-    return "waiting for nodes" if state.batch and not state.has_peers else "at work"
+    if state.batch and not state.has_peers:
+        return "waiting for nodes"
+    return "at work" if state.publishes else "at work, new versions are held back"
 
 
 def _sentence(event: str, fields: Fields) -> str:

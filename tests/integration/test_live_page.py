@@ -21,6 +21,7 @@ from node.commands.page.orders import MAX_ORDER_BYTES
 from node.commands.page.parts.peers import MOST_ROWS
 from node.runtime.events import EventLog
 from node.state.keys import load_or_create_key
+from node.state.operator_orders import Change, OperatorDecisions, read_order
 from node.state.owner_orders import LimitOrders, read_limit
 from node.web import address
 from node.web.address import Listen, open_listener
@@ -342,13 +343,25 @@ def test_what_is_no_order_is_told_and_changes_nothing(page: LivePage, learner_st
     wrong: tuple[bytes | dict[str, object], ...] = (
         b"", b"{", b"\xff", b"[" * 9000, {}, {"order": "destroy"}, {"order": "ban"}, {"order": "ban", "peer": ""},
         {"order": "ban", "peer": 3}, {"order": "ban", "peer": "nobody here"}, {"order": "pause"},
-        {"order": "ban", "peer": ALPHA, "surplus": 1},
+        {"order": "ban", "peer": ALPHA, "surplus": 1}, {"order": "change", "key": "staleness", "value": 0},
+        {"order": "change", "key": "learning_rate", "value": 5}, {"order": "change", "key": "seed", "value": 5},
     )  # fmt: skip
     for body in wrong:
         status, text = order(page, body, **BEARER)
         assert status == 422, body
         assert json.loads(text)["error"]
     assert sorted(learner_state.rglob("*")) == before
+
+
+def test_a_change_is_told_in_words_and_left_for_the_learner(tmp_path: Path) -> None:
+    rich_report(tmp_path / "ledger.sqlite")
+    with serving(tmp_path) as page:
+        status, text = order(page, {"order": "change", "key": "staleness", "value": 4}, **BEARER)
+        assert (status, json.loads(text)["told"]) == (
+            200, "Within a second, the staleness window is S = 4; a notice says when.",
+        )  # fmt: skip
+    (left,) = OperatorDecisions(tmp_path).waiting()
+    assert read_order(left) == Change(key="staleness", value=4, by="the live page")
 
 
 def test_too_much_is_not_read(page: LivePage) -> None:

@@ -15,6 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
+from learner.ledger.ledger import Ledger
 from node.commands.page.parts.peers import FIRST_ROWS
 from node.config.live_limits import SECTIONS, with_limit
 from node.config.node_config import NodeConfig
@@ -23,9 +24,11 @@ from node.runtime.events import EventLog
 from node.state.keys import load_or_create_key
 from node.state.owner_orders import LimitOrders, read_limit
 from node.state.status_file import NodeStatus, StatusFile
+from protocol.core.ids import PolicyVersion
+from protocol.work import Rule
 from tests.integration.test_live_page import FAST, begin, events_of
 from tests.node.reports.html.test_document import own
-from tests.support.ledgers import ALPHA
+from tests.support.ledgers import ALPHA, SWARM, Story
 from tests.support.live_page import TOKEN, WAIT_S, LivePage, serving
 from tests.support.page_stories import NAMES, crowd, rich_report
 from tests.support.statements import GENESIS
@@ -367,6 +370,20 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield Run(tmp_path, served)
 
 
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Run]:
+    """The same of a learner with a swarm.toml, whose settings may change."""
+    (tmp_path / "swarm.toml").write_text(
+        '[swarm]\nname = "a swarm"\n[model]\ndirectory = "model"\n[task]\nspec = "reverse"\n[learn]\nsteps = 100\n',
+        encoding="utf-8",
+    )
+    rich_report(tmp_path / "ledger.sqlite")
+    begin(tmp_path).close()
+    with serving(tmp_path, before=FAST, config=str(tmp_path / "swarm.toml")) as served:
+        served.wait_for('value="staleness"')
+        yield Run(tmp_path, served)
+
+
 def test_changes_reach_the_screen(look: Open, run: Run) -> None:
     page = ready(look(run.served).page)
     run.step(7)
@@ -563,3 +580,97 @@ def test_receipts_are_downloaded_with_the_token_that_a_link_cannot_carry(look: O
             page.get_by_role("link", name="Receipts", exact=True).last.click()
         assert got.value.suggested_filename == "receipts.jsonl"
         assert len(Path(got.value.path()).read_bytes().splitlines()) > 2
+
+
+# What is kept, and what is not
+
+
+def test_elements_stay_when_a_part_changes(look: Open, run: Run) -> None:
+    """Chromium keeps something of each <thead> that was ever shown, so a day of new ones would fill it."""
+    page = ready(look(run.served).page)
+    page.evaluate(
+        "document.querySelectorAll('#main thead, #main tfoot, #main svg').forEach((one) => { one.kept = 1; })"
+    )
+    count = "[...document.querySelectorAll('#main thead, #main tfoot, #main svg')].filter((one) => !one.kept).length"
+    story = Story(ledger=Ledger(run.state / "ledger.sqlite", swarm=SWARM), now_s=600, leases=2 * 10**6)
+    for _ in range(3):
+        story.deliver(story.lease(ALPHA), ALPHA, *[Rule.ADMITTED] * 2, version=PolicyVersion(2, 20))
+        story.now_s += 1
+    story.ledger.close()
+    before = page.locator("#figures").inner_text()
+    expect(page.locator("#figures")).not_to_have_text(before)
+    run.step(9)
+    expect(page.locator("#head")).to_contain_text("Step 9")
+    assert page.evaluate(count) == 0
+
+
+def test_numbers_that_are_read_stay_and_others_are_asked_for_again(look: Open, run: Run) -> None:
+    page = ready(look(run.served).page)
+    details = page.locator("#learned details")
+    details.locator("summary").click()
+    expect(details.locator("table")).to_be_visible()
+    (run.state / "invite").write_text("volery1" + "D" * 80)
+    expect(page.locator("#recipe")).to_contain_text("DDDD")
+    expect(details.locator("table")).to_be_visible()
+    details.locator("summary").click()
+    expect(details.locator("table")).to_be_hidden()
+    details.locator("summary").click()
+    expect(details.locator("table")).to_be_visible()
+
+
+def test_a_button_says_what_it_does_next_though_it_has_the_focus(look: Open, configured: Run) -> None:
+    page = ready(look(configured.served).page)
+    form = page.locator("form", has=page.locator('input[value="publish"]'))
+    expect(form.locator("button")).to_have_text("Hold back new versions")
+    form.locator("button").click()
+    expect(form.locator("output")).to_contain_text("new versions are held back")
+    configured.tell("setting_changed", key="publish", value=0, by="the live page")
+    expect(form.locator("button")).to_have_text("Publish versions again")
+    expect(form.locator("button")).to_be_focused()
+    expect(form.locator("output")).to_contain_text("new versions are held back")
+
+
+def test_a_value_that_cannot_be_is_told_beside_it(look: Open, configured: Run) -> None:
+    one = look(configured.served)
+    page = ready(one.page)
+    form = page.locator("form", has=page.locator('input[value="learning_rate"]'))
+    form.locator("input[name=value]").fill("7")
+    form.locator("button").click()
+    expect(form.locator("output")).to_contain_text("at most 1")
+    expect(form.locator("input[name=value]")).to_have_value("7")
+    one.said.clear()  # the browser logs the 422
+
+
+def test_a_changed_setting_shows_its_value_and_the_next_start_that_of_its_file(look: Open, configured: Run) -> None:
+    page = ready(look(configured.served).page)
+    form = page.locator("form", has=page.locator('input[value="staleness"]'))
+    field_ = form.locator("input[name=value]")
+    expect(field_).to_have_value("3")
+    field_.fill("5")
+    form.locator("button").click()
+    expect(form.locator("output")).to_contain_text("S = 5")
+    configured.tell("setting_changed", key="staleness", value=5, by="the live page")
+    expect(page.locator("#notices li").first).to_contain_text("S = 5")
+    configured.tell("setting_changed", key="staleness", value=4, by="another page")
+    expect(page.locator("#notices li").first).to_contain_text("S = 4")
+    expect(field_).to_have_value("4")
+
+
+def test_an_order_that_reaches_nobody_says_so(look: Open, tmp_path: Path) -> None:
+    rich_report(tmp_path / "ledger.sqlite")
+    begin(tmp_path).close()
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(tmp_path, before=FAST))
+        one = look(served)
+        page = ready(one.page)
+        stop = page.locator('form[data-order="stop"]')
+        expect(stop).to_be_visible()
+        served.process.kill()
+        expect(page.locator("#connection")).to_contain_text("The program does not answer.")
+        stop.locator("button").click()
+        expect(stop.locator("output")).to_have_text("The program does not answer. The order was not given.")
+        stack.enter_context(serving(tmp_path, port=served.port, before=FAST))
+        expect(page.locator("#connection")).to_be_hidden()
+        expect(stop.locator("output")).to_have_count(0)
+        assert all("ERR_" in text for text in one.said), one.said
+        one.said.clear()  # the browser logs each try

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -148,6 +148,8 @@ class Feed:
         with suppress(NodeError):  # no ledger yet, or one that is written just now
             report = read_report(self.place, with_history=True)
         if isinstance(report, SwarmReport):
+            if report.staleness is not None:  # the operator may have changed it since the start
+                report = replace(report, staleness=self.live.view.staleness)
             common = learner_page.slow_parts(report)
             parts = tuple(
                 {**common, "peers": peers.part(report, is_public=board is self.public)} for board in self._boards

@@ -26,7 +26,9 @@
   if (given) history.replaceState(null, "", location.pathname + location.search);
 
   const headers = (more = {}) => (token ? { Authorization: `Bearer ${token}`, ...more } : more);
-  const ask = (path, options = {}) => fetch(path, { ...options, headers: headers({ "X-Part": "1", ...options.headers }) });
+  const GONE = "The program does not answer.";
+  const send = (path, options = {}) => fetch(path, { ...options, headers: headers({ "X-Part": "1", ...options.headers }) });
+  const ask = (path, options) => send(path, options).catch(() => new Response(GONE, { status: 503 }));
   const say = (text) => { said.textContent = text; };
   const warn = (text) => {
     if (connection.textContent !== text) connection.textContent = text;
@@ -40,37 +42,34 @@
     return holder.content.firstElementChild;
   };
 
-  // Replacing a part keeps what the reader had opened, typed or focused there.
-  const kept = (part) => ({
-    open: [...part.querySelectorAll("details")].map((one) => one.open),
-    inner: [...part.querySelectorAll("details.numbers")].map((one) => one.open ? one.innerHTML : null),
-    typed: [...part.querySelectorAll("input")].map((one) => one.type !== "hidden" && one.value !== one.defaultValue ? one.value : null),
-    told: [...part.querySelectorAll("form")].map((one) => one.querySelector("output")),
-    focus: [...part.querySelectorAll("a, button, input, summary, [tabindex]")].indexOf(document.activeElement),
-    scroll: [...part.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]),
-  });
-  const restore = (part, state) => {
-    part.querySelectorAll("details").forEach((one, place) => { one.open = state.open[place] || false; });
-    part.querySelectorAll("details.numbers").forEach((one, place) => {
-      if (state.inner[place]) { one.innerHTML = state.inner[place]; one.dataset.filled = "1"; }
-    });
-    part.querySelectorAll("input").forEach((one, place) => {
-      if (one.type !== "hidden" && state.typed[place] != null) one.value = state.typed[place];
-    });
-    part.querySelectorAll("form").forEach((one, place) => { if (state.told[place]) one.append(state.told[place]); });
-    part.querySelectorAll(".scroll").forEach((one, place) => {
-      if (state.scroll[place]) [one.scrollLeft, one.scrollTop] = state.scroll[place];
-    });
-    if (state.focus >= 0) {
-      const found = [...part.querySelectorAll("a, button, input, summary, [tabindex]")][state.focus];
-      if (found) found.focus({ preventScroll: true });
+  // A part that changes is patched: elements stay, and with them what the reader opened, typed, focused and scrolled to.
+  // That costs a browser less than new elements, too: Chromium 140 remembers something of each <thead> for ever.
+  const patch = (old, fresh) => {
+    if (old.isEqualNode(fresh)) return;
+    if (old.nodeName !== fresh.nodeName || old.id !== fresh.id) { old.replaceWith(fresh); return; }
+    if (old.nodeType !== Node.ELEMENT_NODE) { old.data = fresh.data; return; }
+    const isTyped = old.nodeName === "INPUT" && old.value !== old.defaultValue;
+    const isOpen = old.nodeName === "DETAILS" && old.open;
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !(isOpen && OPENED.has(name))) old.removeAttribute(name);
     }
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (old.nodeName === "INPUT" && !isTyped) old.value = old.defaultValue;
+    if ("filled" in old.dataset) return; // numbers that are read
+    const before = [...old.childNodes].filter((one) => one.nodeName !== "OUTPUT"), after = [...fresh.childNodes];
+    after.forEach((one, place) => {
+      if (place < before.length) patch(before[place], one); else old.insertBefore(one, old.querySelector(":scope > output"));
+    });
+    for (const one of before.slice(after.length)) one.remove();
   };
+  const OPENED = new Set(["open", "data-filled"]); // attributes of opened <details>
+  let pressed = null; // between the press of a button and its click
   const isRead = (part) => {
     const selection = getSelection();
     if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return true;
-    const form = document.activeElement && document.activeElement.closest("form");
-    return Boolean(form && part.contains(form));
+    if (pressed && part.contains(pressed)) return true;
+    const active = document.activeElement;
+    return Boolean(active && active.matches("form input") && part.contains(active));
   };
   const waiting = new Map();
   const catchUp = () => { for (const [id, html] of [...waiting]) replace(id, html); };
@@ -84,13 +83,17 @@
     swap(before, after);
   };
   const swap = (before, after) => {
-    const state = kept(before);
+    for (const one of after.querySelectorAll("time[datetime]")) localTime(one);
+    if (!after.querySelector("#live-peers")) { patch(before, after); return; }
     before.replaceWith(after);
     equip(after);
-    restore(after, state);
   };
   document.addEventListener("selectionchange", catchUp);
-  document.addEventListener("focusout", () => setTimeout(catchUp, 1000)); // not between the press and the click
+  document.addEventListener("focusout", () => setTimeout(catchUp));
+  for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, (event) => { pressed = event.target; });
+  for (const kind of ["pointerup", "pointercancel", "keyup", "blur"]) {
+    addEventListener(kind, () => setTimeout(() => { pressed = null; catchUp(); })); // the click comes before
+  }
 
   // Links to parts without content are hidden.
   const showLinks = () => {
@@ -132,11 +135,12 @@
     }); } finally { clearTimeout(timer); patience.abort(); }
   };
   const listen = async (signal, heard) => {
-    const answer = await ask(`events?after=${revision}`, { cache: "no-store", signal });
+    const answer = await send(`events?after=${revision}`, { cache: "no-store", signal });
     if (answer.status === 401) { warn(await answer.text()); return "locked"; }
     if (!answer.ok) { warn(await answer.text()); return "refused"; }
     warn("");
     over = false;
+    if (revision === 0) for (const told of document.querySelectorAll("form[data-order] output")) told.remove();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
@@ -160,10 +164,10 @@
         if (how === "ended") failures = 0;
         revision = 0; // another server counts anew
       } catch {
-        if (!over) warn("The program does not answer. It may be starting again; this page tries on.");
+        if (!over) warn(`${GONE} It may be starting again; this page tries on.`);
         revision = 0;
       }
-      await pause(Math.min(10, 1 + failures));
+      await pause(Math.min(5, 1 + failures));
     }
   };
 
@@ -308,32 +312,35 @@
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   };
 
-  // Orders.
+  // Orders. The form may be replaced before its answer comes.
   const order = async (form) => {
-    const told = { order: form.dataset.order };
+    const told = { order: form.dataset.order }, forms = () => [...document.querySelectorAll("form[data-order]")];
     for (const input of form.querySelectorAll("input")) if (input.value !== "") told[input.name] = input.type === "number" || "number" in input.dataset ? Number(input.value) : input.value;
+    const place = forms().indexOf(form);
     const answer = await ask("orders", {
       method: "POST", body: JSON.stringify(told), headers: { "Content-Type": "application/json" },
     });
-    let text = "";
-    try {
+    let text = answer.status === 503 ? `${GONE} The order was not given.` : "";
+    if (!text) try {
       const back = await answer.json();
       text = back.told || back.error;
     } catch { text = "The order was not taken: open this page with the address that the program printed."; }
-    let line = form.querySelector("output");
-    if (!line) { line = document.createElement("output"); form.append(line); }
+    const now = form.isConnected ? form : forms()[place];
+    if (!now) return;
+    let line = now.querySelector("output");
+    if (!line) { line = document.createElement("output"); now.append(line); }
     line.textContent = text;
   };
 
   const equip = (part) => {
     const table = part.querySelector("#live-peers");
     if (table) windowed(table);
-    for (const details of part.querySelectorAll("details.numbers[data-plot]")) {
-      details.addEventListener("toggle", () => { if (details.open) fill(details); });
-    }
     for (const one of part.querySelectorAll("time[datetime]")) localTime(one);
   };
 
+  document.addEventListener("toggle", ({ target }) => {
+    if (target.open && target.matches("details.numbers[data-plot]")) fill(target);
+  }, true); // it does not bubble
   document.addEventListener("click", (event) => {
     const link = event.target.closest('#live-peers tbody a, #opened a[href^="#peer="]');
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); open(link); return; }

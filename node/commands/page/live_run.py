@@ -48,6 +48,9 @@ class LiveRun:
     _first_at: float | None = None
     _has_begun: bool = False
 
+    def __post_init__(self) -> None:
+        self._staleness = self.view.staleness
+
     def take(self, logged: Iterable[Logged]) -> None:
         """Take the next events."""
         for one in logged:
@@ -77,7 +80,7 @@ class LiveRun:
             step=before.step,
             steps=before.steps,
             batch=before.batch,
-            staleness=before.staleness,
+            staleness=self._staleness,
             newest=before.newest,
             rewards=before.rewards,
             entropies=before.entropies,

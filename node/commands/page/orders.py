@@ -19,7 +19,16 @@ from node.config.node_config import NodeConfig
 from node.reports.explain.meant_peer import LIFTED, REFUSED_LATER, Meant, meant_peer
 from node.runtime.errors import UsageError
 from node.state.locate import StateLocation
-from node.state.operator_orders import Ban, Change, OperatorDecisions, Pardon, Stop
+from node.state.operator_orders import (
+    Ban,
+    Change,
+    NoSetting,
+    OperatorDecisions,
+    Pardon,
+    Stop,
+    checked_setting,
+    setting_words,
+)
 from node.state.owner_orders import Drain, Limit, LimitOrders, OwnerRequests
 from protocol.core.limits import MAX_REASON_CHARS
 
@@ -94,8 +103,9 @@ def obey(body: bytes, place: StateLocation) -> str:
             OperatorDecisions(place.state).give(Pardon(peer=meant.peer))
             return f"Pardoned: {meant.description}. It may join again in a second.{_unknown(meant, LIFTED)}"
         case ChangeOrder(key=key, value=value):
+            value = _checked(key, value, place)
             OperatorDecisions(place.state).give(Change(key=key, value=value, by=BY_PAGE))
-            return f"The learner sets {key} to {value:g} within a second; the notices say so."
+            return f"Within a second, {setting_words(key, value)}; a notice says when."
         case StopOrder():
             OperatorDecisions(place.state).give(Stop(by=BY_PAGE))
             return "The learner ends after its present training step, and saves what it has learned."
@@ -112,6 +122,17 @@ def obey(body: bytes, place: StateLocation) -> str:
             with_limit(NodeConfig(), key, value)
             LimitOrders(place.state).give(Limit(key=key, value=value, by=BY_PAGE))
             return f"{as_toml(key, value)}, within a second and until the node ends. {kept(key, value)}"
+
+
+def _checked(key: str, value: float, place: StateLocation) -> float:
+    """Return the value that the run can take. Raises UsageError. The learner looks again, and has the last word."""
+    is_sequential, kappa = False, 1
+    if place.config is not None:
+        is_sequential, kappa = place.config.learn.staleness == 0, max(1, place.config.learn.publish_every)
+    try:
+        return checked_setting(key, value, is_sequential=is_sequential, kappa=kappa)
+    except NoSetting as error:
+        raise UsageError(str(error)) from None
 
 
 def _unknown(meant: Meant, what_then: str) -> str:

@@ -383,8 +383,8 @@ def _ending_text(out: Path, ending: Ending, wanted: Wanted) -> str:
     name = shlex.quote(str(wanted.out))
     swarm = shlex.quote(next_swarm(wanted.config))
     return (
-        f"Wrote {out} after step {ending.steps}{shown}.\nTo begin reinforcement learning with it, run volery init "
-        f"{swarm} --model {name}, or set [model] directory = {str(out)!r} in {wanted.config}."
+        f"Wrote {out} after step {ending.steps}{shown}.\nTo begin reinforcement learning with it, set [model] "
+        f"directory = {str(out)!r} in {wanted.config}, or run volery init {swarm} --model {name} with your --data."
     )
 
 

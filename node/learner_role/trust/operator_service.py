@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from learner.ledger.reputation import BAN
-from node.learner_role.scheduling.run_settings import NoSetting, RunSettings
+from node.learner_role.scheduling.run_settings import RunSettings
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.bans import Bans
-from node.state.operator_orders import AnyOrder, Ban, Change, OperatorDecisions, Pardon, Stop, read_order
+from node.state.operator_orders import AnyOrder, Ban, Change, NoSetting, OperatorDecisions, Pardon, Stop, read_order
 from node.state.order_files import NoOrder, given_ns, process_began_ns
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS

@@ -28,6 +28,10 @@ MAX_LAGS = 24
 WITHOUT_RESTARTS = ("lags", "cost")
 """Plots without a time axis, or of values that a restart of the learner does not change."""
 
+SEEN_S = 5.0
+"""Seconds. A peer that was seen this shortly before the end of the ledger is drawn as present: presence is written
+every second, and later on a busy machine."""
+
 FIGURES = {
     "entropy": ("Entropy of the policy", "nats per token", Look.PURPLE),
     "mismatch_kl": ("KL of the policy to its rollouts", "nats per token", Look.INK),
@@ -156,7 +160,7 @@ def _utilisation(report: SwarmReport) -> Plot:
 def _lag(report: SwarmReport, history: History) -> Plot:
     known = [(step.at_s, history.lags[step.step]) for step in report.steps if step.step in history.lags]
     average = sum(lag * number for lag, number in report.lags.items()) / report.trained if report.trained else 0.0
-    window = "" if report.staleness is None else f"; S = {report.staleness} allowed"
+    window = "" if report.staleness is None else f"; the window is S = {report.staleness}"
     return Plot(
         key="lag",
         title="Lag of trained rollouts",
@@ -188,7 +192,7 @@ def lags(report: SwarmReport) -> Plot:
         key="lags",
         title="Rollouts by lag",
         unit="share of trained rollouts",
-        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none may have a lag "
+        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none had a lag "
         "above the window S.",
         across="lag (steps)",
         bars=bars,
@@ -289,7 +293,7 @@ def _peers(report: SwarmReport, history: History) -> Plot:
 
 def _present(spans: Sequence[tuple[float, float]], wall_s: float) -> list[Point]:
     """Return how many of `spans` cover each moment: a point at each change. A peer present at the end stays present."""
-    ending = 0.999 * wall_s
+    ending = wall_s - max(0.001 * wall_s, SEEN_S)
     changes = [(max(0.0, began), 1) for began, _ in spans] + [(ended, -1) for _, ended in spans if ended < ending]
     number, found = 0, {0.0: 0.0}
     for at, change in sorted(changes):

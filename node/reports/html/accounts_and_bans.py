@@ -17,6 +17,7 @@ from node.reports.html.components import REASON_CHARS, Tile, known_as, link_to, 
 from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import PeerReport, SwarmReport
 from node.reports.text.cost_table import account_section, latest
+from node.reports.text.peer_columns import has_prices
 from node.runtime import formatting as words
 from protocol.core.ids import PeerId
 
@@ -28,10 +29,15 @@ def cost_section(report: SwarmReport) -> Fragment | None:
     """Return the tables; None before any peer came."""
     if not report.peers:
         return None
+    costs = (
+        "The costs of peers and the learner, spread over the time in which they were present."
+        if has_prices(report)
+        else "Nothing costs anything, because nobody has set [price] per_hour."
+    )
     said = (
-        "The costs of peers and the learner, spread over the time in which they were present. Tokens count when their "
-        "records came. Each table adds up to the whole run. A run is a start of the learner; a version lasts from its "
-        "publication to that of the next one; days are those in UTC on which anything happened."
+        f"{costs} Tokens count when their records came. Each table adds up to the whole run. A run is a start of the "
+        "learner; a version lasts from its publication to that of the next one; days are those in UTC on which "
+        "anything happened."
     )
     tables = [_table(report, kind) for kind, rows in report.accounts.kinds.items() if rows]
     return section("costs", "Cost by start, day and version", tag("p", said), tables)

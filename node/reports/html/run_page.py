@@ -63,11 +63,12 @@ def parts(
 ) -> dict[str, Fragment]:
     """Return the parts of the overview by the ids of their elements, in order, without those that have no content.
 
-    with_numbers: whether each plot holds its numbers, or a link to them (`figure`). without: parts that are not made.
+    with_numbers: whether each plot holds its numbers, or a link to them (`figure`). without: parts that are not made;
+    "score" is the tile with the held-out score.
     """
     costs = costs_of(report)
     makers: Mapping[str, Callable[[], Fragment | None]] = {
-        "figures": lambda: tag("div", tiles(_figures(report, costs)), id="figures"),
+        "figures": lambda: tag("div", tiles(_figures(report, costs, with_score="score" not in without)), id="figures"),
         "learned": lambda: _learned(report, with_numbers=with_numbers),
         "plots": lambda: _plots(report, costs, with_numbers=with_numbers),
         "story": lambda: section("story", "Summary", pairs(story(report))),
@@ -85,9 +86,9 @@ def parts(
     return {key: part for key, part in made.items() if part is not None}
 
 
-def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
+def _figures(report: SwarmReport, costs: Costs, *, with_score: bool) -> Iterator[Tile]:
     scores = report.surviving_evaluations
-    if scores:
+    if scores and with_score:
         yield Tile(
             name="held-out score, greedy",
             value=f"{scores[-1].greedy:.3f}",
@@ -96,7 +97,7 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     versions = words.counted(len(report.versions), "version")
     yield Tile(name="training steps", value=words.count(len(report.steps)), more=versions)
     yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
-    bubble = "" if report.bubble is None else f"; waiting (bubble) {words.share(report.bubble)}"
+    bubble = "" if report.bubble is None else f"; it waits for {words.share(report.bubble)} of the steps' time (bubble)"
     yield Tile(name="learner training", value=words.share(report.utilisation), more=f"of its time{bubble}")
     if report.verifying_share is not None:
         yield Tile(name="verification", value=words.share(report.verifying_share), more="of the run, on an engine")
@@ -195,7 +196,7 @@ def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Frag
             words.duration(max(0.0, plan.at_s)),
             _active(names, plan.active, pages),
             f"{words.money(plan.micros_per_hour / MICROS, costs.currency)} an hour",
-            f"every {plan.kappa} {'step' if plan.kappa == 1 else 'steps'}",
+            "every step" if plan.kappa == 1 else f"every {plan.kappa} steps",
             _reasons(plan.reasons),
         )
         for plan in reversed(report.plans[-PLANS_LISTED:])

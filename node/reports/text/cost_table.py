@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from node.reports.model.costs import Account, kwh_of, money_for
 from node.reports.model.report import SwarmReport
 from node.reports.text.columns import Column, Section, chosen, drawn_sections
-from node.reports.text.peer_columns import amounts_of, cents_of, only_currency
+from node.reports.text.peer_columns import amounts_of, cents_of, has_prices, only_currency
 from node.reports.text.tables import Strip
 from node.runtime import formatting as words
 from protocol.accounting.claims import MICROS
@@ -39,6 +39,7 @@ def account_section(report: SwarmReport, title: str) -> Section[Account]:
     """Return the columns of an account for people; columns in which every value is nothing are left out."""
     told = {
         "hours_standby": any(peer.standby_s > 0 for peer in report.peers),
+        **dict.fromkeys(("costs", "cents_per_1000_tokens"), has_prices(report)),
         "learner_costs": any(report.learner_costs.values()),
         "kwh": report.joules is not None,
         "electricity": report.joules is not None and report.terms.per_kwh is not None,

@@ -83,9 +83,15 @@ def _untold(report: SwarmReport | OwnReport) -> set[str]:
         "kwh": is_metered,
         "electricity": is_metered and terms.per_kwh is not None,
         "share_of_reference": terms.reference is not None,
+        **dict.fromkeys(("price_per_hour", "cost", "cents_per_1000_tokens"), has_prices(report)),
         **dict.fromkeys(SECTIONS["Audits"].split(), any(peer.audits for peer in peers)),
     }
     return {key for key, is_told in told.items() if not is_told}
+
+
+def has_prices(report: SwarmReport | OwnReport) -> bool:
+    """Return whether anybody asks for money, or did."""
+    return any(peer.price.micros_per_hour for peer in report.peers)
 
 
 def peer_columns(report: SwarmReport | OwnReport) -> tuple[Column[PeerReport], ...]:

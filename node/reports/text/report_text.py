@@ -183,7 +183,7 @@ def _trust(report: SwarmReport) -> str | None:
         )
         return f"{who}{waits}; {theirs}"
     looked = any(peer.audits is not None for peer in report.peers)
-    return f"no peer was banned{waits}" if looked or waits else None
+    return f"no peer is banned{waits}" if looked or waits else None
 
 
 def _verifying(report: SwarmReport) -> str:
@@ -247,7 +247,7 @@ def _lags(report: SwarmReport) -> str:
 
 
 def _window(report: SwarmReport) -> str:
-    return "" if report.staleness is None else f" (at most {report.staleness} allowed)"
+    return "" if report.staleness is None else f" (the window is S = {report.staleness})"
 
 
 def _pace(report: SwarmReport) -> str:
@@ -350,11 +350,16 @@ def lag_rows(report: SwarmReport) -> list[tuple[str, ...]]:
         return []
     return [
         (
-            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
+            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), _nats(row.get("kl")),
             words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
         )
         for lag, row in found.items()
     ]  # fmt: skip
+
+
+def _nats(kl: float | None) -> str:
+    """Return a KL; below a millionth of a nat it is rounding of the computation."""
+    return words.figure(None if kl is None else round(kl, 6) + 0.0)
 
 
 def lag_title(report: SwarmReport) -> str:

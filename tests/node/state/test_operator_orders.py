@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from learner.trust.audit_history import TrustLevel
 from node.cli.operator_commands import ban, pardon
 from node.runtime.errors import RunError, UsageError
 from node.state import status_file as standing
-from node.state.operator_orders import Ban, OperatorDecisions, Pardon, read_order
+from node.state.operator_orders import (
+    SETTINGS,
+    Ban,
+    NoSetting,
+    OperatorDecisions,
+    Pardon,
+    checked_setting,
+    read_order,
+    setting_words,
+)
 from node.state.order_files import FOLDER, NoOrder
 from protocol.work import Refused, Rule
 from tests.support.learner_fixture import FakePeer, Settings, hello, open_learner, until
@@ -153,3 +163,54 @@ def test_what_is_said_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixt
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The order to ban {OTHER.peer_id} waits: no learner is running on {tmp_path}.")
     assert second == "No peer with that id has joined this swarm. It will be refused if it comes."
+
+
+# Settings of a running learner
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_taken"),
+    [
+        ("staleness", 4.0, "the staleness window is S = 4"),
+        ("learning_rate", 3e-5, "the learning rate is 3e-05"),
+        ("every_versions", 0.0, "only the first and the last version are evaluated"),
+        ("every_versions", 1.0, "every version is evaluated"),
+        ("every_versions", 20.0, "one in 20 versions is evaluated"),
+        ("publish", 0.0, "new versions are held back"),
+        ("publish", 1.0, "new versions are published"),
+    ],
+)
+def test_a_value_that_a_run_can_take_is_told_in_words(key: str, value: float, is_taken: str) -> None:
+    found = checked_setting(key, value, is_sequential=False, kappa=2)
+    assert found == value
+    assert isinstance(found, int) == (key != "learning_rate"), "a whole number is one, also in the log"
+    assert setting_words(key, found) == is_taken
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("staleness", 1, "from 2"),
+        ("staleness", 1e9, "to 1000"),
+        ("staleness", 2.5, "not 2.5"),
+        ("learning_rate", math.nan, "above 0"),
+        ("learning_rate", 1.5, "at most 1"),
+        ("every_versions", -1, "every_versions is 0"),
+        ("publish", 0.5, "publish is 1"),
+        ("seed", 1, f"These can: {', '.join(SETTINGS)}."),
+    ],
+)
+def test_what_a_run_cannot_take_is_refused_with_what_it_can(key: str, value: float, says: str) -> None:
+    with pytest.raises(NoSetting, match=says):
+        checked_setting(key, value, is_sequential=False, kappa=2)
+
+
+def test_a_run_that_takes_turns_has_no_window() -> None:
+    with pytest.raises(NoSetting, match="sequential"):
+        checked_setting("staleness", 2, is_sequential=True, kappa=1)
+
+
+@pytest.mark.parametrize("value", ["<b>", None, [], True])
+def test_a_log_may_say_anything(value: object) -> None:
+    assert setting_words("seed", value)
+    assert setting_words(value, value)

@@ -13,6 +13,9 @@ from node.reports.model.time_words import parts
 from node.runtime import formatting as words
 from node.ui.live_view import Notice
 
+HELD_BACK = " New versions are held back, so training goes on for a few steps only."
+"""What is said while the operator lets no version out: the nodes' rollouts become too old."""
+
 READING = "Reading the ledger..."
 """What stands for a part until the first report is read, which takes seconds if the run is long."""
 
@@ -55,7 +58,7 @@ def progress(live: LiveRun) -> str:
     if (step_s := view.pace.step_s) is not None:
         said.append(f"{words.seconds(step_s)} a step")
     said.append(f"version {view.newest or words.NOTHING} is published")
-    return f"{', '.join(said)}."
+    return f"{', '.join(said)}.{'' if view.publishes else HELD_BACK}"
 
 
 def _score(live: LiveRun, report: SwarmReport | None) -> Fragment:
@@ -78,7 +81,7 @@ def _figure(name: str, value: str, more: str, rewards: Sequence[float]) -> Fragm
     if len(rewards) > 1:
         said = f"training reward of the last {len(rewards)} steps, {min(rewards):.2f} to {max(rewards):.2f}"
         line = [spark(rewards), tag("p", said, class_="soft")]
-    told = tag("dl", tag("dt", name), tag("dd", tag("b", value), tag("span", more, class_="soft")))
+    told = tag("dl", tag("dt", name), tag("dd", tag("b", value), " ", tag("span", more, class_="soft")))
     return tag("div", told, line, class_="lead")
 
 

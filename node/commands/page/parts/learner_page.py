@@ -31,6 +31,11 @@ NAVIGATION = (
     ("story", "Summary"),
 )  # fmt: skip
 
+OF_REPORT = (
+    "figures", "learned", "plots", "story", "alarms", "bans", "rejected", "by-lag", "costs", "plans", "reach",
+)  # fmt: skip
+"""The parts that are made of the report alone. One without content is an empty place, also if it had some before."""
+
 PUBLIC = frozenset({"head", "learned", "figures", "plots", "peers", "versions", "by-lag"})
 """Parts of a public page."""
 
@@ -48,8 +53,9 @@ def live_parts(live: LiveRun, report: SwarmReport | None) -> dict[str, Fragment]
 
 
 def slow_parts(report: SwarmReport) -> dict[str, Fragment]:
-    """Return the parts that are made of the report, but for the peers. The head has the learner's time."""
-    return report_parts(report, pages=(), with_numbers=False, without=("time", "peers"))
+    """Return the parts that are made of the report, but for the peers. The head has the learner's time and score."""
+    made = report_parts(report, pages=(), with_numbers=False, without=("time", "peers", "score"))
+    return {key: made.get(key, empty(key)) for key in OF_REPORT}
 
 
 def empty(key: str) -> Fragment:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from node.config.daily_hours import MAX_CHARS
 from node.config.live_limits import DOWNLOAD, HOURS, QUOTA, UPLOAD, Value, named
-from node.config.swarm_config import SwarmConfig
+from node.config.swarm_config import MAX_WINDOW, SwarmConfig
 from node.reports.html.charts.markup import Attribute, Child, Fragment, tag
 from node.reports.html.components import section
 from node.state.status_file import NodeStatus
@@ -37,7 +37,7 @@ def learner_orders(view: ViewState, config: SwarmConfig | None) -> Fragment:
     settings = [] if config is None else list(_settings(view, config))
     forms = [
         *settings,
-        form("stop", "Stop after this step"),
+        form("stop", "Stop after this step", remark="The learner saves what it has learned, and ends."),
         form("ban", "Ban", _text("peer", "Peer (id or name)"), _text("reason", "Reason")),
         form("pardon", "Pardon", _text("peer", "Peer (id or name)")),
     ]
@@ -48,30 +48,30 @@ def learner_orders(view: ViewState, config: SwarmConfig | None) -> Fragment:
 def _settings(view: ViewState, config: SwarmConfig) -> Iterator[Fragment]:
     """Yield a form for each setting that may change."""
     if view.staleness:
-        yield _setting(
-            "staleness", "Staleness window S", view.staleness, step="1", least=config.learn.publish_every or 1
-        )
-    rate, every = config.trainer.learning_rate, config.evaluate.every_versions
-    yield _setting("learning_rate", "Learning rate", view.settings.get("learning_rate", rate), step="any", least=0)
-    yield _setting(
-        "every_versions", "Versions between evaluations", view.settings.get("every_versions", every), step="1", least=0
-    )
-    publishes = bool(view.settings.get("publish", 1))
+        least = max(1, config.learn.publish_every)
+        hint = f"Training steps that a rollout may lag behind: {least} to {MAX_WINDOW}."
+        yield _setting("staleness", "Staleness window S", view.staleness, step="1", least=least, remark=hint)
+    rate = view.settings.get("learning_rate", config.trainer.learning_rate)
+    every = view.settings.get("every_versions", config.evaluate.every_versions)
+    yield _setting("learning_rate", "Learning rate", rate, step="any", least=0, remark="Above 0, and at most 1.")
+    hint = "0: only the first and the last version are evaluated."
+    yield _setting("every_versions", "Versions between evaluations", every, step="1", least=0, remark=hint)
+    publishes = view.publishes
     yield form(
         "change",
         "Hold back new versions" if publishes else "Publish versions again",
         tag("input", type="hidden", name_="key", value="publish"),
         tag("input", type="hidden", name_="value", value="0" if publishes else "1", data_number=True),
+        remark="Nodes keep the version that they have, and training goes on for at most S steps." if publishes else "",
     )
 
 
-def _setting(key: str, label: str, value: float, *, step: str, least: float) -> Fragment:
+def _setting(key: str, label: str, value: float, *, step: str, least: float, remark: str) -> Fragment:
     field = tag(
         "input", type="number", name_="value", value=f"{value:g}", step=step, min=f"{least:g}", size=10, required=True
     )
-    return form(
-        "change", "Change", tag("label", f"{label} ", field), tag("input", type="hidden", name_="key", value=key)
-    )
+    hidden = tag("input", type="hidden", name_="key", value=key)
+    return form("change", "Change", tag("label", f"{label} ", field), hidden, remark=remark)
 
 
 def node_orders(status: NodeStatus | None, *, is_paused: bool) -> Fragment:
@@ -114,7 +114,8 @@ def _limit(key: str, value: Value, in_force: str) -> Fragment:
 
 
 def form(order: str, name: str, *fields: Child, about: str = "", remark: str = "") -> Fragment:
-    """Return a form that gives `order`. about: what its button changes, for a screen reader."""
+    """Return a form that gives `order`. about: what its button changes, for a screen reader. remark: what is said
+    beside it."""
     button = tag("button", name, type="submit", aria_label=f"{name}: {about}" if about else None)
     said = tag("span", remark, class_="soft") if remark else None
     return tag("form", fields, button, said, data_order=order, class_=f"order {order}")

@@ -32,6 +32,13 @@ MOST_ROWS = 100
 
 MAX_FIND_CHARS = 100
 
+MEANINGS = {
+    "share": "Share of batches: fraction of the trained rollouts that the peer generated.",
+    "cents_per_1000_tokens": "Cents per 1k tokens: what the peer's time cost for each 1,000 of its admitted tokens.",
+    "reputation.score": "Score: the peer's reputation, from 0 to 1; the band is the same as a word.",
+}
+"""What columns mean, if their headings do not say it, by their keys."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -98,7 +105,15 @@ def part(report: SwarmReport | None, *, is_public: bool) -> Fragment:
     more = ""
     if found.total > len(found.html):
         more = f"The first {len(found.html)} of {found.total:,} peers. A browser with scripts shows them all."
-    return section("peers", "Peers", tag("p", more, class_="without-script") if more else None, _window(table))
+    keys = {column.key for column in shown}
+    meanings = " ".join(said for key, said in MEANINGS.items() if key in keys)
+    return section(
+        "peers",
+        "Peers",
+        tag("p", more, class_="without-script") if more else None,
+        _window(table),
+        tag("p", meanings, class_="soft below"),
+    )
 
 
 def _window(table: Fragment) -> Fragment:

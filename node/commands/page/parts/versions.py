@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 
 from node.commands.page.parts.learner_head import READING
 from node.reports.html.charts.data_table import table
@@ -11,6 +13,7 @@ from node.reports.html.components import section
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 from node.ui.live_view import ViewState
+from protocol.core.ids import PolicyVersion
 
 VERSIONS_LISTED = 12
 
@@ -22,7 +25,9 @@ def part(view: ViewState, report: SwarmReport | None) -> Fragment:
     if not (versions := report.versions[-VERSIONS_LISTED:]):
         return section("versions", "Versions", tag("p", "No version is published yet."))
     installed = Counter(peer.installed for peer in view.present if peer.installed)
-    rows = [
+    newer = _newer(installed, versions[-1].version)
+    rows = [(name, name.rpartition(".")[2], *[words.NOTHING] * 3, words.count(installed[name])) for name in newer]
+    rows += [
         (
             str(one.version),
             words.count(one.version.version),
@@ -33,6 +38,20 @@ def part(view: ViewState, report: SwarmReport | None) -> Fragment:
         )
         for one in reversed(versions)
     ]
+    rows = rows[:VERSIONS_LISTED]
     headings = ["version", "training step", "published, since the start", "size", "new since the one before", "nodes"]
     caption = f"The newest of {words.counted(len(report.versions), 'version')}, and the nodes that generate with each"
-    return section("versions", "Versions", table(caption, headings, rows))
+    older = sum(installed.values()) - sum(installed[row[0]] for row in rows)
+    said = tag("p", f"{words.counted(older, 'node')} with older ones.", class_="soft") if older else None
+    return section("versions", "Versions", table(caption, headings, rows), said)
+
+
+def _newer(installed: Iterable[str], newest: PolicyVersion) -> list[str]:
+    """Return the versions that nodes have and the last reading of the ledger had not, the newest first."""
+    found = []
+    for name in installed:
+        with suppress(ValueError, TypeError):  # a line of the log that the learner did not write
+            version = PolicyVersion(*map(int, name.split(".")))
+            if version > newest:
+                found.append(version)
+    return [str(version) for version in sorted(found, reverse=True)]

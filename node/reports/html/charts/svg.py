@@ -148,15 +148,19 @@ def _background(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
     for mark in [mark for mark in plot.marks if not mark.name][::every]:
         x = frame.x(mark.at)
         yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.top + 5, class_="tick")
+    for x in (frame.x(mark.at) for mark in plot.marks if mark.name):
+        yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.bottom, class_="mark")
+
+
+def _mark_names(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
+    """Yield the names of the marks, which stand on the curves, as far as they have room beside each other."""
     free = frame.left
     for mark in plot.marks:
-        if mark.name:
-            x = frame.x(mark.at)
-            yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.bottom, class_="mark")
-            if x >= free:
-                fits = x + MARK_WIDTH <= frame.right
-                yield _text(mark.name, x + 4 if fits else x - 4, frame.bottom - 6, "start" if fits else "end")
-                free = x + MARK_WIDTH
+        x = frame.x(mark.at)
+        if mark.name and x >= free:
+            fits = x + MARK_WIDTH <= frame.right
+            yield _text(mark.name, x + 4 if fits else x - 4, frame.bottom - 6, "start" if fits else "end", "note")
+            free = x + MARK_WIDTH
 
 
 def _line(line: Line, frame: _Frame) -> Child:
@@ -229,6 +233,7 @@ def _axes(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
     for value in ticks(frame.low, frame.high, Y_TICKS):
         yield _text(plot.show(value), frame.left - 6, frame.y(value) + 4, "end")
     yield _text(plot.unit, 2, frame.top - 10, "start", "unit")
+    yield from _mark_names(plot, frame)
     if plot.limit is not None:
         value, name = plot.limit
         yield tag("line", x1=frame.left, x2=frame.right, y1=frame.y(value), y2=frame.y(value), class_="limit")

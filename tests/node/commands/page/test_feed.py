@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 from node.commands.page import feed as module
 from node.commands.page.feed import Feed
 from node.commands.page.parts.learner_head import READING
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.reports.model.report import SwarmReport
 from node.reports.readers import place_report
 from node.runtime.events import EventLog
@@ -106,3 +108,21 @@ def test_the_end_is_shown(tmp_path: Path) -> None:
     feed = feed_of(tmp_path)
     feed.end()
     assert ">stopped<" in feed.board.html("head")
+
+
+async def test_the_report_has_the_window_that_the_operator_set(tmp_path: Path) -> None:
+    rich_report(tmp_path / "ledger.sqlite")
+    config = SwarmConfig(
+        swarm=SwarmSection(name="a swarm"),
+        model=ModelSection(directory="model"),
+        learn=LearnSection(steps=9, staleness=3),
+    )
+    feed = feed_of(tmp_path)
+    feed = Feed(terms=feed.terms, place=replace(feed.place, config=config))
+    for window, asked in ((3, None), (5, 5)):
+        if asked:
+            EventLog(tmp_path / "events.jsonl").emit("setting_changed", key="staleness", value=asked, by="a test")
+            feed.catch_up()
+        report = (await trio.to_thread.run_sync(feed._read)).report
+        assert isinstance(report, SwarmReport)
+        assert report.staleness == window

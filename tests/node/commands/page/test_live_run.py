@@ -174,3 +174,24 @@ def test_fields_that_are_missing_change_nothing() -> None:
     run = run_of()
     run.take([at(1, "step"), at(2, "peer_joined"), at(3, "alarm_raised"), at(4, "finished"), at(5, "no_such_event")])
     assert run.view.step == 0
+
+
+def test_a_change_of_an_earlier_start_holds_no_more() -> None:
+    run = run_of(staleness=3)
+    run.take([at(-9, "setting_changed", key="staleness", value=2, by="the live page")])
+    assert run.view.staleness == 2
+    run.take([at(1, "starting", doing="loading the model")])
+    assert run.view.staleness == 3, "the new start has read swarm.toml again"
+
+
+def test_versions_that_are_held_back_are_no_standstill_without_a_word() -> None:
+    run = run_of(batch=4)
+    run.take([*OPEN, at(3, "setting_changed", key="publish", value=0, by="the live page")])
+    assert run.state is State.RUNNING
+    assert run.view.activity == "at work, new versions are held back"
+    run.take([at(4, "setting_changed", key="publish", value=1, by="the live page")])
+    assert run.view.activity == "at work"
+    assert [notice.text for notice in run.view.notices][-2:] == [
+        "from now on new versions are held back, by order through the live page",
+        "from now on new versions are published, by order through the live page",
+    ]

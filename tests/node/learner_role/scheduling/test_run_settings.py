@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.learner_role.scheduling.run_settings import NoSetting
+from node.state.operator_orders import NoSetting
 from protocol.work import WINDOW, FromLearner, Window
 from tests.support.learner_fixture import Settings, hello, open_learner
 from tests.support.trainer_fixture import OTHER, PEER

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.commands.page.event_tail import Logged
 from node.commands.page.live_run import LiveRun
-from node.commands.page.parts import invite, learner_head, learner_page, node_page, orders, peers, samples
+from node.commands.page.parts import invite, learner_head, learner_page, node_page, orders, peers, samples, versions
 from node.commands.page.parts.learner_head import READING
 from node.commands.page.parts.samples import Wanted
 from node.energy.machine_load import GpuLoad, Load
@@ -21,12 +21,13 @@ from node.reports.html.charts.markup import Fragment
 from node.reports.model.report import Role
 from node.state.status_file import NodeStatus
 from node.ui.live_view import ViewState
+from protocol.accounting.claims import Price
 from protocol.core.visible import visible
 from tests.node.commands.samples.test_text import group, shown
 from tests.node.reports.html.charts.test_markup import Reader
 from tests.node.reports.html.test_document import own
 from tests.support.examples import examples
-from tests.support.page_stories import NAMES, rich_report
+from tests.support.page_stories import NAMES, banned_report, rich_report
 
 Elements = list[tuple[str, list[str]]]
 Parts = Mapping[str, Fragment]
@@ -219,7 +220,7 @@ def test_before_the_ledger_is_read_the_page_says_so() -> None:
 
 def test_every_part_of_the_report_has_a_place(rich: Rich) -> None:
     report = rich("plain")
-    assert set(learner_page.slow_parts(report)) <= set(learner_page.ORDER)
+    assert set(learner_page.slow_parts(report)) == set(learner_page.OF_REPORT) <= set(learner_page.ORDER)
     assert {key for key, _ in learner_page.NAVIGATION} <= set(learner_page.ORDER)
     assert {key for key, _ in node_page.NAVIGATION} <= set(node_page.ORDER)
 
@@ -290,3 +291,55 @@ def test_notices_are_the_newest_first_with_times_that_programs_read() -> None:
     assert "notice 59" in newest
     assert "notice 51" in older
     assert "Nothing has happened yet." in learner_head.notices(LiveRun(view=ViewState(role=Role.LEARNER))).text
+
+
+def test_a_part_that_has_lost_its_content_is_an_empty_place(tmp_path: Path) -> None:
+    """After a pardon nobody is banned: the section about bans must go."""
+    report = banned_report(tmp_path / "ledger.sqlite")
+    assert "<table" in learner_page.slow_parts(report)["bans"].text
+    pardoned = [replace(peer, audits=None) for peer in report.peers]
+    assert learner_page.slow_parts(replace(report, peers=pardoned))["bans"] == learner_page.empty("bans")
+
+
+def test_the_head_says_that_versions_are_held_back() -> None:
+    run = live(Role.LEARNER, "x")
+    assert learner_head.HELD_BACK not in learner_head.head(run, None).text
+    run.view.settings["publish"] = 0
+    assert learner_head.HELD_BACK in learner_head.head(run, None).text
+
+
+def test_a_start_is_told_without_saying_twice_that_it_is_one() -> None:
+    for doing, told in (
+        ("starting the trainer's process", "Starting the trainer's process."),
+        ("opening the tasks", "Starting: opening the tasks."),
+    ):
+        run = LiveRun(view=ViewState(role=Role.LEARNER))
+        run.take([Logged(at=1.0, event="starting", fields={"doing": doing})])
+        assert learner_head.progress(run) == told
+
+
+def test_nodes_stand_beside_their_versions_also_if_the_report_is_older(rich: Rich) -> None:
+    report = rich("plain")
+    newest = report.versions[-1].version
+    run = LiveRun(view=ViewState(role=Role.LEARNER))
+    newer = f"{newest.incarnation}.{newest.version + 2}"
+    for peer, installed in (("a", newer), ("b", str(newest)), ("c", "1.0"), ("d", "nonsense"), ("e", "1.2.3")):
+        run.take([Logged(at=1.0, event="peer_joined", fields={"peer": peer, "name": peer})])
+        told = {"peer": peer, "installed": installed, "pending": 0, "bytes_up": 0, "bytes_down": 0}
+        run.take([Logged(at=1.0, event="heartbeat", fields=told)])
+    html = versions.part(run.view, report).text
+    rows = [row.split("<td>") for row in html.partition("<tbody>")[2].split("</tr>")]
+    assert (newer, "1") == (read(rows[0][0]).text, read(rows[0][-1]).text)
+    assert (str(newest), "1") == (read(rows[1][0]).text, read(rows[1][-1]).text)
+    assert "3 nodes with older ones." in html
+
+
+def test_without_prices_there_is_no_column_of_nothing(rich: Rich) -> None:
+    priced = rich("plain")
+    free = replace(priced, peers=[replace(peer, price=Price()) for peer in priced.peers])
+    for report, has_prices in ((priced, True), (free, False)):
+        part, costs = peers.part(report, is_public=False).text, learner_page.slow_parts(report)["costs"].text
+        assert ("cents per 1k tokens" in part, "cents per 1k tokens" in costs) == (has_prices, has_prices)
+        assert ("Cents per 1k tokens: what" in part) == has_prices
+        assert ("nobody has set [price] per_hour" in costs) != has_prices
+        assert "Share of batches: fraction" in part

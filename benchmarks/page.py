@@ -6,8 +6,8 @@ Bars:
 - first_paint_s, at most 1: from the address to the first paint, the page's server running; median of the repetitions.
 - lag_s, at most 2: from an event in the log to the changed element in Chromium; the longest of all.
 - watchers_10_core_pct, at most 5: the share of a core that the page's server uses with ten watchers.
-- growth_24h_mib, at most 2: how much what the page's feed holds grows in 24 hours of events, of which the first two are
-  left out, as Python counts it. `process_growth_24h_mib` is that of the process, with the allocator's gaps.
+- growth_24h_mib, at most 2: how much the memory of the page's feed grows in 24 hours of events, of which the first two
+  are left out. `growth_24h_blocks` is that of the blocks of memory that Python holds, without the allocator's gaps.
 - browser_growth_24h_mib, at most 1, and browser_growth_24h_nodes, at most 500: how much the objects and the nodes of
   the page grow in a Chromium that shows these 24 hours, a change every 30 s of them, and in which somebody opens a
   peer, a plot's numbers and a search each hour. `noise_mib` and
@@ -33,7 +33,6 @@ import statistics
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,7 +105,7 @@ def claim() -> int:
         with running(root / "crowd", peers=CROWD, seconds=CROWD_S) as state:
             rolled = measured_scroll(found, state)
         held = measured_day(found, root / "browser")[SETTLED_H:]
-    growth, process_growth = (slope([one[kind] for one in hours[SETTLED_H:]]) * 24 for kind in (0, 1))
+    blocks, growth = (slope([one[kind] for one in hours[SETTLED_H:]]) * 24 for kind in (0, 1))
     heaps, nodes = [one.heap_mib for one in held], [float(one.nodes) for one in held]
     say(
         table(
@@ -118,8 +117,8 @@ def claim() -> int:
                 ["from event to screen [s]", f"{number(statistics.median(lags))} (to {number(max(lags))})"],
                 ["share of a core with ten watchers [%]", number(share)],
                 ["memory of the feed's process after 24 hours [MiB]", number(hours[-1][1], 1)],
-                ["its growth in 24 hours [MiB]", number(process_growth)],
-                ["growth of what it holds in 24 hours [MiB]", number(growth)],
+                ["its growth in 24 hours [MiB]", number(growth)],
+                ["growth of the blocks that Python holds there in 24 hours", f"{blocks:.0f} of {hours[-1][0]:.0f}"],
                 ["memory of the page in a browser [MiB]", number(heaps[-1], 1)],
                 [
                     "its growth in 24 hours [MiB]",
@@ -145,7 +144,7 @@ def claim() -> int:
         "cold_s": statistics.median(cold),
         "lag_median_s": statistics.median(lags),
         "feed_mib": hours[-1][1],
-        "process_growth_24h_mib": process_growth,
+        "growth_24h_blocks": blocks,
         "browser_mib": heaps[-1],
         "noise_mib": slope_error(heaps) * 24,
         "noise_nodes": slope_error(nodes) * 24,
@@ -327,7 +326,7 @@ def measured_share(url: str, span_s: float) -> float:
 
 
 def replayed(root: Path) -> list[tuple[float, float]]:
-    """Return what a feed holds, and the memory of its process, in MiB, after each hour of a day's events.
+    """Return the blocks that a feed's process holds, and its memory in MiB, after each hour of a day's events.
 
     It runs as a process of its own.
     """
@@ -347,7 +346,6 @@ def replayed(root: Path) -> list[tuple[float, float]]:
 
 def replay(directory: Path) -> list[tuple[float, float]]:
     """Replay a day here."""
-    tracemalloc.start()
     peers = [peer_of(place) for place in range(PEERS)]
     terms = PageTerms(socket=0, kind="learner", title="a swarm", state=str(directory), token=TOKEN, public=True)
     began, log = time.time() - DAY_S, LogWriter(directory / "events.jsonl")
@@ -359,8 +357,7 @@ def replay(directory: Path) -> list[tuple[float, float]]:
             trio.run(_catch_up, feed)
         if second % HOUR_S == HOUR_S - 1:
             gc.collect()
-            held, _ = tracemalloc.get_traced_memory()
-            memory.append((held / 2**20, psutil.Process().memory_info().rss / 2**20))
+            memory.append((float(sys.getallocatedblocks()), psutil.Process().memory_info().rss / 2**20))
     return memory
 
 

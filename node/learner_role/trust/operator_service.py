@@ -13,6 +13,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import trio
 
@@ -51,6 +52,8 @@ class OperatorService(Service):
     forgive: Callable[[PeerId], Awaitable[None]] | None = None
     stop: Callable[[], None] = interrupt
     began_ns: int = field(default_factory=process_began_ns)
+    _obeyed: set[Path] = field(default_factory=set)
+    """Orders that were carried out and could not be removed."""
     _told: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -71,12 +74,16 @@ class OperatorService(Service):
         except NoOrder as error:
             self._tell_once(error)
             return
+        self._obeyed &= set(waiting)
         for path in waiting:
+            if path in self._obeyed:
+                continue
             try:
                 order = await trio.to_thread.run_sync(read_order, path)
             except NoOrder as error:
                 self._tell_once(error)
                 continue
+            self._obeyed.add(path)
             given = given_ns(path)
             if isinstance(order, Change | Stop) and given is not None and given < self.began_ns:
                 self.events.trouble(f"An order was not carried out: {_named(order)} was for a run before this one.")

@@ -11,13 +11,11 @@ from trio.testing import MockClock
 from node.learner_role.trust.operator_service import LOOK_S
 from node.state.operator_orders import Change, OperatorDecisions, Stop
 from node.state.order_files import FOLDER, given_ns
-from tests.support.learner_fixture import Settings, open_learner
+from tests.support.learner_fixture import Settings, open_learner, until
 
 
 async def settle(orders: OperatorDecisions) -> None:
-    with trio.fail_after(60):
-        while orders.waiting():
-            await trio.sleep(0.1)
+    await until(lambda: not orders.waiting())
 
 
 async def test_settings_change_in_the_order_in_which_they_were_ordered(
@@ -54,7 +52,9 @@ async def test_a_folder_that_cannot_be_read_is_told_once_and_ends_nothing(
         folder = learner.root / FOLDER
         folder.touch()
         nursery.start_soon(learner.operator.run)
-        await trio.sleep(10 * LOOK_S)
+        await until(lambda: any(name == "trouble" for name, _ in learner.log))
+        for _ in range(10):
+            await trio.sleep(LOOK_S)
         [told] = [fields["text"] for name, fields in learner.log if name == "trouble"]
         assert told == f"Orders in {folder} cannot be read: Not a directory. Check who owns it."
         folder.unlink()
@@ -62,6 +62,30 @@ async def test_a_folder_that_cannot_be_read_is_told_once_and_ends_nothing(
         orders.give(Change(key="staleness", value=4))
         await settle(orders)
         assert learner.capacity.window == 4
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_order_that_cannot_be_removed_is_carried_out_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, kept = Path.unlink, list[Path]()
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        if self in kept:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    async with open_learner(tmp_path, Settings(staleness=3)) as learner, trio.open_nursery() as nursery:
+        orders = OperatorDecisions(learner.root)
+        orders.give(Change(key="staleness", value=4))
+        kept += orders.waiting()
+        nursery.start_soon(learner.operator.run)
+        for value in (5, 2):
+            orders.give(Change(key="staleness", value=value))
+            await until(lambda value=value: learner.capacity.window == value)
+        assert [fields["value"] for name, fields in learner.log if name == "setting_changed"] == [4, 5, 2]
+        assert kept[0].exists()
         nursery.cancel_scope.cancel()
 
 

@@ -346,27 +346,23 @@ def replayed(root: Path) -> list[tuple[float, float]]:
 
 def replay(directory: Path) -> list[tuple[float, float]]:
     """Replay a day here."""
+    return trio.run(_replay, directory)
+
+
+async def _replay(directory: Path) -> list[tuple[float, float]]:
     peers = [peer_of(place) for place in range(PEERS)]
     terms = PageTerms(socket=0, kind="learner", title="a swarm", state=str(directory), token=TOKEN, public=True)
     began, log = time.time() - DAY_S, LogWriter(directory / "events.jsonl")
-    feed = trio.run(_feed, terms)
+    feed = Feed(terms=terms, place=StateLocation(state=directory, is_learner=True))
     memory = []
     for second in range(DAY_S):
         log.write(began + second, events_at(second, peers))
         if second % RENDER_S == 0:
-            trio.run(_catch_up, feed)
+            feed.catch_up()
         if second % HOUR_S == HOUR_S - 1:
             gc.collect()
             memory.append((float(sys.getallocatedblocks()), psutil.Process().memory_info().rss / 2**20))
     return memory
-
-
-async def _feed(terms: PageTerms) -> Feed:
-    return Feed(terms=terms, place=StateLocation(state=Path(terms.state), is_learner=True))
-
-
-async def _catch_up(feed: Feed) -> None:
-    feed.catch_up()
 
 
 # What a browser holds, and how busy it is

@@ -20,6 +20,15 @@ ALL_WANTED = "active: the operator wants every machine to work"
 ONLY_TURNS = "active: learner and peers take turns, so every machine makes the step shorter"
 NO_STEP_YET = "active: there was no training step yet, so it is not known how few machines are enough"
 
+LEAST_SHARE = 0.005
+"""Less is shown as 0 %."""
+
+LATE = (
+    "active: by the usual times, a version's first rollouts come after the training steps that may use it, so every "
+    "machine works; a larger [learn] staleness gives them more time"
+)
+"""If each machine has a rate, and none supplies anything in time."""
+
 HOURS_OVER = "deactivated: it is not lent now (outside its owner's hours, or paused)"
 """The learner does not know which of the two it is."""
 
@@ -45,6 +54,8 @@ def not_enough(pool: Pool) -> str:
             "works; a larger [learn] publish_every, or more upload at the learner, needs fewer"
         )
     count = len(pool.candidates)
+    if share < LEAST_SHARE and any(one.rate > 0 for one in pool.candidates):
+        return LATE
     who = "the only machine supplies" if count == 1 else f"all {count} machines together supply"
     return f"active: {who} {_share(share)} of what the learner takes; the target is {_share(MARGIN)}"
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
+from learner.provisioning.planner import reasons
 from learner.provisioning.planner.constants import (
     BETTER_REVIEWS,
     ENDING_REVIEWS,
@@ -299,6 +300,14 @@ def test_of_volunteers_alone_the_fastest_are_on_and_the_slowest_go_first() -> No
         "On standby: 4 faster volunteers supply 110 % of what the learner takes. You will be active when one of them "
         "leaves and is missed."
     )
+
+
+def test_where_all_would_be_late_nobody_is_told_that_all_supply_nothing() -> None:
+    late = [replace(one, broadcast_s=10 * TRAIN_S) for one in FOUR[:2]]
+    story = Story(late)
+    assert story.review().active == {"a", "b"}
+    assert story.reasons("a") == [reasons.LATE]
+    assert len(reasons.LATE) <= MAX_REASON_CHARS
 
 
 def test_where_everybody_is_not_enough_everybody_is_on_and_told_how_far_it_is() -> None:

@@ -83,7 +83,7 @@ class ReachFigures:
         if not self.kinds:
             return ""
         pairs = _listed(self.ways, WAYS) or "none has met"
-        return f"nodes: {_listed(self.kinds, VERDICTS)}; pairs of nodes: {pairs}"
+        return f"how nodes are reached: {_listed(self.kinds, VERDICTS)}; how pairs met: {pairs}"
 
 
 def _listed(numbers: Mapping[Any, int], words: Mapping[Any, str]) -> str:

@@ -79,7 +79,7 @@ def test_a_learner_counts_as_no_node() -> None:
     reaches.hear(LEARNER, reach(ReachKind.DIRECTLY, (ALPHA, Way.WAS_DIALLED)), ALL, 1)
     reaches.hear(ALPHA, reach(ReachKind.NOT, (LEARNER, Way.DIALLED)), ALL, 1)
     assert reaches.figures == ReachFigures(kinds={ReachKind.NOT: 1}, ways={})
-    assert reaches.figures.text == "nodes: 1 outbound only; pairs of nodes: none has met"
+    assert reaches.figures.text == "how nodes are reached: 1 outbound only; how pairs met: none has met"
     assert pair_of(reaches, LEARNER, ALPHA) is not None
 
 
@@ -87,7 +87,7 @@ def test_both_are_told_in_a_line() -> None:
     kinds = {ReachKind.DIRECTLY: 1, ReachKind.BY_PUNCHING: 1200, ReachKind.UNKNOWN: 1, ReachKind.OTHER: 1}
     figures = ReachFigures(kinds=kinds, ways={Way.PUNCHED: 3, Way.DIALLED: 2, Way.RELAYED: 1})
     assert figures.text == (
-        "nodes: 1 reachable, 1,200 punchable, 2 not known; pairs of nodes: 2 dialled, 3 punched, 1 over a circuit"
+        "how nodes are reached: 1 reachable, 1,200 punchable, 2 not known; how pairs met: 2 dialled, 3 punched, 1 over a circuit"
     )
     assert ReachFigures(kinds={}, ways={}).text == ""
 

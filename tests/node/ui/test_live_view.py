@@ -243,7 +243,7 @@ def test_a_node_shows_when_it_tries_again() -> None:
 
 
 def test_a_learner_shows_how_nodes_are_reached_and_what_it_carried() -> None:
-    state, text = busy_state(), "nodes: 2 punchable; pairs of nodes: 1 punched"
+    state, text = busy_state(), "how nodes are reached: 2 punchable; how pairs met: 1 punched"
     assert "reach " not in text_of(state)
     apply(state, "nodes_reached", {"text": text})
     apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0, "bytes_carried": 2048})

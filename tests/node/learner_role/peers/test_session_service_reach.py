@@ -36,7 +36,7 @@ async def test_how_nodes_are_reached_is_written_and_said(tmp_path: Path, mock_cl
         await learner.sessions.welcome(HERE, hello(ext=extension(ReachKind.UNKNOWN)))
         await learner.sessions.welcome(THERE, hello(ext=extension(ReachKind.NOT, (HERE, Way.DIALLED))))
         await tick(learner, mock_clock)
-        assert said(learner) == ["nodes: 1 outbound only, 1 not known; pairs of nodes: 1 dialled"]
+        assert said(learner) == ["how nodes are reached: 1 outbound only, 1 not known; how pairs met: 1 dialled"]
         assert {row.peer: row.kind for row in learner.ledger.peers.reach()} == {
             HERE: ReachKind.UNKNOWN,
             THERE: ReachKind.NOT,
@@ -46,7 +46,7 @@ async def test_how_nodes_are_reached_is_written_and_said(tmp_path: Path, mock_cl
         await tick(learner, mock_clock)
         assert len(said(learner)) == 1, "not at once"
         await tick(learner, mock_clock, REACH_SAID_EVERY_S)
-        assert said(learner)[1:] == ["nodes: 1 punchable, 1 outbound only; pairs of nodes: 1 punched"]
+        assert said(learner)[1:] == ["how nodes are reached: 1 punchable, 1 outbound only; how pairs met: 1 punched"]
         met = {(row.peer, row.other): row.way for row in learner.ledger.peers.met()}
         assert met == {(THERE, HERE): Way.DIALLED, (HERE, THERE): Way.PUNCHED, (HERE, ME): Way.DIALLED}
 
@@ -63,7 +63,9 @@ async def test_a_learner_that_comes_back_knows_it_still(tmp_path: Path) -> None:
         await learner.sessions.welcome(HERE, hello(ext=extension(ReachKind.MAPPED)))
     async with open_learner(tmp_path, Settings()) as again:
         await trio.to_thread.run_sync(again.sessions.recall_reach)
-        assert again.sessions.state.reaches.figures.text == "nodes: 1 mapped; pairs of nodes: none has met"
+        assert (
+            again.sessions.state.reaches.figures.text == "how nodes are reached: 1 mapped; how pairs met: none has met"
+        )
         assert ME in again.sessions.state.reaches.learners
 
 

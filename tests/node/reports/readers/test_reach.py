@@ -18,7 +18,7 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.reach import ReachKind, Way
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, open_story, peer_row
 
-SAID = "nodes: 1 mapped, 1 punchable, 1 outbound only; pairs of nodes: 1 dialled, 1 punched"
+SAID = "how nodes are reached: 1 mapped, 1 punchable, 1 outbound only; how pairs met: 1 dialled, 1 punched"
 
 
 @pytest.fixture

@@ -87,7 +87,8 @@ def test_both_are_told_in_a_line() -> None:
     kinds = {ReachKind.DIRECTLY: 1, ReachKind.BY_PUNCHING: 1200, ReachKind.UNKNOWN: 1, ReachKind.OTHER: 1}
     figures = ReachFigures(kinds=kinds, ways={Way.PUNCHED: 3, Way.DIALLED: 2, Way.RELAYED: 1})
     assert figures.text == (
-        "how nodes are reached: 1 reachable, 1,200 punchable, 2 not known; how pairs met: 2 dialled, 3 punched, 1 over a circuit"
+        "how nodes are reached: 1 reachable, 1,200 punchable, 2 not known; how pairs met: 2 dialled, 3 punched, "
+        "1 over a circuit"
     )
     assert ReachFigures(kinds={}, ways={}).text == ""
 

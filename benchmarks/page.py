@@ -353,7 +353,9 @@ async def _replay(directory: Path) -> list[tuple[float, float]]:
     peers = [peer_of(place) for place in range(PEERS)]
     terms = PageTerms(socket=0, kind="learner", title="a swarm", state=str(directory), token=TOKEN, public=True)
     began, log = time.time() - DAY_S, LogWriter(directory / "events.jsonl")
-    feed = Feed(terms=terms, place=StateLocation(state=directory, is_learner=True))
+    second = 0
+    place = StateLocation(state=directory, is_learner=True)
+    feed = Feed(terms=terms, place=place, clock=lambda: began + second)
     memory = []
     for second in range(DAY_S):
         log.write(began + second, events_at(second, peers))

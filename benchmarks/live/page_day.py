@@ -67,6 +67,7 @@ class Day:
     _readings: list[Reading] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.feed.clock = lambda: self.began + self.second
         self._peers = [peer_of(place) for place in range(PEERS)]
         self._log = LogWriter(self.state / "events.jsonl")
         began_ms = round(1000 * (time.time() - FIRST_STEPS))
@@ -113,8 +114,8 @@ def main() -> int:
 
 async def _run(terms: PageTerms) -> None:
     state = Path(terms.state)
-    feed = Feed(terms=terms, place=StateLocation(state=state, is_learner=True))
-    day = Day(feed=feed, state=state)
+    day = Day(feed=Feed(terms=terms, place=StateLocation(state=state, is_learner=True)), state=state)
+    feed = day.feed
     app: Any = _paced(PageApp(feed=feed, access=Access(token=terms.token)).build(), day)
     config = Config()
     config.bind, config.errorlog, config.loglevel = [f"fd://{terms.socket}"], "-", "WARNING"

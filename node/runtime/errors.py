@@ -40,7 +40,7 @@ class NotAllowed(UsageError):
     """The learner refuses this node, for example because it is banned. Only the operator can change that, so starting
     again is as useless as after a wrong argument."""
 
-    label = "error"
+    label = "refused"
 
 
 class RunError(NodeError):

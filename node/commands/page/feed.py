@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -51,7 +52,8 @@ class Reading:
 
 @dataclass(kw_only=True, eq=False)
 class Feed:
-    """The parts of one run's page. `board` has everything, `public` what everybody may read."""
+    """The parts of one run's page. `board` has everything, `public` what everybody may read. `clock` returns the time
+    in seconds since 1970."""
 
     terms: PageTerms
     place: StateLocation
@@ -59,6 +61,7 @@ class Feed:
     public: Board = field(default_factory=Board)
     report: SwarmReport | OwnReport | None = None
     load: Load = field(default_factory=Load)
+    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         config, is_learner = self.place.config, self.place.is_learner
@@ -100,7 +103,7 @@ class Feed:
         """Take what the log has, and render the parts that change with events."""
         while (logged := self._tail.read()) is not None:
             self.live.take(logged)
-        self.live.tick(time.time())
+        self.live.tick(self.clock())
         self._put(self._live_parts())
 
     async def _follow(self) -> None:

@@ -19,7 +19,7 @@ def lead(report: SwarmReport) -> Plot:
     return Plot(
         key="learned",
         title="Reward and evaluation",
-        unit="reward",
+        unit="0 to 1" if _all_shares(report) else "reward",
         said=_learned(report),
         wall=report.wall_s,
         lines=(*(_reward_lines(report) if together(report) else ()), *_evaluation_lines(report)),

@@ -314,3 +314,16 @@ def test_receipts_that_came_together_are_kept_together(receipts: Receipts) -> No
     ]
     assert receipts.add_all(came) == [False, True, True, False]
     assert [stored.raw for stored in receipts.stored()] == [b"a", b"\x02", b"\x03"]
+
+
+def test_a_value_that_no_program_of_ours_wrote_is_told_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.sqlite"
+    with closing(Receipts(path)) as receipts:
+        receipts.add(receipt(1, Rule.ADMITTED), b"raw", engine_s=1.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ' TEXT', ' ANY')")
+        db.execute("PRAGMA writable_schema = RESET")
+        db.execute("UPDATE receipts SET peer = 7")
+    with closing(ReceiptQueries(path)) as kept, pytest.raises(ReceiptsError, match="is damaged"):
+        list(kept.stored())

@@ -7,7 +7,7 @@
 - `main`: the entry point
 - `operator_commands`: ban, pardon, compact, notify
 - `options`: options that several commands share, and how an async program is run
-- `owner_commands`: pause, resume, drain, service
+- `owner_commands`: pause, resume, drain, limits, service
 - `planning_commands`: plan, simulate
 - `receipt_commands`: receipts, prove, reputation
 - `report`: reads the ledger or the receipts, for report and why

@@ -62,7 +62,7 @@ def export(
     from node.commands.statements.command import export_receipts
 
     done = export_receipts(target, out, peer=peer, proofs=proofs)
-    (say if as_json else say_folded)(as_json_text({"file": out, "done": done}) if as_json else done)
+    say_folded(as_json_text({"file": out, "done": done}) if as_json else done, as_json=as_json)
 
 
 @receipts.command()
@@ -80,7 +80,7 @@ def _verify(file: Path, operator: str, invite: str, *, as_json: bool) -> NoRetur
     from node.commands.statements.command import verify_file
 
     answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
-    (say if as_json else say_folded)(answer.text, nl=False)
+    say_folded(answer.text, as_json=as_json, nl=False)
     raise typer.Exit(answer.code)
 
 
@@ -93,7 +93,7 @@ def prove(
     """Show which version a record trained, with the learner's signed proof; write the proof for others to check."""
     from node.commands.statements.command import prove_record
 
-    (say if as_json else say_folded)(prove_record(target, record, out, as_json=as_json), nl=False)
+    say_folded(prove_record(target, record, out, as_json=as_json), as_json=as_json, nl=False)
 
 
 @reputation.command("export")

@@ -35,6 +35,10 @@ SECTIONS: Mapping[str, str] = {HOURS: "engine", UPLOAD: "network", DOWNLOAD: "ne
 """The section of each key that can change while a node runs."""
 
 
+CHANGED = "until the node ends; at its start:"
+"""What stands behind a limit that is not as at the node's start."""
+
+
 def with_limit(config: NodeConfig, key: str, value: Value) -> NodeConfig:
     """Return the configuration with another limit. Raises UsageError, which names the key as node.toml does."""
     if key not in SECTIONS:

@@ -27,7 +27,7 @@ from node.rollout_role.worker import RolloutCounts
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock, EventLog
-from node.runtime.stdout import say, say_folded
+from node.runtime.stdout import say_folded
 from node.state.owner_orders import OwnerRequests, owner_signals
 from node.state.rollout_state import RolloutStateDir
 from node.ui.endings import done_of_node
@@ -79,7 +79,8 @@ async def join(
         to = destination_of(settings.notify)
         read_listen(settings.web.listen)
     if dry_run:
-        (say if as_json else say_folded)(await show_join(word, settings, state=state, wait_s=wait_s, as_json=as_json))
+        told = await show_join(word, settings, state=state, wait_s=wait_s, as_json=as_json)
+        say_folded(told, as_json=as_json)
         return 0
     events, teaches = EventLog(), bool(settings.teacher.directory)
     notices = NodeNotices(

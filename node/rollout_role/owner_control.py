@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -28,13 +27,11 @@ from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
 from node.runtime.formatting import counted
 from node.runtime.loop_delay import LoopFigures
-from node.state.order_files import NoOrder, given_ns, process_began_ns
+from node.state.order_files import BY_FILE, OrderInbox, process_began_ns
 from node.state.owner_orders import LOOK_S, Drain, Limit, LimitOrders, OwnerRequests, OwnerSignals, read_limit
 from node.state.status_file import NodeStatus, StatusFile
 from protocol.core.ids import LeaseId
 from swarm.work.client import WorkClient
-
-BY_FILE = "an order in the state directory"
 
 PAUSED = "owner"
 """The holder of the shift while the owner has paused the node."""
@@ -88,13 +85,10 @@ class Owner:
     began_ns: int = field(default_factory=process_began_ns)
     orders: OwnerRequests = field(init=False)
     _order: Drain | None = None
-    _obeyed: set[Path] = field(default_factory=set)
-    """Orders that were carried out and could not be removed."""
-    _told: set[str] = field(default_factory=set)
     _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
-        self.orders, self._limit_orders = OwnerRequests(self.root), LimitOrders(self.root)
+        self.orders, self._inbox = OwnerRequests(self.root), OrderInbox(LimitOrders(self.root), read_limit)
         self.orders.forget_drain()
         self._heed_pause()
 
@@ -129,41 +123,21 @@ class Owner:
             self.role.shift.release(PAUSED)
 
     async def _heed_limits(self) -> None:
-        try:
-            waiting = self._limit_orders.waiting()
-        except NoOrder as error:
-            self._tell_once(str(error))
-            return
-        self._obeyed &= set(waiting)
-        for path in waiting:
-            if path not in self._obeyed:
-                await self._obey_file(path)
-
-    async def _obey_file(self, path: Path) -> None:
-        try:
-            order = read_limit(path)
-        except NoOrder as error:
-            self._tell_once(str(error))
-            return
-        self._obeyed.add(path)
-        given = given_ns(path)
-        if given is not None and given < self.began_ns:
-            self.trouble(f"An order was not carried out: {_said(order)} was for a run before this one.")
-        else:
-            await self._change(order)
-        with suppress(OSError):
-            path.unlink()
+        orders, troubles = self._inbox.take()
+        for text in troubles:
+            self.trouble(text)
+        for given in orders:
+            if given.was_before(self.began_ns):
+                self.trouble(f"An order was not carried out: {_said(given.order)} was for a run before this one.")
+            else:
+                await self._change(given.order)
+            given.remove()
 
     async def _change(self, order: Limit) -> None:
         try:
             await self.limits.change(order.key, order.value, order.by or BY_FILE)
         except UsageError as error:
             self.trouble(f"An order was not carried out: {error}")
-
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self.trouble(text)
 
     def _status(self) -> NodeStatus:
         return NodeStatus(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from node.config.common import GB
-from node.config.live_limits import SECTIONS, Value, named, value_of, with_limit
+from node.config.live_limits import CHANGED, SECTIONS, Value, named, value_of, with_limit
 from node.config.node_config import NodeConfig
 from node.engine.factory import half_the_cores
 from node.engine.vllm_install import has_gpu
@@ -95,10 +95,7 @@ class RunningLimits:
     def shown(self) -> dict[str, str]:
         """Return the limits in force as text, by their keys; a changed one with what it was at the start."""
         now, before = in_force(self.config), in_force(self._began_with)
-        return {
-            key: text if text == before[key] else f"{text} (until the node ends; at its start: {before[key]})"
-            for key, text in now.items()
-        }
+        return {key: text if text == before[key] else f"{text} ({CHANGED} {before[key]})" for key, text in now.items()}
 
     @property
     def changeable(self) -> dict[str, Value]:

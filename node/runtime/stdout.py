@@ -76,9 +76,9 @@ def say(text: str, *, nl: bool = True) -> None:
     typer.echo(visible(text), nl=nl)
 
 
-def say_folded(text: str, *, nl: bool = True) -> None:
-    """Print lines to standard output; on a terminal, break those that are longer than it is wide."""
-    if sys.stdout.isatty():
+def say_folded(text: str, *, as_json: bool = False, nl: bool = True) -> None:
+    """Print lines to standard output; on a terminal, break those that are longer than it is wide, but not JSON."""
+    if sys.stdout.isatty() and not as_json:
         width = shutil.get_terminal_size().columns
         text = "\n".join(folded(line, width) for line in text.split("\n"))
     say(text, nl=nl)

@@ -5,6 +5,8 @@
                                              {"order": "change", "key": "staleness", "value": 4, "by": "the live page"}
                                              {"order": "stop", "by": "the live page"}
 
+The rules for values that a change may have are here as well: the page checks by them, and the learner again.
+
 A ban or a pardon also reaches a learner that is not running. A change or a stop is for the run that it was given to.
 
 Invariants:

@@ -8,16 +8,19 @@ which orders there are.
 Invariants:
 
 - A file appears whole, and its name says when.
-- A file that is no order is left where it is, and reported by the reader.
+- A file that is no order is left where it is, and reported once.
+- An order is handed out once, also if its file cannot be removed.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import psutil
@@ -33,6 +36,11 @@ MAX_WAITING = 256
 
 MAX_ORDER_BYTES = 16 * 1024
 """Most bytes of an order: a ban with the longest reason has 3 KB."""
+
+BY_FILE = "an order in the state directory"
+"""Through what an order came that does not say it."""
+
+T = TypeVar("T")
 
 
 class NoOrder(ValueError):
@@ -66,6 +74,59 @@ class OrderFiles:
             return []
         except OSError as error:
             raise NoOrder(f"Orders in {folder} cannot be read: {error.strerror}. Check who owns it.") from None
+
+
+@dataclass(frozen=True)
+class Given(Generic[T]):
+    """An order, and its file."""
+
+    path: Path
+    order: T
+
+    def was_before(self, began_ns: int) -> bool:
+        """Return whether it was given before `began_ns`, in nanoseconds since 1970, as far as the file's name says."""
+        given = given_ns(self.path)
+        return given is not None and given < began_ns
+
+    def remove(self) -> None:
+        """Remove the file, if that is possible: it was obeyed."""
+        with suppress(OSError):
+            self.path.unlink()
+
+
+@dataclass(eq=False)
+class OrderInbox(Generic[T]):
+    """The orders that a program has still to carry out. `read` returns the order in a file, or raises NoOrder."""
+
+    files: OrderFiles
+    read: Callable[[Path], T]
+    _handed_out: set[Path] = field(default_factory=set)
+    """Files that are still there."""
+    _told: set[str] = field(default_factory=set)
+
+    def take(self) -> tuple[list[Given[T]], list[str]]:
+        """Return the orders that came since the last call, in order, and what is wrong with files, each once."""
+        try:
+            waiting = self.files.waiting()
+        except NoOrder as error:
+            return [], self._first_time(error)
+        self._handed_out &= set(waiting)
+        orders, troubles = list[Given[T]](), list[str]()
+        for path in waiting:
+            if path in self._handed_out:
+                continue
+            try:
+                orders.append(Given(path, self.read(path)))
+            except NoOrder as error:
+                troubles += self._first_time(error)
+            else:
+                self._handed_out.add(path)
+        return orders, troubles
+
+    def _first_time(self, error: NoOrder) -> list[str]:
+        known = str(error) in self._told
+        self._told.add(str(error))
+        return [] if known else [str(error)]
 
 
 def given_ns(path: Path) -> int | None:

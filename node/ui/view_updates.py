@@ -158,7 +158,9 @@ def sentence_of(state: ViewState, event: str, fields: Fields) -> str:
     """Return what people read of an event, which `state` has taken; "" if they do not hear of it."""
     if not (sentence := _sentence(event, fields)):
         return ""
-    known: dict[str, Any] = {"now": setting_words(fields.get("key"), fields.get("value"))}
+    known: dict[str, Any] = {}
+    if "{now}" in sentence:
+        known["now"] = setting_words(fields.get("key"), fields.get("value"))
     if "{called}" in sentence and "peer" in fields:
         peer = state.peer(fields["peer"])
         known |= {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}

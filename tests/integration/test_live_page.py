@@ -17,11 +17,11 @@ import pytest
 import trio
 
 from node.commands.page.app import HEADERS, MAX_QUERY_CHARS, MAX_WATCHERS
-from node.commands.page.orders import MAX_ORDER_BYTES
 from node.commands.page.parts.peers import MOST_ROWS
 from node.runtime.events import EventLog
 from node.state.keys import load_or_create_key
 from node.state.operator_orders import Change, OperatorDecisions, read_order
+from node.state.order_files import MAX_ORDER_BYTES
 from node.state.owner_orders import LimitOrders, read_limit
 from node.web import address
 from node.web.address import Listen, open_listener

@@ -16,13 +16,13 @@ import trio.testing
 from learner.provisioning.estimation.recording import Withdrawn
 from node.config.live_limits import HOURS, UPLOAD
 from node.config.node_config import NodeConfig
-from node.rollout_role.owner_control import BY_FILE, Drained, Owner
+from node.rollout_role.owner_control import Drained, Owner
 from node.rollout_role.resource_limits import RunningLimits
 from node.rollout_role.retry_policy import Failed
 from node.rollout_role.services import set_hours
 from node.rollout_role.worker import DRAINED, HELD, OVER, RolloutWorker
 from node.runtime.events import EventLog
-from node.state.order_files import process_began_ns
+from node.state.order_files import BY_FILE, process_began_ns
 from node.state.owner_orders import Drain, Limit, LimitOrders, OwnerRequests, OwnerSignals
 from node.state.status_file import standing_of
 from protocol.core.ids import PolicyVersion

@@ -326,10 +326,6 @@ class WorkQueries:
             found[peer][Rule(rule)] += number
         return found
 
-    def admitted_by_peer(self) -> dict[PeerId, int]:
-        """Return how many records of each peer were admitted."""
-        return dict(self.db.query("SELECT peer, count(*) FROM records WHERE rule = 'admitted' GROUP BY peer"))
-
     def work_by_peer(self) -> defaultdict[str, PeerWork]:
         """Return each peer's work. Its tokens include those that a restart of the learner orphaned."""
         found: defaultdict[str, PeerWork] = defaultdict(PeerWork)

@@ -251,14 +251,8 @@ class SqliteFile(Queries):
     def rows(self, kind: type[R], sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[R]:
         """Return the same as `Queries.rows`. Raises the error for a damaged file for rows that no program of ours
         wrote."""
-        with self._understood():
-            return super().rows(kind, sql, values, of=of)
-
-    @contextmanager
-    def _understood(self) -> Iterator[None]:
-        """Turn the error about a value that no program of ours wrote into that for a damaged file."""
         try:
-            yield
+            return super().rows(kind, sql, values, of=of)
         except ValueError as error:
             if (failure := self._failure(Doing.READ, Ailment.DAMAGED, error)) is None:
                 raise

@@ -41,10 +41,7 @@ async def _examine(invite: str, config: Path | None, state: Path | None, *, as_j
         complain(f"Checking this machine and its connection to the swarm ({WHOLE_S:.0f} s at most)...")
     findings = await examine(word, settings, state=state)
     conclusion = conclude(findings)
-    if as_json:
-        say(to_json(findings, conclusion))
-    else:
-        say_folded(to_text(findings, conclusion))
+    say_folded((to_json if as_json else to_text)(findings, conclusion), as_json=as_json)
     if conclusion.can_take_part:
         return 0
     return (UsageError if findings.is_usage else RunError).exit_code

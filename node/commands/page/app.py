@@ -32,12 +32,13 @@ from node.commands.page import document
 from node.commands.page.access import NO_TOKEN, Access, Refusal, Right
 from node.commands.page.board import Board
 from node.commands.page.feed import Feed
-from node.commands.page.orders import MAX_ORDER_BYTES, obey
+from node.commands.page.orders import obey
 from node.commands.page.parts import learner_page, node_page, peers, samples
 from node.reports.html.charts.markup import Fragment
 from node.reports.html.peer_page import peer_pages
 from node.reports.model.report import OwnReport, SwarmReport
 from node.runtime.errors import NodeError
+from node.state.order_files import MAX_ORDER_BYTES
 
 MAX_WATCHERS = 64
 """Browsers that may follow a page at a time. Each costs a connection and what it is sent."""

@@ -32,8 +32,6 @@ from node.state.operator_orders import (
 from node.state.owner_orders import Drain, Limit, LimitOrders, OwnerRequests
 from protocol.core.limits import MAX_REASON_CHARS
 
-MAX_ORDER_BYTES = 16 * 1024
-
 BY_PAGE = "the live page"
 
 Peer = Annotated[str, Meta(min_length=1, max_length=128)]

@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import trio
 
@@ -22,14 +20,12 @@ from node.learner_role.scheduling.run_settings import RunSettings
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.bans import Bans
 from node.state.operator_orders import AnyOrder, Ban, Change, NoSetting, OperatorDecisions, Pardon, Stop, read_order
-from node.state.order_files import NoOrder, given_ns, process_began_ns
+from node.state.order_files import BY_FILE, OrderInbox, process_began_ns
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
 LOOK_S = 1.0
 """Seconds between two looks for the operator's orders."""
-
-BY_FILE = "an order in the state directory"
 
 
 def interrupt() -> None:
@@ -52,9 +48,9 @@ class OperatorService(Service):
     forgive: Callable[[PeerId], Awaitable[None]] | None = None
     stop: Callable[[], None] = interrupt
     began_ns: int = field(default_factory=process_began_ns)
-    _obeyed: set[Path] = field(default_factory=set)
-    """Orders that were carried out and could not be removed."""
-    _told: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._inbox = OrderInbox(self.orders, read_order)
 
     async def run(self) -> None:
         """Look for orders every LOOK_S, and when records must be rejected, until cancelled."""
@@ -69,33 +65,16 @@ class OperatorService(Service):
                 await wakeup.wait()
 
     async def _obey(self) -> None:
-        try:
-            waiting = await trio.to_thread.run_sync(self.orders.waiting)
-        except NoOrder as error:
-            self._tell_once(error)
-            return
-        self._obeyed &= set(waiting)
-        for path in waiting:
-            if path in self._obeyed:
-                continue
-            try:
-                order = await trio.to_thread.run_sync(read_order, path)
-            except NoOrder as error:
-                self._tell_once(error)
-                continue
-            self._obeyed.add(path)
-            given = given_ns(path)
-            if isinstance(order, Change | Stop) and given is not None and given < self.began_ns:
+        orders, troubles = await trio.to_thread.run_sync(self._inbox.take)
+        for text in troubles:
+            self.events.trouble(text)
+        for given in orders:
+            order = given.order
+            if isinstance(order, Change | Stop) and given.was_before(self.began_ns):
                 self.events.trouble(f"An order was not carried out: {_named(order)} was for a run before this one.")
             else:
                 await self._carry_out(order)
-            with suppress(OSError):
-                path.unlink()
-
-    def _tell_once(self, error: NoOrder) -> None:
-        if str(error) not in self._told:
-            self._told.add(str(error))
-            self.events.trouble(str(error))
+            given.remove()
 
     async def _carry_out(self, order: AnyOrder) -> None:
         match order:

@@ -25,6 +25,7 @@ from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, repu
 from protocol.accounting.reputation_note import reputation_note
 from protocol.core.envelope import sign
 from protocol.core.ids import PeerId
+from protocol.work import Rule
 
 REVIEW_S = 300.0
 """Seconds between two reviews. Reputations change over days of work, and reading a ledger of a million leases takes
@@ -117,8 +118,9 @@ class ReputationService(Service):
         now_ms = self.context.signing_ms()
         with snapshot(self.ledger.path) as db:
             days = observed_days(db, now_ms, JUDGING)
-            ranks = ranks_of(WorkQueries(db).admitted_by_peer()) if self.tells_ranks else {}
+            verdicts = WorkQueries(db).verdicts_by_peer() if self.tells_ranks else {}
         here = {peer: seen for peer, seen in days.items() if peer in self.state.present}
+        ranks = ranks_of({PeerId(peer): by_rule[Rule.ADMITTED] for peer, by_rule in verdicts.items()})
         self._seen = _Seen(at_ms=now_ms, days=here, ranks=ranks)
         reputations = {peer: reputation_of(seen, now_ms // DAY_MS) for peer, seen in days.items()}
         return {peer: found.strikes for peer, found in reputations.items() if found.strikes}

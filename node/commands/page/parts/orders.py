@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from node.config.daily_hours import MAX_CHARS
-from node.config.live_limits import DOWNLOAD, HOURS, QUOTA, UPLOAD, Value, named
+from node.config.live_limits import CHANGED, DOWNLOAD, HOURS, QUOTA, UPLOAD, Value, named
 from node.config.swarm_config import MAX_WINDOW, SwarmConfig
 from node.reports.html.charts.markup import Attribute, Child, Fragment, tag
 from node.reports.html.components import section
@@ -97,7 +97,7 @@ def _limits(status: NodeStatus) -> Iterator[Fragment]:
     for key, value in status.changeable.items():
         if key in LIMITS:
             text = shown.pop(named(key), "")
-            yield _limit(key, value, "" if " (until " not in text else f"In force: {text}")
+            yield _limit(key, value, "" if CHANGED not in text else f"In force: {text}")
     if shown:
         yield tag("p", "These change in node.toml, after a restart:", class_="soft")
         yield tag("ul", [tag("li", f"{key}: {value}") for key, value in shown.items()])

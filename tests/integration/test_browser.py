@@ -1,18 +1,14 @@
-"""The page in a real browser, without a screen: read by axe, sorted by keyboard, at the width of a desk and of a phone.
-
-Where no Chromium can be had, these tests fail: skipping them would say that all is well.
-"""
+"""The page in a real browser, without a screen: read by axe, sorted by keyboard, as wide as a desk and as a phone."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from node.reports import SwarmReport, own_report, write_html
 from node.reports.text.peer_columns import sections
@@ -24,28 +20,11 @@ from tests.node.state.test_receipts import receipt
 from tests.support.ledgers import ALPHA, BETA, START_MS
 from tests.support.page_stories import HOSTILE, NAMES, TAKEN, banned_report, rich_report
 
-NAMES_OF_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-
 DESK, TABLET, PHONE = (1280, 900), (768, 1024), (390, 844)
 SIZES = {"desk": DESK, "tablet": TABLET, "phone": PHONE}
 SCHEMES = ("light", "dark")
 
 expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
-
-
-def chromium() -> str:
-    """Return the path of the browser."""
-    found = next(filter(None, map(shutil.which, NAMES_OF_CHROMIUM)), None)
-    assert found, "there is no Chromium here; run: sudo apt-get install -y chromium"
-    return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium())
-        yield opened
-        opened.close()
 
 
 @dataclass

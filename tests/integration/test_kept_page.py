@@ -13,13 +13,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from node.reports import as_html
 from node.reports.html.document import write_page
 from node.state.status_file import NodeStatus, StatusFile
 from tests.e2e.programs import wait_for
-from tests.integration.test_browser import chromium
 from tests.support.ledgers import ALPHA, open_story, peer_row
 from tests.support.page_stories import rich_report
 from tests.support.paths import ROOT
@@ -76,14 +75,6 @@ def address(tmp_path: Path) -> Iterator[str]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/run.html"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium())
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

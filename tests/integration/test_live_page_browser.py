@@ -4,7 +4,6 @@ keyboard and for axe; with a thousand peers; while it is read; and over the end 
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from learner.ledger.ledger import Ledger
 from node.commands.page.parts.peers import FIRST_ROWS
@@ -33,22 +32,11 @@ from tests.support.live_page import TOKEN, WAIT_S, LivePage, serving
 from tests.support.page_stories import NAMES, crowd, rich_report
 from tests.support.statements import GENESIS
 
-NAMES_OF_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = (1280, 900), (390, 844)
 SIZES = {"desk": DESK, "phone": PHONE}
 SCHEMES = ("light", "dark")
 
 expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, NAMES_OF_CHROMIUM)), None)
-    assert found, "there is no Chromium here; run: sudo apt-get install -y chromium"
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found)
-        yield opened
-        opened.close()
 
 
 @dataclass

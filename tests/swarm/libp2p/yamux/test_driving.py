@@ -192,33 +192,38 @@ def frames_from(far: socket.socket) -> list[Frame]:
     return list(FrameParser().feed(data))
 
 
+@dataclass
+class Bulk:
+    """2 MiB each way on one stream, and what arrives of them."""
+
+    one_way: bytes
+    other_way: bytes
+    got: dict[str, bytes] = field(default_factory=dict)
+
+    async def go(self, stream: YamuxStream, other: YamuxStream) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take, "there", other)
+            nursery.start_soon(self._take, "back", stream)
+            nursery.start_soon(stream.send_all, self.one_way)
+            nursery.start_soon(other.send_all, self.other_way)
+
+    async def _take(self, name: str, stream: YamuxStream) -> None:
+        self.got[name] = await read(stream, 2 * MIB)
+
+
 async def test_bulk_goes_both_ways_at_once() -> None:
-    one_way, other_way = bytes(range(256)) * 8192, bytes(reversed(range(256))) * 8192
-    got: dict[str, bytes] = {}
-
-    async def take(name: str, stream: YamuxStream) -> None:
-        got[name] = await read(stream, 2 * MIB)
-
+    bulk = Bulk(bytes(range(256)) * 8192, bytes(reversed(range(256))) * 8192)
     async with both_ends() as (near, far):
         stream = near.muxer.open_stream()
         await stream.send_all(b"")
-        other = await accepted_by(far)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take, "there", other)
-            nursery.start_soon(take, "back", stream)
-            nursery.start_soon(stream.send_all, one_way)
-            nursery.start_soon(other.send_all, other_way)
-    assert got == {"there": one_way, "back": other_way}
+        await bulk.go(stream, await accepted_by(far))
+    assert bulk.got == {"there": bulk.one_way, "back": bulk.other_way}
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_cap_that_comes_and_goes_during_bulk_loses_nothing(seed: int) -> None:
     rng = random.Random(seed)
-    one_way, other_way = rng.randbytes(2 * MIB), rng.randbytes(2 * MIB)
-    got: dict[str, bytes] = {}
-
-    async def take(name: str, stream: YamuxStream) -> None:
-        got[name] = await read(stream, 2 * MIB)
+    bulk = Bulk(rng.randbytes(2 * MIB), rng.randbytes(2 * MIB))
 
     async def change(plain: Plain) -> None:
         for _ in range(rng.randrange(60)):
@@ -235,17 +240,14 @@ async def test_a_cap_that_comes_and_goes_during_bulk_loses_nothing(seed: int) ->
         await stream.send_all(b"")
         other = await accepted_by(far)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(take, "there", other)
-            nursery.start_soon(take, "back", stream)
-            nursery.start_soon(stream.send_all, one_way)
-            nursery.start_soon(other.send_all, other_way)
+            nursery.start_soon(bulk.go, stream, other)
             for end in (near, far):
                 nursery.start_soon(change, end.plain)
         for end, mine, theirs in ((near, stream, other), (far, other, stream)):
             await mine.send_all(b"capped")
             assert await read(theirs, 6) == b"capped"
             assert end.muxer._driver._successor is not None  # type: ignore[attr-defined]
-    assert got == {"there": one_way, "back": other_way}
+    assert bulk.got == {"there": bulk.one_way, "back": bulk.other_way}
 
 
 async def test_a_cap_that_is_lifted_before_it_took_effect_holds_up_nothing() -> None:

@@ -123,18 +123,28 @@ class Program:
     out: Path
     err: Path
     state: Path | None = None
+    _events: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+    _read_bytes: int = field(default=0, init=False, repr=False)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the events that it logged, in order; with `name`, only those of this name."""
-        if self.state is None or not (path := self.state / "events.jsonl").exists():
-            return []
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        found = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [event for event in found if not name or event["event"] == name]
+        """Return the events that it logged, in order; with `name`, only those of this name.
+
+        Each call reads only what was written since the last one: whoever waits asks twenty times a second, and the
+        processors are for the programs.
+        """
+        if self.state is not None and (path := self.state / "events.jsonl").exists():
+            if path.stat().st_size < self._read_bytes:
+                self._events, self._read_bytes = [], 0
+            with path.open("rb") as log:
+                log.seek(self._read_bytes)
+                whole = log.read().rpartition(b"\n")
+            self._events += map(json.loads, whole[0].splitlines())
+            self._read_bytes += len(whole[0] + whole[1])
+        return [event for event in self._events if not name or event["event"] == name]
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until it ends and return its exit code."""
@@ -187,10 +197,18 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def wait_for(what: str, condition: Callable[[], T | None], *programs: Program) -> T:
-    """Return the result of `condition` once it is true. Fail when it takes too long, or when a program ends first."""
-    ends = time.monotonic() + DEADLINE_S
+def wait_for(
+    what: str, condition: Callable[[], T | None], *programs: Program, progress: Callable[[], object] = lambda: None
+) -> T:
+    """Return the result of `condition` once it is true. Fail when it takes too long, or when a program ends first.
+
+    The time begins anew whenever `progress` returns something else: what takes many steps may take as long as a busy
+    machine needs, while it moves.
+    """
+    ends, reached = time.monotonic() + DEADLINE_S, progress()
     while True:
+        if (now := progress()) != reached:
+            ends, reached = time.monotonic() + DEADLINE_S, now
         ended = [program for program in programs if program.process.poll() is not None]
         if found := condition():  # checked after looking which programs ended: what they did last still counts
             return found
@@ -516,7 +534,7 @@ class Swarm:
 
     def wait_steps(self, number: int, *programs: Program) -> None:
         """Wait until so many training steps were taken."""
-        wait_for(f"step {number}", lambda: self.steps_taken >= number, *programs)
+        wait_for(f"step {number}", lambda: self.steps_taken >= number, *programs, progress=lambda: self.steps_taken)
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Return rows of the ledger, also while the learner runs."""
@@ -532,13 +550,16 @@ def rows_of(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
 def wait_done(*programs: Program) -> None:
     """Wait until all have ended, and check that each has exit code 0."""
 
+    def steps() -> int:
+        return sum(len(program.events("step")) for program in programs)
+
     def done() -> bool:
         codes = [program.process.poll() for program in programs]
         assert not any(codes), (codes, "\n".join(program.story() for program in programs))
         return None not in codes
 
     try:
-        wait_for("the end", done)
+        wait_for("the end", done, progress=steps)
     except AssertionError as error:
         raise AssertionError("\n".join([str(error), *(program.story() for program in programs)])) from None
 

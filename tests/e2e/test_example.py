@@ -53,7 +53,13 @@ def test_the_small_example_learns_what_its_page_says(machine: Machine) -> None:
     def sampled() -> list[float]:
         return [event["sampled"] for event in learner.events("evaluated")]
 
-    wait_for("a policy that gets four of five right", lambda: max(sampled(), default=0.0) > 0.8, learner, node)
+    wait_for(
+        "a policy that gets four of five right",
+        lambda: max(sampled(), default=0.0) > 0.8,
+        learner,  # which ends after the steps that its configuration says
+        node,
+        progress=lambda: len(learner.events("step")),
+    )
     assert sampled()[0] < 0.4
     for program in (node, learner):
         program.interrupt()

@@ -100,7 +100,12 @@ def test_it_learns_what_it_says(machine: Machine, what: str) -> None:
     def sampled() -> list[float]:
         return [event["sampled"] for event in learner.events("evaluated")]
 
-    wait_for("a policy that gets half of it right", lambda: max(sampled(), default=0.0) > 0.5, learner)
+    wait_for(
+        "a policy that gets half of it right",
+        lambda: max(sampled(), default=0.0) > 0.5,
+        learner,  # which ends after the steps that its configuration says
+        progress=lambda: len(learner.events("step")),
+    )
     assert sampled()[0] < 0.2
     for program in (node, learner):
         program.interrupt()

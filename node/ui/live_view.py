@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from node.energy.machine_load import Load
 from node.reports.model.report import Role
@@ -72,10 +75,15 @@ class PeerView:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A message that a person may want to read, and when it was made (seconds since the start)."""
+    """A message that a person may want to read, and when it was made (seconds since the start).
+
+    `event` and `fields` are what it tells, if it tells an event.
+    """
 
     at_s: float
     text: str
+    event: str = field(default="", compare=False)
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(kw_only=True)
@@ -111,6 +119,7 @@ class ViewState:
         worked_before_s: seconds that the node had worked before this start; `working_since_s`: since when it works now.
         band, score: the node's reputation, as the learner states it.
         rank: the node's place among all, if the operator shows it.
+        noted: notices so far, of which the first `shown` were on the screen, on the page or among the lines.
     """
 
     role: Role
@@ -165,6 +174,7 @@ class ViewState:
     peers: dict[PeerId, PeerView] = field(default_factory=dict)
     notices: deque[Notice] = field(default_factory=lambda: deque(maxlen=MAX_NOTICES))
     noted: int = 0
+    shown: int = 0
     rate: Rate = field(default_factory=Rate)
     token_rate: Rate = field(default_factory=Rate)
     began_s: float = field(default_factory=time.monotonic, compare=False)
@@ -186,14 +196,25 @@ class ViewState:
         """Return the line of `peer`; make one if there is none."""
         return self.peers.setdefault(peer, PeerView(peer=peer))
 
-    def note(self, text: str) -> None:
-        """Show `text` among the notices, at the time of the last tick."""
-        self.notices.append(Notice(at_s=self.now_s, text=words.plain_name(text, NOTICE_CHARS)))
+    def note(self, text: str, event: str = "", fields: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Show `text` among the notices, at the time of the last tick. It may tell an `event` with these `fields`."""
+        text = words.plain_name(text, NOTICE_CHARS)
+        self.notices.append(Notice(at_s=self.now_s, text=text, event=event, fields=fields))
         self.noted += 1
+
+    def take_back(self, event: str, same: Mapping[str, Any]) -> Notice | None:
+        """Remove the newest notice of `event` with these values, and return it; None if it was shown already."""
+        for index in range(1, min(self.noted - self.shown, len(self.notices)) + 1):
+            notice = self.notices[-index]
+            if notice.event == event and same.items() <= notice.fields.items():
+                del self.notices[-index]
+                self.noted -= 1
+                return notice
+        return None
 
     def tick(self, now_s: float) -> None:
         """Set the clock to `now_s` seconds after the start."""
-        self.now_s = now_s
+        self.now_s, self.shown = now_s, self.noted
         self.rate.sample(now_s, self.admitted)
         self.token_rate.sample(now_s, self.tokens)
         for peer in self.peers.values():

@@ -28,7 +28,7 @@ class PlainLines:
         """Write what is new since the last call."""
         unseen = min(state.noted - self._printed, len(state.notices))
         lines = [f"{clock(one.at_s)} {one.text}" for one in list(state.notices)[len(state.notices) - unseen :]]
-        self._printed = state.noted
+        self._printed = state.shown = state.noted
         if state.now_s >= self._next_s:
             lines.append(f"{clock(state.now_s)} {status_line(state)}")
             self._next_s = state.now_s + self.every_s

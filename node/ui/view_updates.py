@@ -77,10 +77,10 @@ SENTENCES: Mapping[str, str] = {
     "drain_began": "takes no more leases, and ends when {leases:lease} {leases:is|are} delivered",
     "finished": "finished after {steps:step}",
     "group_doubted": "lease {lease} of {called} is not trained on (volery why {lease})",
-    "handed_back": "returned a lease with {tokens:token} already generated, which count for you: {reason}",
+    "handed_back": "returned {leases:lease} with {tokens:token} already generated, which count for you: {reason}",
     "joined": "joined the swarm",
     "key_copied": "refused a second node that uses the key of {called}: its node.key was copied or stolen",
-    "lease_handed_back": "{called} returned a lease with {tokens:token} already generated: {reason}",
+    "lease_handed_back": "{called} returned {leases:lease} with {tokens:token} already generated: {reason}",
     "leases_given_back": "returned {leases:lease}: {reason}",
     "leases_recalled": "recalled {leases:lease} of {called}: {rollouts:rollout} would come too late",
     "leases_returned": "{called} returned {leases:lease}: {reason}",
@@ -105,6 +105,16 @@ AT_ZERO: Mapping[str, tuple[str, str]] = {
     "receipt": ("refused", ""),
 }
 """Events that have another sentence, or none, where the named field is 0."""
+
+SUMMED: Mapping[str, tuple[str, ...]] = {
+    "handed_back": ("leases", "tokens"),
+    "lease_handed_back": ("leases", "tokens"),
+    "leases_given_back": ("leases",),
+    "leases_returned": ("leases",),
+}
+"""Events that come many at a time, when a node pauses or leaves. One notice sums up the named fields of those that have
+the same peer and reason, as long as it was not shown. `leases` is 1 in an event without it.
+"""
 
 NEWS_OF_WORK = ("joined", "hours_ended", "hours_began", "paused", "resumed", "drain_began")
 """Events after which a rollout node shows the activity that its state implies."""
@@ -147,11 +157,21 @@ def apply(state: ViewState, event: str, fields: Fields) -> None:
         state.activity = state.start_phase
     elif event in NEWS_OF_WORK or (state.role is Role.LEARNER and state.activity != "finished"):
         state.activity = _activity(state)
+    if event in SUMMED:
+        fields = _summed(state, event, {"leases": 1, **fields})
     if sentence := sentence_of(state, event, fields):
-        state.note(sentence)
+        state.note(sentence, event, fields)
     if event == "child_died":
         for line in fields.get("said", "").splitlines():
             state.note(f"{fields.get('child')}: {line}")
+
+
+def _summed(state: ViewState, event: str, fields: Fields) -> Fields:
+    """Return `fields` with what a notice counts that was not shown yet, and take that notice back."""
+    same = {name: fields[name] for name in ("peer", "reason") if name in fields}
+    if (notice := state.take_back(event, same)) is None:
+        return fields
+    return {**fields, **{name: fields.get(name, 0) + notice.fields.get(name, 0) for name in SUMMED[event]}}
 
 
 def sentence_of(state: ViewState, event: str, fields: Fields) -> str:

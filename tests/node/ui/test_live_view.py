@@ -11,7 +11,7 @@ from node.runtime.events import EventLog
 from node.ui.live_view import MAX_NOTICES, RATE_WINDOW_S, Rate, ViewState
 from node.ui.look import Look
 from node.ui.picture import picture
-from node.ui.plain_lines import status_line
+from node.ui.plain_lines import PlainLines, status_line
 from node.ui.view_updates import apply, follow
 from tests.support.ledgers import ALPHA, BETA, LEARNER
 
@@ -301,5 +301,37 @@ def test_an_owner_who_stops_a_node_reads_that_the_tokens_count() -> None:
     state = ViewState(role=Role.ROLLOUT)
     apply(state, "handed_back", {"tokens": 168, "reason": "the node was stopped"})
     assert state.notices[-1].text == (
-        "returned a lease with 168 tokens already generated, which count for you: the node was stopped"
+        "returned 1 lease with 168 tokens already generated, which count for you: the node was stopped"
     )
+
+
+def test_leases_that_are_returned_together_are_one_notice() -> None:
+    state, printed = ViewState(role=Role.ROLLOUT), []
+    lines = PlainLines(write=printed.extend, every_s=1e9)
+    for tokens in (100, 60, 8):
+        apply(state, "leases_given_back", {"leases": 1, "reason": "paused"})
+        apply(state, "handed_back", {"lease": "a", "tokens": tokens, "reason": "paused"})
+    apply(state, "handed_back", {"lease": "b", "tokens": 1, "reason": "another reason"})
+    lines.update(state)
+    told = [notice.text for notice in state.notices]
+    assert told == [
+        "returned 3 leases: paused",
+        "returned 3 leases with 168 tokens already generated, which count for you: paused",
+        "returned 1 lease with 1 token already generated, which count for you: another reason",
+    ]
+    assert [line.partition(" ")[2] for line in printed[:3]] == told
+    apply(state, "handed_back", {"lease": "c", "tokens": 1, "reason": "another reason"})
+    printed.clear()
+    lines.update(state)
+    assert len(printed) == 1, "what was printed stays, and what comes later has a line of its own"
+    assert len(state.notices) == 4
+
+
+def test_returned_leases_of_two_peers_stay_two_notices() -> None:
+    state = learner_state()
+    for peer in ("12D3a", "12D3b", "12D3a"):
+        apply(state, "lease_handed_back", {"peer": peer, "tokens": 5, "reason": "paused"})
+    assert [("2 leases with 10 tokens" in one.text, "1 lease with 5 tokens" in one.text) for one in state.notices] == [
+        (False, True),
+        (True, False),
+    ]

@@ -25,7 +25,7 @@ from node.rollout_role.dry_run import show_join
 from node.rollout_role.owner_control import NodeWorker
 from node.rollout_role.worker import RolloutCounts
 from node.runtime import formatting as words
-from node.runtime.errors import about_keys_of
+from node.runtime.errors import NodeError, about_keys_of
 from node.runtime.events import Clock, EventLog
 from node.runtime.stdout import say_folded
 from node.state.owner_orders import OwnerRequests, owner_signals
@@ -118,12 +118,20 @@ async def join(
                 notify("ended", f"{outcome.reason} {done}")
                 return outcome
 
-        outcome = await run_session(terminal, events, run, leave)
+        outcome: RolloutOutcome | NodeError | None
+        try:
+            outcome = await run_session(terminal, events, run, leave)
+        except NodeError as error:  # such as a ban
+            outcome = error
+    done = "" if node is None else work_of(node.counts, view.admitted_before, root, teaches=teaches)
     if outcome is None:
-        done = "" if node is None else work_of(node.counts, view.admitted_before, root, teaches=teaches)
         return terminal.say_stopped("" if node is None else done_of_node(view), done, STOPPED)
-    terminal.say(done_of_node(view))
-    terminal.say(f"{outcome.reason} {work_of(outcome.counts, view.admitted_before, outcome.state, teaches=teaches)}")
+    if node is not None:
+        terminal.say(done_of_node(view))
+    if isinstance(outcome, NodeError):
+        terminal.say(done)
+        raise outcome
+    terminal.say(f"{outcome.reason} {done}")
     return 0
 
 

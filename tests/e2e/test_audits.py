@@ -30,6 +30,7 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
     with stopped(learner.child("learner.training.server")):
         assert cheat.wait() == 2, cheat.story()
         assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
+        assert "Its report: volery report " in cheat.out.read_text(), cheat.story()
         assert WHY.search(cheat.err.read_text()), cheat.story()
         again = swarm.join("cheat")
         assert again.wait() == 2, again.story()

@@ -19,7 +19,10 @@ from node.ui.live_view import ViewState
 LOCKED = (
     "To give orders here, open the page with the address that the program printed at its start: it ends with a token."
 )
-
+UNREADABLE = (
+    "Settings cannot change here: swarm.toml could not be read when this page began. The learner goes on as it "
+    "started. Mend the file: the page reads it again once nobody has looked at it for six minutes."
+)
 
 NUMBER: Mapping[str, Attribute] = {"type": "number", "step": "any"}
 
@@ -34,7 +37,7 @@ LIMITS: Mapping[str, tuple[str, str, Mapping[str, Attribute]]] = {
 
 def learner_orders(view: ViewState, config: SwarmConfig | None) -> Fragment:
     """Return the operator's controls."""
-    settings = [] if config is None else list(_settings(view, config))
+    settings = [tag("p", UNREADABLE)] if config is None else list(_settings(view, config))
     forms = [
         *settings,
         form("stop", "Stop after this step", remark="The learner saves what it has learned, and ends."),

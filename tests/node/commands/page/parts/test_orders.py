@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from node.commands.page.parts.orders import LIMITS, node_orders
+from node.commands.page.parts.orders import LIMITS, UNREADABLE, learner_orders, node_orders
 from node.config.live_limits import SECTIONS, named
 from node.config.node_config import NodeConfig
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
+from node.reports.model.report import Role
 from node.rollout_role.resource_limits import in_force
 from node.state.status_file import NodeStatus
+from node.ui.live_view import ViewState
 from tests.node.commands.page.parts.test_learner_page import read
 
 Element = dict[str, str | None]
@@ -45,6 +48,16 @@ def test_a_changed_limit_says_how_long_it_holds() -> None:
     shown = "8 Mbit/s (until the node ends; at its start: none)"
     status = NodeStatus(doing="", limits={"[network] upload_mbit": shown}, changeable={"upload_mbit": 8.0})
     assert f">In force: {shown}<" in node_orders(status, is_paused=False).text
+
+
+def test_settings_that_nobody_can_see_are_told() -> None:
+    """The operator has edited swarm.toml, and something in it is wrong now."""
+    view = ViewState(role=Role.LEARNER, staleness=4)
+    config = SwarmConfig(
+        swarm=SwarmSection(name="a swarm"), model=ModelSection(directory="model"), learn=LearnSection(steps=9)
+    )
+    assert UNREADABLE in learner_orders(view, None).text
+    assert UNREADABLE not in learner_orders(view, config).text
 
 
 def test_what_cannot_change_has_no_form() -> None:

@@ -7,6 +7,7 @@ them fail. Speed is tested by counting operations, not by a clock.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -48,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for ignored in (signal.SIGINT, signal.SIGQUIT):  # as in whatever a script starts with `&`; our programs inherit it
+        if signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
     if config.getoption("--unit"):
         sys.addaudithook(_stay_inside)
 

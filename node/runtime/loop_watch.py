@@ -42,6 +42,9 @@ HELD_S = 1.0
 another thread that has the interpreter, or for an overloaded machine. On busy machines some tenths of a second are
 usual."""
 
+HAD_TO_WAIT = "Peers and timers had to wait"
+"""How a trouble begins that tells of a busy machine."""
+
 TROUBLE_S = 2.0
 """Seconds from which a step is also shown to people: after a few of them, peers seem to have timed out."""
 
@@ -201,7 +204,7 @@ class LoopWatch(trio.abc.Instrument):
             processor_s=round(held.cpu_s, 4),
         )
         if held.wall_s >= TROUBLE_S:
-            events.trouble(f"Peers and timers had to wait: the event loop was held by {held}.")
+            events.trouble(f"{HAD_TO_WAIT}: the event loop was held by {held}.")
 
 
 def spare_collections() -> None:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from unittest.mock import patch
@@ -38,17 +39,24 @@ import psutil
 import typer.main
 
 from node.cli.main import main
+from node.runtime.loop_watch import HAD_TO_WAIT
 from node.runtime.shutdown import STOP_ON_EOF
 
-DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "180"))
-"""Seconds to wait for anything that is to happen: ten times what it takes here, since other people's machines are busy
-as well."""
+DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "480"))
+"""Seconds to wait for anything that is to happen: ten times what the longest of it takes here, since other people's
+machines are busy as well."""
 
 POLL_S = 0.05
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", STOP_ON_EOF: "1"}
 
 TRAINERS = ("learner.training.server", "tests.e2e.hashing_trainer")
+
+FIRST_PORT, PORTS, WORKERS = 10_000, 1000, 20
+"""Each of so many workers has so many ports. The system's own begin at 32,768."""
+
+_turn = count(os.getpid())
+"""Two test runs at a time begin at different ports."""
 
 T = TypeVar("T")
 
@@ -145,6 +153,11 @@ class Program:
             self._events += map(json.loads, whole[0].splitlines())
             self._read_bytes += len(whole[0] + whole[1])
         return [event for event in self._events if not name or event["event"] == name]
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return the troubles that it told, but those that a busy machine makes."""
+        return [text for event in self.events("trouble") if not (text := event["text"]).startswith(HAD_TO_WAIT)]
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until it ends and return its exit code."""
@@ -257,7 +270,11 @@ class Terminal:
         """
         self._over.set()
         os.close(self.master)
-        self._read_all.wait(DEADLINE_S)
+        self.wait_read()
+
+    def wait_read(self) -> None:
+        """Wait until all is kept that the programs there wrote, which have ended."""
+        assert self._read_all.wait(DEADLINE_S)
 
     def text(self) -> str:
         """Return everything that was written there, without the sequences that move the cursor or set colours."""
@@ -450,7 +467,7 @@ class Swarm:
         lease_s: float = 60.0,
         token: str = "",
         port: int = 0,
-        heartbeat_s: float = 0.5,
+        heartbeat_s: float = 2.0,
         learning_rate: float = 1e-3,
         weights_dtype: str = "float32",
         ranks: int = 1,
@@ -605,10 +622,17 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, and that no other test is given: each worker has ports of its own.
+
+    They are below those that the system hands out to whoever asks for any.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for _ in range(PORTS):
+        port = FIRST_PORT + PORTS * (worker % WORKERS) + next(_turn) % PORTS
+        with closing(socket.socket()) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def wait_gone(processes: Sequence[psutil.Process]) -> None:

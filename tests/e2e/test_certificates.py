@@ -44,8 +44,9 @@ def test_a_certificate_is_renewed_under_a_swarm_that_works(doomed: Swarm) -> Non
     steps = swarm.steps_taken
     swarm.wait_steps(steps + 5, learner, *nodes)
     for program in (learner, *nodes):
-        for event in ("peer_fault", "trouble", "learner_unreachable", "turned_away", "certificate_ends"):
+        for event in ("peer_fault", "learner_unreachable", "turned_away", "certificate_ends"):
             assert program.events(event) == [], program.name
+        assert program.troubles == [], program.name
     for node in nodes:
         wait_event(node, "receipt", learner)
         node.process.send_signal(signal.SIGINT)

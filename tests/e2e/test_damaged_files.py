@@ -23,10 +23,10 @@ import pytest
 from node.cli.application import RENAMED
 from tests.e2e.damages import Damage, damaged, damages_of
 from tests.e2e.finished import finish, hashed_swarm, surroundings
-from tests.e2e.programs import Machine, Outcome, rows_of
+from tests.e2e.programs import DEADLINE_S, Machine, Outcome, rows_of
 from tests.support.command_line import single_commands
 
-HANGS_S = 60
+HANGS_S = int(DEADLINE_S)
 """Seconds. A command that reads takes a tenth of a second; one that waits for a writer of a pipe waits for ever."""
 
 BLIND = 0.03
@@ -55,10 +55,11 @@ CANNOT_HERE = {
     "join --dry-run": "its learner has ended",
     "limits": "no node runs there",
     "plan": "the machines are too few, which is told with a plan",
-    "plan --from": "the machines are too few, which is told with a plan",
     "plan CSV": "the machines are too few, which is told with a plan",
     "why --replay LEASE": "no audit failed",
 }
+EITHER = frozenset({"plan --from"})
+"""A plan for the times that this run measured: on a busy machine its steps may take so long that one node is enough."""
 """Calls that fail on sound files too."""
 
 
@@ -248,7 +249,7 @@ def test_every_command_is_called_or_known_to_read_nothing(ran: Ran) -> None:
 def test_on_sound_files_every_command_does_its_work(ran: Ran) -> None:
     """Otherwise a failure for another reason could hide a damage."""
     failed = {name: outcome.err for name, call in ran.calls.items() if (outcome := answer(ran, call)).code != 0}
-    assert failed.keys() == CANNOT_HERE.keys(), failed
+    assert failed.keys() - EITHER == CANNOT_HERE.keys(), failed
 
 
 OPENED: set[str] = set()

@@ -81,7 +81,7 @@ def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
 def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swarm: Swarm) -> None:
     """Without audits all of it is trained on, and no key has made more than four groups of four."""
     swarm.configure(steps=1000, audits=False)
-    drill(swarm, "--peers", 2, "--cheats", 0.5, "--steps", 16, "--plain", "--attack", "sybil", token_s=TOKEN_S)
+    drill(swarm, "--peers", 2, "--cheats", 0.5, "--steps", 40, "--plain", "--attack", "sybil", token_s=TOKEN_S)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["attacks"]["sybil"]
     assert found["keys"] > 100 / 16
     assert found["trained_late"] > 0

@@ -7,17 +7,21 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node.config.loader import read_swarm_config
-from tests.e2e.programs import Machine, Program, wait_event, wait_for
+from tests.e2e.programs import Machine, Program, wait_for
+
+TEACHING_S = 1200.0
+"""The command says nothing while it teaches the model for half a minute, and a busy machine takes many times that."""
 
 
 def written(machine: Machine) -> Path:
     """Write the example, and check that what it prints can be typed."""
     made = machine.start("init", "init", "my-swarm", "--example", "reverse")
-    assert made.wait() == 0, made.story()
+    assert made.wait(TEACHING_S) == 0, made.story()
     told = made.out.read_text(encoding="utf-8")
     assert "The model in my-swarm/model reverses " in told
     assert told.splitlines()[-2:] == [
@@ -40,7 +44,11 @@ def test_the_small_example_is_written_and_trains(machine: Machine) -> None:
     assert {path.name for path in directory.iterdir()} == {"README.md", "node.toml", "swarm.toml", "model"}
     assert read_swarm_config(directory / "swarm.toml").swarm.name == "my-swarm"
     learner, node = both(machine, directory)
-    wait_event(learner, "step", node, after=3)
+
+    def steps() -> list[dict[str, Any]]:
+        return learner.events("step")
+
+    wait_for("four steps", lambda: len(steps()) > 3, learner, node, progress=lambda: len(steps()))
     for program in (node, learner):
         program.interrupt()
         assert program.wait() == 130, program.story()

@@ -49,7 +49,7 @@ def test_a_run_within_limits(swarm: Swarm) -> None:
     wait_done(learner, node)
     check_ledger(swarm, Run(steps=STEPS))
     check_receipts(swarm, node)
-    assert not node.events("trouble"), node.story()
+    assert not node.troubles, node.story()
     assert disk_gb(swarm.directory / "node" / "store") <= quota_gb
     assert disk_gb(swarm.state / "store") <= most_gb
 
@@ -75,7 +75,7 @@ def test_a_quota_that_holds_one_version_keeps_that_in_service_and_says_what_to_s
     size_gb = version_gb(learner)
     node = swarm.join("node", "--quota-gb", f"{1.5 * size_gb:.9f}")
     first = wait_event(node, "version_installed", learner)["version"]
-    trouble = wait_for("a refusal", lambda: node.events("trouble"), node, learner)[0]["text"]
+    trouble = wait_for("a refusal", lambda: node.troubles, node, learner)[0]
     assert "Set [store] quota_gb to" in trouble
     assert "The active version stays in use" in trouble
     assert [event["version"] for event in node.events("version_installed")] == [first]

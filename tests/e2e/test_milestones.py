@@ -22,7 +22,7 @@ def test_a_milestone_is_listed_exported_and_begun_with(swarm: Swarm, tmp_path: P
     wait_done(learner, swarm.join("one"))
     report = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
     steps = [one["step"] for one in report["checkpoints"]]
-    assert steps[0] in (2, 3), "the first at or after step 2"
+    assert 2 <= steps[0] < STEPS, "the first that the disk had time for at or after step 2"
     assert steps[-1] == STEPS
     assert f"kept from training steps {steps[0]}" in " ".join(swarm.machine.call("report", swarm.config).out.split())
 

@@ -122,7 +122,7 @@ def test_the_limits_of_a_running_node_change_and_end_with_it(swarm: Swarm) -> No
     wait_event(node, "receipt", learner, after=receipts)
     wait_doing(swarm, node, "at work")
     wait_for("no cap", lambda: in_force(swarm, node)["[network] upload_mbit"] == "none", node)
-    assert not node.events("trouble"), node.story()
+    assert not node.troubles, node.story()
 
     for option, value, words in (
         ("--hours", "19:00", "--hours: '19:00' is not a range of hours."),

@@ -12,8 +12,8 @@ from tests.e2e.programs import Program, Swarm, wait_event, wait_for
 STEPS = 100_000
 """More steps than a test waits for: this swarm is ended from outside."""
 
-TOKENS, SLOW_S = 40, 0.08
-"""Tokens of a completion at most, and seconds a token. A lease takes three seconds, so a node can be stopped in its
+TOKENS, SLOW_S = 40, 0.3
+"""Tokens of a completion at most, and seconds a token. A lease takes twelve seconds, so a node can be stopped in its
 middle."""
 
 

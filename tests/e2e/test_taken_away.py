@@ -11,7 +11,7 @@ import pytest
 
 from learner.ledger.sqlite.files import rescued_files
 from tests.e2e.finished import finish, hashed_swarm, surroundings
-from tests.e2e.programs import Machine, Program, Swarm, wait_event
+from tests.e2e.programs import Machine, Program, Swarm, wait_event, wait_for
 from tests.e2e.test_bad_input import check_paragraph
 
 
@@ -124,6 +124,6 @@ def test_another_lease_secret_is_told_and_nothing_else_changes(working: Swarm) -
     assert learner.wait() == 130
     (working.state / "lease.secret").unlink()
     again = working.learn_doomed()
-    told = wait_event(again, "trouble", node)
-    assert "lease.secret is not the same as before" in told["text"]
+    told = wait_for("a trouble", lambda: again.troubles, again, node)
+    assert "lease.secret is not the same as before" in told[0]
     working.wait_steps(working.steps_taken + 2, again, node)

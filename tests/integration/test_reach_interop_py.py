@@ -11,7 +11,6 @@ from libp2p.peer.envelope import unmarshal_envelope
 from libp2p.peer.id import ID
 
 from swarm.libp2p.host import Host
-from swarm.libp2p.reachability.hole_punch import Punched
 from swarm.libp2p.reachability.relaying.relay import sign_voucher
 from swarm.libp2p.security import NOISE, TLS, Identity
 from swarm.libp2p.sockets.addresses import Address, from_socket
@@ -79,7 +78,8 @@ async def test_a_circuit_from_the_stock_peer_becomes_a_direct_connection() -> No
         await reserve(host, relay)
         await stock.circuit_to(through(relay, host.peer_id))
         circuit = await circuit_from(host, stock.peer)
-        assert await host.reaching.meetings.puncher.upgrade(circuit) == Punched(tries=1)
+        punched = await host.reaching.meetings.puncher.upgrade(circuit)
+        assert (punched.why, punched.tries >= 1) == ("", True)
         connection = host.open_connection(stock.peer)
         assert connection is not None
         await ping(host, connection)

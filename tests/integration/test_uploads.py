@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 FILES = {"model.bin.json": b"".join(bytes([number]) * CHUNK_BYTES for number in range(6))}
 SIGNED = SWARM.publish(FILES, chunk_bytes=CHUNK_BYTES)
 CIDS = [Cid(chunk.cid) for chunk in SIGNED.manifest.chunks]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @dataclass

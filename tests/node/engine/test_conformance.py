@@ -103,7 +103,7 @@ async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash
 
 
 async def test_an_engine_that_hangs_is_started_again_with_its_version(models: Models) -> None:
-    async with open_worker_engine(TransformersConfig(restarts=AT_ONCE, hang_s=6.0)) as engine:
+    async with open_worker_engine(TransformersConfig(restarts=AT_ONCE, hang_s=20.0)) as engine:
         await engine.install(FIRST, models.first)
         first = await engine.generate([REQUEST])
         assert engine.pid is not None

@@ -47,8 +47,9 @@ import mmap, os, signal, subprocess, sys, time
 from protocol.core.pipe import PREFIX, decode_frame, encode_frame, frame_sizes
 
 def send(header, arrays=None):
-    sys.stdout.buffer.write(encode_frame(header, arrays))
-    sys.stdout.buffer.flush()
+    left = memoryview(encode_frame(header, arrays))
+    while left:  # without a buffer, since `release` may interrupt it between two frames
+        left = left[os.write(1, left):]
 
 def read():
     prefix = sys.stdin.buffer.read(PREFIX.size)

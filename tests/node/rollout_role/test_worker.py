@@ -184,7 +184,8 @@ async def test_a_version_that_cannot_be_installed_is_tried_seldom_told_of_and_gi
 
 
 async def test_what_fails_for_a_while_is_told_and_taken_back(tmp_path: Path, autojump_clock: MockClock) -> None:
-    role = Failing(refuse=lambda number: EngineRefused("out_of_memory", "no memory") if number < 4 else None)
+    mended: list[bool] = []
+    role = Failing(refuse=lambda number: None if mended else EngineRefused("out_of_memory", "no memory"))
     async with failing(tmp_path, role) as (learner, node, nursery):
         nursery.start_soon(work_with, node, learner, tmp_path, 0.0, role)
         await until(lambda: learner.run.unable().is_everyone)
@@ -193,6 +194,7 @@ async def test_what_fails_for_a_while_is_told_and_taken_back(tmp_path: Path, aut
         assert role.role.retry_policy.troubles[0] == Trouble(
             TroubleKind.LEASE, role.role.retry_policy.troubles[0].times, "no memory", role.role.installed
         )
+        mended.append(True)
         await until(lambda: role.role.counts.admitted > 0)
         await until(lambda: learner.run.unable().nodes == 0)
         assert role.role.retry_policy.troubles == []
@@ -200,14 +202,21 @@ async def test_what_fails_for_a_while_is_told_and_taken_back(tmp_path: Path, aut
 
 async def test_a_newer_version_is_tried_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     """One that somebody else made possible, while the pause is as long as it gets."""
-    role = Failing(install=lambda version: InstallFailed("no") if version == FIRST else None)
+
+    def install(version: PolicyVersion) -> InstallFailed | None:
+        if version != FIRST:
+            return None
+        if len(role.installs) >= 7:
+            # From here on by real time: jumps while threads work would use up the pause, and the node's patience.
+            autojump_clock.autojump_threshold, autojump_clock.rate = math.inf, 1.0
+        return InstallFailed("no")
+
+    role = Failing(install=install)
     async with failing(tmp_path, role) as (learner, node, nursery):
         nursery.start_soon(work_with, node, learner, tmp_path, 0.0, role)
-        await until(lambda: len(role.installs) >= 7)
+        await until(lambda: len(role.told("install_failed")) >= 7)
         before_s = role.installs[-1][0]
         assert role.role.retry_policy.again_s(TroubleKind.INSTALL) - before_s > LONGEST_PAUSE_S / 2
-        # From here on by real time: a jump while threads write what the peer made would use up the node's retry_policy.
-        autojump_clock.autojump_threshold, autojump_clock.rate = math.inf, 1.0
         nursery.start_soon(FakePeer().work, learner)
         await until(lambda: role.role.installed is not None)
         [newer_s] = [at_s for at_s, version in role.installs if version != FIRST][:1]

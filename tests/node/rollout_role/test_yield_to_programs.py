@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ def running(directory: Path, name: str, *, ours: bool = False) -> Iterator[None]
         )
         pid = int(started.stdout)
     ended = os.pidfd_open(pid)
+    while not os.path.samefile(f"/proc/{pid}/exe", program):  # until then it is a copy of the shell
+        time.sleep(0.001)
     try:
         yield
     finally:

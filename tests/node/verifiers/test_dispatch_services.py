@@ -122,7 +122,7 @@ async def test_whatever_it_raises_or_returns_is_its_own_failure(tmp_path: Path, 
 async def test_one_that_hangs_is_cancelled_and_costs_nobody_anything(tmp_path: Path) -> None:
     """One process, in which as many wait as may: the others are answered beside them, by the same process."""
     log: Log = []
-    verifiers = opened(tmp_path, "python:awaited_task:make", log, timeout_s=2.0, episodes_at_once=8)
+    verifiers = opened(tmp_path, "python:awaited_task:make", log, timeout_s=5.0, episodes_at_once=8)
     async with verifiers.open():
         *hanging, before, after = await asked(verifiers, [("hang",)] * 7 + [("pid",), ("pid",)])
         [later] = await asked(verifiers, [("pid",)])

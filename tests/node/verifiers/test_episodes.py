@@ -265,7 +265,7 @@ async def test_what_an_environment_does_is_a_value_and_all_others_go_on(
 
 
 async def test_others_that_are_at_work_when_a_process_ends_are_told_again_elsewhere(beside: Path) -> None:
-    async with pool(beside, size=2, timeout_s=1.0) as verifiers:
+    async with pool(beside, size=2, timeout_s=5.0) as verifiers:
         outcomes: dict[int, object] = {}
 
         async def play(index: int, word: str) -> None:

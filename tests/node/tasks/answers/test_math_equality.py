@@ -262,7 +262,7 @@ HARD = [
 
 @pytest.fixture(scope="module")
 def with_short_limits() -> Iterator[Comparing]:
-    process = Comparing(limit_s=1)
+    process = Comparing(limit_s=3)
     yield process
     process.close()
 

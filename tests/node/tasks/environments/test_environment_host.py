@@ -265,12 +265,12 @@ def test_an_async_step_that_does_not_end_is_ended_and_the_process_stays() -> Non
     hung: list[str] = []
 
     async def use(host: EnvironmentHost) -> None:
-        with pytest.raises(StepTimedOut, match=r"`step` at index 7 did not end within 0.05 s") as caught:
+        with pytest.raises(StepTimedOut, match=r"`step` at index 7 did not end within 0.5 s") as caught:
             await host.answer(asked("p"))
         assert not caught.value.is_stuck
 
     task = CountingTask(kind=AsyncCounting, do=lambda said: forever())
-    hosted(task, use, step_s=0.05, hang=hung.append)
+    hosted(task, use, step_s=0.5, hang=hung.append)
     assert [made.closed for made in task.made] == [["p"]]
     assert hung == []
 
@@ -284,7 +284,7 @@ def test_a_plain_step_that_does_not_end_is_told_to_be_stuck() -> None:
         assert caught.value.is_stuck
         release.set()
 
-    hosted(CountingTask(do=lambda said: release.wait(30) and None), use, step_s=0.05)
+    hosted(CountingTask(do=lambda said: release.wait(30) and None), use, step_s=0.5)
 
 
 def test_a_close_that_raises_is_told_and_so_is_one_that_does_not_end() -> None:
@@ -304,7 +304,7 @@ def test_a_close_that_raises_is_told_and_so_is_one_that_does_not_end() -> None:
         hung.append(why)
         release.set()
 
-    hosted(CountingTask(kind=Clinging), use, step_s=0.2, hang=hang, bad_end=ended.append)
+    hosted(CountingTask(kind=Clinging), use, step_s=1.0, hang=hang, bad_end=ended.append)
     assert any("in `close`: OSError: not mine" in why for why in ended)
     assert ["`close`" in why for why in hung] == [True]
 

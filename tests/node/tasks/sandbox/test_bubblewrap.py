@@ -20,7 +20,7 @@ from node.tasks.sandbox.bubblewrap import SYSTEM_PYTHON, Ran, SandboxLimits, ope
 from node.tasks.sandbox.seccomp import CALLS, CLONE, CLONE3, MACHINES, call_filter
 from tests.support.hostile_programs import FORK_BOMB
 
-BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
+BRIEF = SandboxLimits(time_s=3.0, memory_mb=128)
 LONG_LIMITS = SandboxLimits(time_s=60.0, memory_mb=128)
 """For what ends by itself, however busy the machine."""
 

@@ -51,7 +51,7 @@ def tried(do):
 
 @pytest.fixture(scope="module")
 def inside() -> Iterator[Confined]:
-    process = Confined(EVAL, "eval", limit_s=1)
+    process = Confined(EVAL, "eval", limit_s=3)
     yield process
     process.close()
 
@@ -236,7 +236,7 @@ def test_a_sandbox_that_was_ended_is_started_again(inside: Confined) -> None:
 ASKS = f"""
 import sys
 from node.tasks.sandbox.confined_library import Confined
-asks = Confined({EVAL!r}, "eval", limit_s=1)
+asks = Confined({EVAL!r}, "eval", limit_s=3)
 asks.require()
 print(asks.pid, flush=True)
 sys.stdin.read()

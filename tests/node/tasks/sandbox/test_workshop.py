@@ -18,7 +18,7 @@ from node.tasks.sandbox.bubblewrap import SandboxLimits
 from node.tasks.sandbox.workshop import Lost, Piece, Workshop, require_workshop
 from tests.support.hostile_programs import FORK_BOMB
 
-BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
+BRIEF = SandboxLimits(time_s=3.0, memory_mb=128)
 LONG_LIMITS = SandboxLimits(time_s=60.0, memory_mb=128)
 """For what ends by itself, however busy the machine."""
 

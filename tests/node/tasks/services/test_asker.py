@@ -49,7 +49,7 @@ def test_questions_are_gathered_and_each_gets_its_own_answer() -> None:
     with serving(lengths) as server:
         service = RewardService(url=server.url, batch=16, batch_wait_s=0.01)
         assert run(all_of(service, texts)) == [float(len(text)) for text in texts]
-        assert [len(said(heard)) for heard in server.heard] == [16, 16, 8]
+        assert sorted(len(said(heard)) for heard in server.heard) == [8, 16, 16]
 
 
 def test_an_item_tells_the_whole_of_it() -> None:
@@ -137,11 +137,11 @@ def test_a_slow_one_costs_no_more_than_its_time_and_nobody_else_anything() -> No
         return lengths(number, heard)
 
     with serving(answer) as server:
-        service = RewardService(url=server.url, batch=1, timeout_s=1.0)
+        service = RewardService(url=server.url, batch=1, timeout_s=3.0)
         assert run(all_of(service, ["slow", "a", "bb", "ccc"])) == [CANNOT_SAY, 1.0, 2.0, 3.0]
         released.set()
     [remark] = take_remarks()
-    assert (remark.how, "no answer within 1 s" in remark.detail) == ("unclear", True)
+    assert (remark.how, "no answer within 3 s" in remark.detail) == ("unclear", True)
 
 
 def test_what_was_wrong_is_told_though_time_ran_out_at_something_else() -> None:

@@ -237,7 +237,7 @@ async def test_a_circuit_ends_with_its_bytes() -> None:
 
 
 async def test_a_circuit_ends_with_its_time() -> None:
-    async with swarm(RelayLimits(circuit_s=0.5)) as (relay, source, target):
+    async with swarm(RelayLimits(circuit_s=3.0)) as (relay, source, target):
         circuit = await connect(relay, source, target)
         await circuit.gone.wait()
         assert relay.reaching.relay.budget.num_circuits == 0

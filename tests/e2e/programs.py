@@ -150,7 +150,9 @@ class Program:
             with path.open("rb") as log:
                 log.seek(self._read_bytes)
                 whole = log.read().rpartition(b"\n")
-            self._events += map(json.loads, whole[0].splitlines())
+            for line in whole[0].splitlines():
+                with suppress(json.JSONDecodeError):  # torn by a full disk, and ended before the next one (`EventLog`)
+                    self._events.append(json.loads(line))
             self._read_bytes += len(whole[0] + whole[1])
         return [event for event in self._events if not name or event["event"] == name]
 

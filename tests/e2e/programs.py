@@ -41,6 +41,7 @@ import typer.main
 from node.cli.main import main
 from node.runtime.loop_watch import HAD_TO_WAIT
 from node.runtime.shutdown import STOP_ON_EOF
+from tests.support.workers import worker_number
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "480"))
 """Seconds to wait for anything that is to happen: ten times what the longest of it takes here, since other people's
@@ -628,9 +629,8 @@ def free_port() -> int:
 
     They are below those that the system hands out to whoever asks for any.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for _ in range(PORTS):
-        port = FIRST_PORT + PORTS * (worker % WORKERS) + next(_turn) % PORTS
+        port = FIRST_PORT + PORTS * (worker_number() % WORKERS) + next(_turn) % PORTS
         with closing(socket.socket()) as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from node.web import address
+from tests.support.workers import worker_number
 
-FIRST_PORT, PORTS = 31_000, 32
+FIRST_PORT, PORTS, WORKERS = 31_000, 32, 50
+"""Each of so many workers has so many ports, between those of `tests.e2e.programs` and the system's own."""
 
 
 @pytest.fixture(autouse=True)
 def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = FIRST_PORT + PORTS * (worker % 50)
+    first = FIRST_PORT + PORTS * (worker_number() % WORKERS)
     monkeypatch.setattr(address, "USUAL_PORTS", range(first, first + PORTS))

@@ -185,11 +185,14 @@ def _delay_switch(hub: str, nodes: Sequence[Node]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="volery-switch-") as directory:
         program = Path(directory) / "delay_switch"
         run("cc", "-O2", "-o", str(program), str(Path(__file__).with_name("delay_switch.c")))
-        with subprocess.Popen(inside(hub, [str(program), *ports]), stdout=subprocess.PIPE) as switch:
-            try:
-                assert switch.stdout is not None
-                if switch.stdout.readline().strip() != b"ready":
-                    raise NetworkUnavailable("The delay switch did not start; its error message is above.")
-                yield
-            finally:
-                switch.kill()
+        switch = subprocess.Popen(inside(hub, [str(program), *ports]), stdout=subprocess.PIPE)
+        assert switch.stdout is not None
+        is_ready = switch.stdout.readline().strip() == b"ready"
+    # The folder is gone by now, so that a killed owner leaves none behind. A program that runs needs no file.
+    with switch:
+        try:
+            if not is_ready:
+                raise NetworkUnavailable("The delay switch did not start; its error message is above.")
+            yield
+        finally:
+            switch.kill()

@@ -102,24 +102,27 @@ with open_network([Node(name="a", delay_ms=1)]) as network:
 """
 
 
-def owner() -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+def owner(temporary: Path) -> subprocess.Popen[str]:
+    """Start a process that has a network, and whose temporary files are in `temporary`."""
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "open"
     assert namespaces_of(process.pid)
     return process
 
 
-def test_a_killed_owner_leaves_nothing() -> None:
-    with owner() as process:
+def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+    with owner(tmp_path) as process:
         process.kill()
         assert process.stdout is not None
         process.stdout.read()  # ends when the last that inherited it does: the sleeper, the switch and the guard
     assert namespaces_of(process.pid) == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_network_removes_what_a_killed_guard_left() -> None:
-    with owner() as process:
+def test_the_next_network_removes_what_a_killed_guard_left(tmp_path: Path) -> None:
+    with owner(tmp_path) as process:
         family = psutil.Process(process.pid).children(recursive=True)
         (guard,) = [child for child in family if child.name() == "sh"]
         guard.kill()

@@ -46,6 +46,12 @@ class Opening:
             raise RunError(f"{self.source.store} holds no complete version yet. Start its learner or node first.")
         return newest
 
+    def announce(self) -> str:
+        """Return the line to show before the load. Without a version, the errors of `first` come here: an engine would
+        take seconds to start."""
+        self.first()
+        return f"Loading on {self.section.kind} ({self.why})."
+
 
 def prepare(
     target: Path | None,

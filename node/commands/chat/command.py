@@ -52,7 +52,7 @@ async def chat(target: Path | None, *, version: str, config: Path | None, device
     with suppress(Stopped), interrupts() as pressed, first_cause():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pressed.end_when_told)
-            complain(f"Loading on {opening.section.kind} ({opening.why}).")
+            complain(await trio.to_thread.run_sync(opening.announce))
             async with open_model(opening, tell=complain) as model:
                 pressed.ends_at_once = False
                 await _Talk(model=model, manner=manner, pressed=pressed).run()

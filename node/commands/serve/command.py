@@ -55,7 +55,7 @@ async def serve(
             await nursery.start(stop_when_told)
             listeners = await listen(where.host, where.port)  # first, because loading the model takes time
             try:
-                say(f"Loading on {opening.section.kind} ({opening.why}).")
+                say(await trio.to_thread.run_sync(opening.announce))
                 async with open_model(opening, tell=complain) as model:
                     await _answer(model, listeners, key)
             finally:

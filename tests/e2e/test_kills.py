@@ -88,7 +88,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
         wait_for("the loss of its leases", lambda: not leases_of(swarm, node, "open"), learner)
         lost = leases_of(swarm, node, "lost")
         assert lost
-        wait_for("the reason", lambda: "silent" in reasons(swarm, peer_of(swarm, node))[0], learner)
+        wait_for("the reason", lambda: "no heartbeat" in reasons(swarm, peer_of(swarm, node))[0], learner)
         survivor = swarm.join("survivor")
         swarm.wait_steps(3, learner, survivor)
         trainer = learner.child("learner.training.server")

@@ -147,8 +147,8 @@ def require_state(root: Path) -> None:
         raise _unusable(root, f"{place} may not be written to")
 
 
-def _unusable(root: Path, why: str | None) -> RunError:
-    return RunError(f"[swarm] state: {root} cannot be used: {why}. Choose another [swarm] state.")
+def _unusable(path: Path, why: str | None) -> RunError:
+    return RunError(f"[swarm] state: {path} cannot be used: {why}. Choose another [swarm] state.")
 
 
 def _take(root: Path) -> BinaryIO:
@@ -158,7 +158,7 @@ def _take(root: Path) -> BinaryIO:
         root.mkdir(parents=True, exist_ok=True)
         lock = open_lock(root / "lock")
     except OSError as error:
-        raise _unusable(root, error.strerror) from None
+        raise _unusable(error.filename or root, error.strerror) from None
     try:
         _hold(root, lock)
     except BaseException:

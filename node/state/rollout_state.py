@@ -109,7 +109,8 @@ def _take(root: Path) -> RolloutStateDir | None:
         root.mkdir(parents=True, exist_ok=True)
         lock = open_lock(root / "lock")
     except OSError as error:
-        raise RunError(f"{root} cannot be used: {error.strerror}. Name a writable directory with --state.") from None
+        path = error.filename or root
+        raise RunError(f"{path} cannot be used: {error.strerror}. Name a writable directory with --state.") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from learner.ledger.queries.reader import LedgerReader
 from node.runtime import formatting as words
@@ -43,8 +44,8 @@ class MeantLease:
     index: int | None = None
 
 
-def meant_in(ledger: LedgerReader, name: str) -> PeerId | MeantLease:
-    """Return the one thing in a ledger that is called `name`. Raises UsageError."""
+def meant_in(ledger: LedgerReader, name: str, path: Path) -> PeerId | MeantLease:
+    """Return the one thing in the ledger at `path` that is called `name`. Raises UsageError."""
     prefix, index = split(name)
     peers, limit = peers_by_id(ledger, name), MATCHES_SHOWN + 1
     leases = ledger.work.leases_like(prefix, limit) if len(prefix) >= LEAST_CHARS else []
@@ -53,7 +54,8 @@ def meant_in(ledger: LedgerReader, name: str) -> PeerId | MeantLease:
         if (peer := peer_by_name(ledger, name)) is not None:
             return peer
         require_long(prefix)
-    require_one(name, [*peers, *(f"lease {one.hex()}" for one in leases), *(f"record {one.hex()}" for one in records)])
+    found = [*peers, *(f"lease {one.hex()}" for one in leases), *(f"record {one.hex()}" for one in records)]
+    require_one(name, found, path, IN_A_LEDGER)
     if peers:
         return peers[0]
     if leases:
@@ -108,10 +110,10 @@ IN_RECEIPTS = (
 )
 
 
-def require_one(name: str, found: Sequence[str], names: str = IN_A_LEDGER) -> None:
-    """Raise UsageError unless exactly one thing was found. `names`: what can be named."""
+def require_one(name: str, found: Sequence[str], path: Path, names: str) -> None:
+    """Raise UsageError unless exactly one thing was found in `path`. `names`: what can be named."""
     if not found:
-        raise UsageError(f"Nothing here is called {name!r}. {names}")
+        raise UsageError(f"Nothing in {path} is called {name!r}. {names}")
     if len(found) > 1:
         raise UsageError(f"{name!r} matches several; name more of it:\n{_listed(found)}")
 

@@ -98,7 +98,7 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
     ledger cannot be read.
     """
     with read_ledger(path) as ledger:
-        meant = meant_in(ledger, name)
+        meant = meant_in(ledger, name, path)
         if isinstance(meant, str):
             lines = list(_of_peer(ledger, meant))
             again = replay_of(ledger, meant) if replay else Replayed(lines=(), agrees=True)
@@ -127,7 +127,7 @@ def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None, ca
         found = []
     ids = sorted({(one.lease if by_lease else one.record).hex() for one in found})
     itself = [node] if node is not None and (is_called or node.endswith(name)) else []
-    require_one(name, [*itself, *ids], IN_RECEIPTS)
+    require_one(name, [*itself, *ids], receipts.path, IN_RECEIPTS)
     if node is not None and itself:
         return "\n".join(_of_node(receipts, node))
     first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,13 @@ def test_a_state_that_cannot_be_a_directory(tmp_path: Path) -> None:
     for root in (tmp_path / "file", tmp_path / "file" / "deep"):
         with pytest.raises(RunError, match=r"cannot be used: .*Choose another \[swarm\] state"):
             open_home(root)
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_a_lock_that_is_no_file_is_named(tmp_path: Path, kind: str) -> None:
+    (Path.mkdir if kind == "directory" else os.mkfifo)(tmp_path / "lock")
+    with pytest.raises(RunError, match=rf"\[swarm\] state: {tmp_path}/lock cannot be used: "):
+        open_home(tmp_path)
 
 
 def test_write_durably_writes_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_a_state_that_cannot_be_a_directory(tmp_path: Path) -> None:
         open_volunteer_home(tmp_path / "file", SWARM)
 
 
+def test_a_lock_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(RunError, match=rf"^{tmp_path}/lock cannot be used: "):
+        open_volunteer_home(tmp_path, SWARM)
+
+
 def test_where_nodes_keep_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert data_directory() == tmp_path / "data"
     monkeypatch.delenv("VOLERY_HOME")

@@ -17,7 +17,7 @@ import sys
 import traceback
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from learner.trainer_api.exit_reasons import FATAL
 
@@ -33,7 +33,7 @@ def tell_deaths() -> None:
 def die(reason: str) -> NoReturn:
     """Print why this process ends, and end it. Works from any thread, also if nobody reads stderr any more."""
     try:
-        print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
+        print(f"{FATAL}{' '.join(reason.split())}", file=_stderr(), flush=True)
     finally:
         os._exit(STATUS)
 
@@ -41,8 +41,14 @@ def die(reason: str) -> NoReturn:
 def die_of(error: BaseException) -> NoReturn:
     """Print that `error` ends this process, and end it. Works from any thread."""
     with suppress(Exception):
-        traceback.print_exception(error)
+        traceback.print_exception(error, file=_stderr())
     die(describe_error(error))
+
+
+def _stderr() -> TextIO | None:
+    """Return the stderr that the process began with. torch.distributed's hook holds back what an uncaught exception
+    prints on `sys.stderr`, to write it later: after `os._exit` there is no later."""
+    return sys.__stderr__ or sys.stderr
 
 
 def describe_error(error: BaseException) -> str:

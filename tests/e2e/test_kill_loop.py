@@ -110,7 +110,7 @@ def _size(program: Program) -> int:
 
 def begin(swarm: Swarm, rng: Random) -> Siege:
     learner = swarm.learn_doomed()
-    swarm._to_join("nobody", (), "fake")  # writes the configuration that nodes use
+    swarm.to_join("nobody")  # writes the configuration that nodes use
     siege = Siege(swarm=swarm, rng=rng, learner=learner, nodes={}, invite=swarm.invite)
     siege.nodes = {name: siege.join(name) for name in NAMES}
     for node in siege.nodes.values():

@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +36,8 @@ from tests.support.store_fixture import safetensors_file
 STATE = "trainer.json"
 NOT_LOADED = 'no model is loaded; send "load" first'
 """The real trainer says the same when it was killed, started again, and has no model."""
+STEP_S = "VOLERY_TEST_STEP_S"
+"""Environment variable: the seconds that a step takes, as the fake engine's `token_s` is what a token takes."""
 EMBEDDING_BYTES = 200_000
 """Bytes of weights that never change: enough for a version to have several chunks."""
 
@@ -45,6 +48,7 @@ class HashingTrainer:
 
     replies: BinaryIO
     doom: Doom = field(default_factory=Doom)
+    step_s: float = float(os.environ.get(STEP_S, "0"))
     weights: bytes = b""
     """Empty before a model is loaded."""
     history: list[list[str]] = field(default_factory=list)
@@ -64,7 +68,8 @@ class HashingTrainer:
         except (OSError, ValueError) as error:
             kind = "bad_checkpoint" if header["op"] == "restore" else "bad_request"
             reply = {"ok": False, "kind": kind, "error": f"{error}; restore an older one"}
-        self.send({"id": header["id"], "seconds": 0.01, **reply})
+        seconds = self.step_s if header["op"] == "step" else 0.0
+        self.send({"id": header["id"], "seconds": max(seconds, 0.01), **reply})
 
     def _do(self, request: AnyRequest, arrays: Arrays) -> Header:
         if not self.weights and not isinstance(request, Load):
@@ -75,6 +80,7 @@ class HashingTrainer:
                 return {"vocab_size": CHARACTER_VOCABULARY, "parameters": 8, "fingerprint": ""}
             case Step():
                 self.doom.pass_by("trainer.step", "before")
+                time.sleep(self.step_s)
                 self.history.append(digests(arrays))
                 self.weights = sha256(self.weights + "".join(self.history[-1]).encode()).digest()
                 self.doom.pass_by("trainer.step", "after")

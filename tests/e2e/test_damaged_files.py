@@ -93,7 +93,7 @@ class Ran:
         return kept
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     root = tmp_path_factory.mktemp("ran")
     machine = Machine(root=root)

@@ -81,4 +81,4 @@ def check_report(swarm: Swarm, learner: Program) -> None:
     with (swarm.state / FILE).open("rb") as lines:
         plans = [event for event in read_lines(lines, FILE) if isinstance(event, Planned)]
     with read_ledger(swarm.ledger_file) as ledger:
-        assert [set(plan.active) for plan in plans] == [set(plan.active) for plan in ledger.training.plans()]
+        assert [sorted(plan.active) for plan in plans] == [sorted(plan.active) for plan in ledger.training.plans()]
